@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// How a place in a stream is kept from counting another stream.
 enum Checked {
-    /// It stands beside a [`shared::model::position::Position`], which the leader is asked about.
+    /// It stands beside a [`shared::model::position::StreamPosition`], which the leader is asked about.
     ByPosition,
     /// It is one.
     IsPosition,

@@ -1,6 +1,6 @@
 //! adapter-svc: sources, which turn everything that happens outside into normalized Events on the stream.
 //!
-//! `source` (webhook, http, webchat) →[`normalize`]→ Event →[`parcel`]→ [`outbox`] →[`publisher`]→ `EVENTS`.
+//! `source` (webhook, http, webchat) →[`normalize`]→ Event →[`encoded_event`]→ [`outbox`] →[`publisher`]→ `EVENTS`.
 //!
 //! [`service`] connects the parts in the order of the data flow. [`gateway`] and [`listener`] are its HTTP side, and
 //! [`approvals`] receives platforms' callbacks with approvers' decisions.

@@ -2,10 +2,10 @@
 //! §3.
 //!
 //! No model is in the loop. The pure parts are [`question`] (the question to the human), [`machine`] (the transitions
-//! that a decision causes), [`scope`] (who may decide), [`outside`] (the gate's response to an agent that runs its
-//! tools itself) and [`card`] (the text that the human is shown). [`desk`] keeps approvals in KV `approvals` by
+//! that a decision causes), [`scope`] (who may decide), [`external_tool`] (the gate's response to an agent that runs its
+//! tools itself) and [`card`] (the text that the human is shown). [`store`] keeps approvals in KV `approvals` by
 //! compare-and-set, notifies the session, and writes every change to `AUDIT`; [`auditor`] adds records that are
-//! missing there. [`again`] sends cards again that their queue has lost. [`timers`] sets the timers of expiry and
+//! missing there. [`restored_streams`] sends cards again that their queue has lost. [`timers`] sets the timers of expiry and
 //! escalation, which [`timer_handler`] handles. [`service`] serves `nexus.svc.approval.*`, and [`reply`] reads
 //! `approve CODE` in a channel.
 

@@ -326,7 +326,7 @@ impl BrokerContext {
         self.lock_running().contains_key(session)
     }
 
-    /// Notes that the request to stop was received: running turns have until [`Broker::drain`] from now.
+    /// Notes that the request to stop was received: running turns have until [`BrokerContext::drain`] from now.
     pub fn begin_stop(&self) {
         let _ = self.stopping.set(self.clock.monotonic());
     }

@@ -1,7 +1,7 @@
 //! Hooks inside a turn: code around the model that the model neither sees nor argues with.
 //!
 //! [`rules`] reads the declarations of `hooks.yaml` and `personas.yaml` ([`declared`], [`condition`], [`builtin`],
-//! [`reminder`], [`allow_list`]). [`hooks`] runs the hooks of a [`point`], each kind through its own file
+//! [`reminder`], [`allow_list`]). [`turn_hooks`] runs the hooks of a [`point`], each kind through its own file
 //! ([`command`] with the protocol of [`claude`], [`script`], [`rate`]), by the contract of [`outcome`]. [`gate`]
 //! decides about a tool call, [`callback`] serves agents that run tools themselves, and [`record`] and [`runs`]
 //! record what hooks did. Source: `docs/design/sessions.md` §7; seed 002; seed 004.

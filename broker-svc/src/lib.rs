@@ -1,12 +1,11 @@
 //! Sessions: one durable turn at a time, on any number of brokers.
 //!
-//! [`service`] wires the parts together. [`claims`] pulls and keeps claims for free [`slot`]s, [`worker`] runs one
-//! claimed session, [`owner`] appends to its ledger and publishes its replies, and [`inbox`] reads its dispatches
-//! from [`feed`]'s window. [`sweeper`] finds lost wake-ups, [`quarantine`] parks sessions that make no progress, and
-//! [`resets`] notifies the scheduler. [`admin`] serves operators, [`approval`] asks humans, and [`hook_point`] runs
-//! the hooks of a turn. The decisions are in pure files: [`session`] (which dispatch runs), [`fold`] (the sum of the
-//! ledger), [`turn`] (the entries and the next step of a turn), [`context`] and [`compact`] (the agent's request),
-//! [`personas`], [`reset`], [`window`], [`sweep`] and [`settled`].
+//! [`service`] wires the parts together. [`queue`] brings dispatches to a session: its claims, its inbox, and the sweeper
+//! that finds lost wake-ups. [`worker`] runs one claimed session. [`ledger`] appends to the session's ledger and
+//! publishes its replies. [`admin`] serves operators, [`approval`] asks humans, and [`hooks`] runs the hooks of a turn.
+//! The decisions are in pure files: [`session`] (which dispatch runs), [`ledger::state`] (the sum of the ledger),
+//! [`turn`] (the entries and the next step of a turn), [`agent::context`] and [`ledger::compaction`] (the agent's
+//! request).
 
 pub mod admin;
 pub mod agent;

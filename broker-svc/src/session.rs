@@ -74,7 +74,7 @@ pub enum SessionEffect {
         /// The notice with the decision.
         told: ApprovalNotification,
     },
-    /// Hand in [`Input::Tick`] at this time.
+    /// Hand in [`SessionInput::Tick`] at this time.
     Wake {
         /// Time of the next tick.
         at: UnixMillis,

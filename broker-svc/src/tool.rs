@@ -36,7 +36,7 @@ pub trait Tool: Send + Sync + std::fmt::Debug {
     /// Returns whether running the tool again with the same arguments and the same call id has no further effect.
     fn is_idempotent(&self) -> bool;
 
-    /// Runs the tool. It must end soon after [`Call::cancel`] is canceled; a moment later the future is dropped.
+    /// Runs the tool. It must end soon after [`ToolInvocation::cancel`] is canceled; a moment later the future is dropped.
     async fn call(&self, call: ToolCall) -> ToolOutcome;
 }
 

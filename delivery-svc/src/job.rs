@@ -17,7 +17,7 @@ use crate::destination::Destination;
 /// Name of the service in dead letters.
 pub const SERVICE: &str = "delivery-svc";
 
-/// Header of receipts and parked replies: the [`Place`] of the copy of the delivery to which they belong.
+/// Header of receipts and parked replies: the [`StreamPlace`] of the copy of the delivery to which they belong.
 pub const DELIVERY_COPY: &str = "Nexus-Delivery-Copy";
 
 /// A delivery to be made.

@@ -1,9 +1,9 @@
 //! hook-svc: evaluates every event against every hook, and makes a dispatch of every fire.
 //!
-//! An event passes through [`service`] → `owner` (its partition's messages, in order) → `evaluate` (checks for a former
-//! evaluation or a duplicate, then all hooks in parallel) → `fire` (order, last fire, [`dispatch`], claim) →
-//! [`invocation`] (the record, which is the done-marker) → ack. Hooks come from the [`directory`] into the
-//! [`registry`], whose watch makes the [`roster`] that the [`runner`]'s workers hold.
+//! An event passes through [`service`] → [`evaluation`] (its partition's messages in order, a check for a former
+//! evaluation or a duplicate, all hooks in parallel, dispatches, and the record, which is the done-marker) → ack. Hooks
+//! come from their directory into the [`registry`], whose watch makes the active hooks that the [`runner`]'s workers
+//! hold. [`routing`] decides the session of a fire, and [`host`] serves the hooks' calls.
 
 pub mod config;
 pub mod dry_run;

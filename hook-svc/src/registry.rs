@@ -102,7 +102,7 @@ enum Taken {
 }
 
 impl HookRegistry {
-    /// Creates the view on `bus`, empty until [`Registry::follow`] has read it. `pool` evaluates its hooks; `zone` is
+    /// Creates the view on `bus`, empty until [`HookRegistry::follow_buckets`] has read it. `pool` evaluates its hooks; `zone` is
     /// the time zone of schedules that name none.
     #[must_use]
     pub fn new(bus: &Bus, pool: WorkerPools, zone: &str) -> Self {
@@ -344,7 +344,7 @@ impl HookRegistry {
     /// Disables the hook `hook_id` created at `made_at`, which asked for it without firing.
     ///
     /// # Errors
-    /// As [`Registry::last_fire`].
+    /// As [`HookRegistry::last_fire`].
     pub async fn retire_hook(&self, hook_id: &str, made_at: UnixMillis) -> Result<(), CasError> {
         let meant = Meant {
             hooks: &self.inner.hooks,

@@ -2,7 +2,7 @@
 //!
 //! `Pools::evaluate(pools.current(), job)` hands one event to a worker that holds all hooks and returns an
 //! [`Evaluation`]. Verdicts arrive one by one as soon as they are known (hooks that answer at once first, waiting ones
-//! later), then [`Step::Done`] with the number of hooks that passed. A hook that throws, never resolves, loops or kills
+//! later), then [`EvaluationStep::Done`] with the number of hooks that passed. A hook that throws, never resolves, loops or kills
 //! its worker costs only itself; an event is never lost or stuck because of a dead worker.
 //!
 //! Source: `docs/design/hooks.md` §6; seed 003 §8.2, §10.
@@ -337,7 +337,7 @@ pub enum EvaluationStep {
     Verdict(Box<HookVerdict>),
     /// Indices into the set of the hooks that are still running. Sent at most once, after the hooks that answer at
     /// once; all other hooks have answered (the silent ones passed). The order of one conversation thus waits for slow
-    /// hooks only. Not sent if [`Step::Done`] follows immediately.
+    /// hooks only. Not sent if [`EvaluationStep::Done`] follows immediately.
     Waiting(Vec<u32>),
     /// Every hook has answered; no step follows.
     Done(EvaluationEnd),
@@ -353,7 +353,7 @@ pub struct EvaluationEnd {
     pub latencies_us: Vec<u32>,
 }
 
-/// Answers to one [`Job`], as they become known.
+/// Answers to one [`EvaluationJob`], as they become known.
 #[derive(Debug)]
 pub struct Evaluation {
     set: Arc<HookSet>,
@@ -380,7 +380,7 @@ impl Evaluation {
         Self::of_set(Arc::clone(set), mpsc::channel(1).1, None)
     }
 
-    /// Returns the next step. Returns `None` after [`Step::Done`], and if the pool was stopped before the event was
+    /// Returns the next step. Returns `None` after [`EvaluationStep::Done`], and if the pool was stopped before the event was
     /// done (then the event must be evaluated again elsewhere).
     pub async fn next(&mut self) -> Option<EvaluationStep> {
         loop {

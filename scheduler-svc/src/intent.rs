@@ -5,10 +5,10 @@
 //! admitted), [`machine`] (the lifecycle), [`refold`] (the lifecycle from `AUDIT`), [`firing`] (the event and the
 //! dispatch of a firing), [`outcome`] (how its turn ended), [`card`] (the text for an approver).
 //!
-//! Shells: [`store`] (compare-and-set and audit), [`catch_up`] (values older than their audit), [`books`], [`hooks`]
-//! and [`sending`] (firings without a turn), [`timers`], [`approvals`], [`quiet`], [`desk`] (requests), [`clerk`]
-//! (timers, approvals and ends), [`asking`] (wake-ups and approval requests), [`looking`] (polls for the end), [`lost`]
-//! (firings that their queue has lost), [`withdrawal`], [`bell`], [`conditions`], [`reconcile`]. Source:
+//! Shells: [`store`] (compare-and-set and audit), [`catch_up`] (values older than their audit), [`budget_ledger`], [`hooks`]
+//! and [`sending`] (firings without a turn), [`timers`], [`approvals`], [`idle_check`], [`requests`] (requests), [`executor`]
+//! (timers, approvals and ends), [`approval_prompt`] (wake-ups and approval requests), [`outcome_poll`] (polls for the end), [`lost_firings`]
+//! (firings that their queue has lost), [`withdrawal`], [`turn_listener`], [`conditions`], [`reconcile`]. Source:
 //! `docs/design/schedules.md` §3.
 
 pub mod admission;

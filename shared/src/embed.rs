@@ -1,6 +1,6 @@
 //! Texts as vectors: the port, and the embedders that need no network.
 //!
-//! An [`Embedder`] names its model. Every stored vector carries that name, so that a change of model is detected and
+//! An [`TextEmbedder`] names its model. Every stored vector carries that name, so that a change of model is detected and
 //! everything is embedded again. [`StaticModel`] looks up one vector per word piece and takes their mean: no
 //! inference, some microseconds per text, which keeps pace with ingest. [`MiniLm`] reads a text as a whole with a
 //! small network: it finds texts in other words, and takes a thousand times as long (`docs/read-model.md` "Search").

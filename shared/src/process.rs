@@ -1,7 +1,7 @@
 //! Common parts of every service's process: configuration, telemetry, health, connection, ordered shutdown.
 //!
-//! A service implements [`Service`]; its `main` is one call of [`run`]. It receives everything it needs in a
-//! [`Shell`].
+//! A service implements [`Service`]; its `main` is one call of [`run()`]. It receives everything it needs in a
+//! [`ServiceShell`].
 
 mod announce;
 pub mod config;

@@ -1,6 +1,6 @@
 //! Bounded retry schedules.
 //!
-//! [`Schedule::delay`] is the pure form, for state machines that decide the time of the next attempt and for waits
+//! [`RetrySchedule::delay`] is the pure form, for state machines that decide the time of the next attempt and for waits
 //! that the server keeps (a negative ack with delay). [`retry`] is the acting form: it runs an operation until it
 //! succeeds, is refused or exhausted, or the process is asked to stop. Both use the same delays.
 

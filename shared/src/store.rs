@@ -1,6 +1,6 @@
 //! Typed CBOR trees on the local disk, private to one process.
 //!
-//! A write is visible at once and durable after the next [`Store::flush`] that starts after it. Callers that request
+//! A write is visible at once and durable after the next [`LocalStore::flush`] that starts after it. Callers that request
 //! a flush while one is running share the next one: however many wait, there is one `fsync` at a time, and each
 //! caller waits for at most two (group commit).
 //!
@@ -258,7 +258,7 @@ impl<T> std::fmt::Debug for StoreTree<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> StoreTree<T> {
-    /// Stores `value` at `key` in place of a former value. Durable after [`Store::flush`].
+    /// Stores `value` at `key` in place of a former value. Durable after [`LocalStore::flush`].
     pub fn insert(&self, key: &[u8], value: &T) -> Result<(), StoreError> {
         let mut bytes = Vec::new();
         ciborium::into_writer(value, &mut bytes).map_err(|error| StoreError::Encode {
@@ -286,7 +286,7 @@ impl<T: Serialize + DeserializeOwned> StoreTree<T> {
         found.map(|bytes| self.decode(key, &bytes)).transpose()
     }
 
-    /// Removes `key`. Returns whether it was present. Durable after [`Store::flush`], or half a second later.
+    /// Removes `key`. Returns whether it was present. Durable after [`LocalStore::flush`], or half a second later.
     pub fn remove(&self, key: &[u8]) -> Result<bool, StoreError> {
         let removed = self.tree.remove(key).map_err(|error| self.to_store_error(error))?;
         if let Some(old) = &removed {

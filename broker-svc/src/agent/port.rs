@@ -1,6 +1,6 @@
 //! The port between a turn and the agent that answers it. Source: `docs/design/sessions.md` §6.
 //!
-//! An [`Agent`] answers a whole turn at once; a [`Stepper`] asks its model and runs its tools one at a time.
+//! An [`Agent`] answers a whole turn at once; a [`StepAgent`] asks its model and runs its tools one at a time.
 
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ pub enum TurnMessage {
     Assistant {
         /// Text of the answer.
         content: String,
-        /// Tool calls that the model asks for; each is answered by a [`Line::Tool`] after this.
+        /// Tool calls that the model asks for; each is answered by a [`TurnMessage::Tool`] after this.
         tool_calls: Vec<ToolCall>,
         /// Opaque part that the provider must get back.
         opaque: Option<Value>,
@@ -96,7 +96,7 @@ pub trait Agent: Send + Sync + std::fmt::Debug {
 
     /// Asks the agent and waits at most `timeout`. The request names its turn, the same whenever the question is
     /// repeated; `origin` determines who may see the answer while it is made. Dropping the future interrupts the
-    /// agent. The method is not called if the agent offers [`Agent::steps`].
+    /// agent. The method is not called if the agent offers [`Agent::as_step_agent`].
     ///
     /// # Errors
     /// Returns [`AskAgentError`], which says whether asking again may help.

@@ -93,7 +93,7 @@ impl AllowList {
     /// patterns name.
     ///
     /// # Errors
-    /// Returns [`Refusal`] if the command may not run.
+    /// Returns [`CommandRejection`] if the command may not run.
     pub fn admit_command(&self, command: &str, place: &CommandDirectories) -> Result<PlainCommand, CommandRejection> {
         let written = parse_command(command)?;
         let words = written.words.iter().map(|word| place.expand_word(word));
@@ -111,7 +111,7 @@ impl AllowList {
     /// options.
     ///
     /// # Errors
-    /// Returns [`Refusal`] if the command may not be handed over.
+    /// Returns [`CommandRejection`] if the command may not be handed over.
     pub fn admit_text(&self, command: &str) -> Result<(), CommandRejection> {
         let written = parse_command(command)?;
         let words: Vec<Vec<String>> = written

@@ -44,7 +44,7 @@ pub struct TurnBreakers {
 }
 
 impl TurnBreakers {
-    /// Creates the breakers on `bus` for the broker `me`; states are unknown until [`Breakers::follow`] has read
+    /// Creates the breakers on `bus` for the broker `me`; states are unknown until [`TurnBreakers::follow_bucket`] has read
     /// them.
     #[must_use]
     pub fn new(bus: &Bus, clock: SharedClock, me: &str) -> Self {

@@ -275,7 +275,7 @@ impl LedgerWriter {
     /// Makes sure that the ledger names this owner.
     ///
     /// # Errors
-    /// Returns the errors of [`Owner::commit`].
+    /// Returns the errors of [`LedgerWriter::commit_staged`].
     pub async fn ensure_owned(&mut self) -> Result<(), RunSessionError> {
         if !self.owned {
             self.open_record();

@@ -1,7 +1,7 @@
 //! The sweeper's walk over `DISPATCHES`: the sequences that it has read, and the subjects that may not be settled.
 //! *Pure.*
 //!
-//! Everything up to [`Walk::floor`] is settled: consumed by its session. The walk itself may be far ahead of the
+//! Everything up to [`SweepState::floor`] is settled: consumed by its session. The walk itself may be far ahead of the
 //! floor, so that one slow session does not cause everything behind it to be read again.
 
 use std::collections::BTreeMap;

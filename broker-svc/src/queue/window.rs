@@ -1,8 +1,8 @@
 //! The newest part of `DISPATCHES`, by session, which a look reads without asking the server. *Pure.*
 //!
 //! The server finds "the next message of this subject" by walking over all other subjects' messages, so a look must
-//! not ask it in the ordinary case. The window holds every message from [`Window::first`] through
-//! [`Window::through`], without gaps; it forgets the oldest first, and forgotten messages are read from the server.
+//! not ask it in the ordinary case. The window holds every message from [`DispatchWindow::first`] through
+//! [`DispatchWindow::through`], without gaps; it forgets the oldest first, and forgotten messages are read from the server.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -266,7 +266,7 @@ impl Worker<'_> {
     /// asked, if they do. Once asked, a call runs only with the approved arguments, even if its gates change later.
     ///
     /// # Errors
-    /// Returns the errors of [`Worker::confirm`].
+    /// Returns the errors of [`Worker::confirm_call`].
     pub(super) async fn settle_call(
         &mut self,
         thinking: &StepInputs<'_>,
@@ -360,7 +360,7 @@ impl Worker<'_> {
     /// the turn goes on with that answer.
     ///
     /// # Errors
-    /// Returns the errors of [`Worker::confirm`].
+    /// Returns the errors of [`Worker::confirm_call`].
     pub(super) async fn ask_human(
         &mut self,
         thinking: &StepInputs<'_>,

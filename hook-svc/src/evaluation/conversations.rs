@@ -91,8 +91,8 @@ impl<W> ConversationQueues<W> {
     }
 
     /// Decides the placement of the next message of `conversation`, which may have `allowed` in memory at this time.
-    /// Must be called in the order of the stream. If it returns [`Placement::Memory`], the message must be given to
-    /// [`Self::hold`] or dropped.
+    /// Must be called in the order of the stream. If it returns [`MessagePlacement::Memory`], the message must be given to
+    /// [`Self::hold_event`] or dropped.
     pub(crate) fn place_message(
         &mut self,
         conversation: ConversationHash,
@@ -159,7 +159,7 @@ impl<W> ConversationQueues<W> {
         Some(numbers)
     }
 
-    /// Records that the message to read again was read, or is gone. If it exists, it must be given to [`Self::hold`]
+    /// Records that the message to read again was read, or is gone. If it exists, it must be given to [`Self::hold_event`]
     /// next.
     pub(crate) fn was_read(&mut self, conversation: ConversationHash) {
         if let Some(lane) = self.lanes.get_mut(&conversation) {

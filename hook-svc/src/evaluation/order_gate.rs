@@ -1,4 +1,4 @@
-//! Waits for an event's turn, with one [`Order`] shared by the events of one partition.
+//! Waits for an event's turn, with one [`ConversationOrder`] shared by the events of one partition.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,7 +1,7 @@
 //! Record of the outcomes of every hook for one event. *Pure.*
 //!
 //! The record is the event's done-marker, so it must always be storable: texts of scripts are cut, and if it is still
-//! too large for one message, [`slim`] keeps only the essential parts (outcomes and dispatch ids).
+//! too large for one message, [`slim_record`] keeps only the essential parts (outcomes and dispatch ids).
 
 use shared::model::event::EventId;
 use shared::model::hook::HookResult;
@@ -40,7 +40,7 @@ const MAX_ERROR_BYTES: usize = 2_048;
 /// Longest stack of a script in a record, in bytes.
 const MAX_STACK_BYTES: usize = 8_192;
 
-/// Longest error text that [`slim`] keeps, in bytes.
+/// Longest error text that [`slim_record`] keeps, in bytes.
 const SLIM_ERROR_BYTES: usize = 64;
 
 /// Result of one event's evaluation.

@@ -64,7 +64,7 @@ enum Want {
 }
 
 impl HookBreakers {
-    /// Creates the breakers on `bus`, unknown until [`Breakers::follow`] has read them.
+    /// Creates the breakers on `bus`, unknown until [`HookBreakers::follow_bucket`] has read them.
     #[must_use]
     pub fn new(bus: &Bus, clock: SharedClock, policy: BreakerPolicy) -> Self {
         let inner = Inner {

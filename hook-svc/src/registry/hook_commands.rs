@@ -181,7 +181,7 @@ impl HookCommands {
     /// Enables a hook, even a deleted one; a one-shot hook that has fired may fire once more.
     ///
     /// # Errors
-    /// As [`Keeper::disable`].
+    /// As [`HookCommands::disable_hook`].
     pub async fn enable_hook(&self, request: NameHook) -> Result<HookView, KeepHookError> {
         authored::may_change(&self.record(&request.name).await?, request.asked_by.as_deref())?;
         self.restart_state(&request.name).await?;
@@ -196,7 +196,7 @@ impl HookCommands {
     /// Deletes a hook that was created or pushed; its file is removed, its history stays.
     ///
     /// # Errors
-    /// As [`Keeper::disable`], and also if the hook belongs to a directory.
+    /// As [`HookCommands::disable_hook`], and also if the hook belongs to a directory.
     pub async fn delete_hook(&self, request: NameHook) -> Result<HookView, KeepHookError> {
         let record = self
             .change_present(&request.name, |record| {

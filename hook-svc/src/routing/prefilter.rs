@@ -1,8 +1,8 @@
 //! Declarative rules that an event meets, decided before any script runs: `@match` of hook files and routing bindings.
 //! *Pure.*
 //!
-//! A [`Rule`] is a conjunction of predicates, each a field and patterns of which one must match one of its values. An
-//! [`Index`] files every rule under its most selective predicate (an exact value, a prefix, or a substring of the
+//! A [`MatchRule`] is a conjunction of predicates, each a field and patterns of which one must match one of its values. An
+//! [`RuleIndex`] files every rule under its most selective predicate (an exact value, a prefix, or a substring of the
 //! text), so that only the few candidate rules are verified for an event: ten thousand rules cost microseconds per
 //! event.
 //!

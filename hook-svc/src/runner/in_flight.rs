@@ -43,7 +43,7 @@ pub(super) struct CrashNote {
     pub(super) what: NotedOutcome,
 }
 
-/// Outcome in a [`Noted`] result.
+/// Outcome in a [`CrashNote`] result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NotedOutcome {
     /// The hook answered `fire: false`.
@@ -55,7 +55,7 @@ pub(super) enum NotedOutcome {
 }
 
 /// One event under way. Even if workers die, every hook of it gets exactly one verdict or is counted as passed, and
-/// [`Step::Done`] ends it.
+/// [`EvaluationStep::Done`] ends it.
 #[derive(Debug)]
 pub(super) struct InFlightEvent {
     job: EvaluationJob,
@@ -315,7 +315,7 @@ impl InFlightEvent {
     }
 
     /// Keeps back those of `suspects` (ascending) that the event is open for, to be called apart. Returns
-    /// [`Stage::Apart`] if no other hook is open.
+    /// [`FlightStage::Apart`] if no other hook is open.
     pub(super) fn set_apart(&mut self, suspects: &[u32]) -> FlightStage {
         let is_suspect = |index: &u32| suspects.binary_search(index).is_ok();
         let (apart, others): (Vec<u32>, Vec<u32>) = self.open().into_iter().partition(is_suspect);

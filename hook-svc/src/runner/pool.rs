@@ -32,7 +32,7 @@ const STRAYS: usize = 256;
 /// Pause before a supervisor that panicked is restarted.
 const PANIC_PAUSE: Duration = Duration::from_millis(100);
 
-/// Bun worker processes that evaluate events. Cheap to clone; [`Pool::stop`], or dropping the last clone, ends them.
+/// Bun worker processes that evaluate events. Cheap to clone; [`WorkerPool::stop`], or dropping the last clone, ends them.
 #[derive(Clone)]
 pub struct WorkerPool {
     inner: Arc<Inner>,
@@ -47,7 +47,7 @@ struct Inner {
 }
 
 impl WorkerPool {
-    /// Starts `config.workers` processes without hooks. The processes come up in the background: see [`Pool::ready`].
+    /// Starts `config.workers` processes without hooks. The processes come up in the background: see [`WorkerPool::ready_workers`].
     ///
     /// # Errors
     /// Returns [`StartPoolError`] if no Bun is new enough, the sandbox check fails, or the directory cannot be created.
@@ -191,7 +191,7 @@ impl WorkerPool {
         self.inner.seating.is_idle()
     }
 
-    /// Returns whether [`Pool::stop`] was called.
+    /// Returns whether [`WorkerPool::stop`] was called.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.inner.common.stop.is_cancelled()
@@ -215,7 +215,7 @@ impl WorkerPool {
         self.inner.common.ready.load(Ordering::Relaxed)
     }
 
-    /// Ends the workers; evaluations under way end without [`super::Step::Done`].
+    /// Ends the workers; evaluations under way end without [`super::EvaluationStep::Done`].
     pub async fn stop(&self) {
         let common = &self.inner.common;
         common.stop.cancel();
@@ -232,7 +232,7 @@ impl WorkerPool {
 }
 
 /// Keeps worker `index` alive until the pool stops, even if its supervisor panics: events in flight there end without
-/// [`super::Step::Done`] and are evaluated again.
+/// [`super::EvaluationStep::Done`] and are evaluated again.
 async fn keep_worker(common: Arc<PoolContext>, clock: SharedClock, index: usize, role: WorkerRole) {
     while let Err(error) = tokio::spawn(worker::keep_worker(
         Arc::clone(&common),

@@ -338,8 +338,8 @@ impl WorkerPools {
         begun.evaluation
     }
 
-    /// As [`Pools::evaluate`], but the hooks `later` (by index, ascending) are called once `ready` returns true; if it
-    /// returns false, the evaluation ends without [`Step::Done`].
+    /// As [`WorkerPools::evaluate_event`], but the hooks `later` (by index, ascending) are called once `ready` returns true; if it
+    /// returns false, the evaluation ends without [`EvaluationStep::Done`].
     pub fn evaluate_in_two(
         &self,
         in_force: &InForce,
@@ -398,7 +398,7 @@ impl WorkerPools {
         self.inner.own.ready_workers()
     }
 
-    /// Returns whether [`Pools::stop`] was called: evaluations under way then never finish.
+    /// Returns whether [`WorkerPools::stop`] was called: evaluations under way then never finish.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.inner.own.is_stopped()
@@ -416,7 +416,7 @@ impl WorkerPools {
         self.inner.own.as_own()
     }
 
-    /// Ends all workers; evaluations under way end without [`Step::Done`].
+    /// Ends all workers; evaluations under way end without [`EvaluationStep::Done`].
     pub async fn stop(&self) {
         self.inner.own.stop().await;
         let others = std::mem::take(&mut *self.lock_others());

@@ -1,4 +1,4 @@
-//! Whether a worker makes progress, by the host's own clocks. *Pure but for [`Times::of`] and [`memory_mb`].*
+//! Whether a worker makes progress, by the host's own clocks. *Pure but for [`ProcessTimes::of_process`] and [`memory_mb`].*
 //!
 //! Everything that the process itself writes may be forged by a script in it: its note, and frames that end nothing.
 //! Only the kernel's figures count, and that a requested evaluation or load has ended:

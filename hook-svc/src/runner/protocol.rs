@@ -29,7 +29,7 @@ const MAX_ERROR_BYTES: usize = 16_000;
 /// Bytes of a frame's length field.
 const HEADER_BYTES: usize = 4;
 
-/// A hook in a [`Load`]: path (`None` = it must not be loaded), id, name, time of creation, time-out in milliseconds,
+/// A hook in a [`LoadRequest`]: path (`None` = it must not be loaded), id, name, time of creation, time-out in milliseconds,
 /// trigger count, last triggered, whether its source mentions calls to the host, whether it mentions anything that may
 /// continue after it has answered.
 pub(super) type WantedHook<'a> = (

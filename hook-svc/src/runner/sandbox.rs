@@ -2,7 +2,7 @@
 //!
 //! At start a probe runs in the jail and attempts everything that a hook must not do, and checks whether its code is
 //! compiled at all: a memory limit that is too small for the compiler's reservation makes Bun interpret, silently and
-//! ten times slower. If anything is missing, [`Sandbox::Enforce`] refuses to start; [`Sandbox::Degraded`] runs with the
+//! ten times slower. If anything is missing, [`SandboxMode::Enforce`] refuses to start; [`SandboxMode::Degraded`] runs with the
 //! rest and reports it. Running hooks as another user counts as missing only if that was configured: a root without
 //! other users has no user to run them as.
 

@@ -299,7 +299,7 @@ impl WorkQueue {
         !self.queue.is_empty()
     }
 
-    /// Records that `hook` killed its worker; see [`Blame::died`].
+    /// Records that `hook` killed its worker; see [`CrashAttribution::record_death`].
     pub(super) fn record_death(&mut self, hook: &HookSource, at_load: bool, cause: &str, now: Instant) -> bool {
         self.blame.record_death(hook, at_load, cause, now)
     }
@@ -309,12 +309,12 @@ impl WorkQueue {
         self.blame.is_suspect(hook, now)
     }
 
-    /// Records that `hook` was waiting in a worker that died; see [`Blame::suspect`].
+    /// Records that `hook` was waiting in a worker that died; see [`CrashAttribution::record_suspect`].
     pub(super) fn record_suspect(&mut self, hook: &HookSource, now: Instant) {
         self.blame.record_suspect(hook, now);
     }
 
-    /// Records that `hook` has run apart; see [`Blame::ran`].
+    /// Records that `hook` has run apart; see [`CrashAttribution::record_clean_run`].
     pub(super) fn record_clean_run(&mut self, hook: &HookSource) -> bool {
         self.blame.record_clean_run(hook)
     }

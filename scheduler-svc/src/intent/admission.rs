@@ -68,7 +68,7 @@ pub fn record(registry: &KindRegistry, proposal: &ProposeIntent, id: Ulid) -> Ho
 /// Checks that the turn of `proposal` may request `intent`, which has `depth` intents before it in its chain.
 ///
 /// # Errors
-/// Returns the first [`Rejection`], in the order of the module's first line.
+/// Returns the first [`IntentRejection`], in the order of the module's first line.
 pub fn check_entitled(
     registry: &KindRegistry,
     intent: &HookIntent,
@@ -148,7 +148,7 @@ fn in_conversation(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), 
 /// the target in the parameters, written as `channel/peer` or `channel/account/peer`.
 ///
 /// # Errors
-/// Returns [`Rejection`] if the target cannot be parsed, or if it is another conversation and the turn may not send
+/// Returns [`IntentRejection`] if the target cannot be parsed, or if it is another conversation and the turn may not send
 /// messages.
 pub fn delivery_target(intent: &HookIntent, proposal: &ProposeIntent) -> Result<DeliveryContext, IntentRejection> {
     let mut here = proposal.delivery_context.clone();
@@ -204,7 +204,7 @@ pub fn delivery_target(intent: &HookIntent, proposal: &ProposeIntent) -> Result<
 /// Checks that `intent` with `schedule` fits into its agent's `book` at `now`. Its own booking does not count.
 ///
 /// # Errors
-/// Returns [`Rejection`] if the schedule is bad, the intent is expired, the agent has too many intents pending, or the
+/// Returns [`IntentRejection`] if the schedule is bad, the intent is expired, the agent has too many intents pending, or the
 /// budget is exhausted.
 pub fn check_fit(
     registry: &KindRegistry,

@@ -139,7 +139,7 @@ impl KindRegistry {
     /// Returns the kind `name`.
     ///
     /// # Errors
-    /// Returns [`Rejection::UnknownKind`] if it is not declared.
+    /// Returns [`IntentRejection::UnknownKind`] if it is not declared.
     pub fn kind(&self, name: &str) -> Result<&IntentKind, IntentRejection> {
         self.kinds.get(name).ok_or_else(|| IntentRejection::UnknownKind {
             kind: name.chars().take(80).collect(),
@@ -214,7 +214,7 @@ impl IntentKind {
     /// Checks `parameters` against the schema.
     ///
     /// # Errors
-    /// Returns [`Rejection::BadParameters`] with the first place that does not fit.
+    /// Returns [`IntentRejection::BadParameters`] with the first place that does not fit.
     pub fn check(&self, parameters: &Map<String, Value>) -> Result<(), IntentRejection> {
         let misfit = self.schema.check(&Value::Object(parameters.clone()));
         misfit.map_err(|misfit| IntentRejection::BadParameters {
@@ -226,7 +226,7 @@ impl IntentKind {
     /// Checks that a turn of `level` may request the kind.
     ///
     /// # Errors
-    /// Returns [`Rejection::Sensitivity`] if the level is too low.
+    /// Returns [`IntentRejection::Sensitivity`] if the level is too low.
     pub fn check_trust(&self, level: PermissionLevel) -> Result<(), IntentRejection> {
         let trusted = match level {
             PermissionLevel::Full => KindSensitivity::High,

@@ -34,7 +34,7 @@ impl Kv<Breaker> {
     /// as it was before, or `None` if it was at rest already.
     ///
     /// # Errors
-    /// As [`Kv::change`].
+    /// As [`Kv::change_breaker`].
     pub async fn reset(&self, hook_id: &str) -> Result<Option<Breaker>, CasError> {
         let mut former = None;
         let reset = |stored: Option<&Breaker>| {

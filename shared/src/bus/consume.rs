@@ -34,7 +34,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 /// Pause before a broken pull is replaced.
 pub(super) const REPAIR_PAUSE: Duration = Duration::from_millis(100);
 
-/// Options of a [`Pull`].
+/// Options of a [`PullSettings`].
 #[derive(Debug, Clone, Copy)]
 pub struct PullOptions {
     /// Number of messages requested at once.
@@ -87,8 +87,8 @@ impl std::fmt::Debug for PullSettings {
 }
 
 impl Bus {
-    /// Pulls the durable `consumer` of `stream`, starting with the first [`Pull::next`]. If the consumer does not
-    /// exist, [`Pull::next`] waits for it.
+    /// Pulls the durable `consumer` of `stream`, starting with the first [`PullSettings::next`]. If the consumer does not
+    /// exist, [`PullSettings::next`] waits for it.
     #[must_use]
     pub fn pull(&self, stream: &str, consumer: &str, options: PullOptions) -> PullSettings {
         PullSettings {
@@ -253,7 +253,7 @@ impl Bus {
 /// Reader of a stream in order, across server restarts: no message twice, none left out.
 ///
 /// If the stream was restored, purged or recreated, the reader returns no more messages. All users of positions in
-/// this process are notified as after a new connection ([`super::link::Connections`]), and start again.
+/// this process are notified as after a new connection ([`super::link::ConnectionCount`]), and start again.
 pub struct OrderedReader {
     bus: Bus,
     stream: String,

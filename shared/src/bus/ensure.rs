@@ -60,7 +60,7 @@ impl std::fmt::Display for TopologyDrift {
     }
 }
 
-/// What [`Bus::ensure`] did.
+/// What [`Bus::ensure_topology`] did.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
 pub struct EnsureReport {
     /// What was made.

@@ -1,6 +1,6 @@
 //! Fetching: exactly as many messages of a durable consumer as the caller has room for.
 //!
-//! [`Pull`](super::consume::Pull) requests messages ahead, and they grow old in its buffer. Here every message that
+//! [`PullSettings`](super::consume::PullSettings) requests messages ahead, and they grow old in its buffer. Here every message that
 //! arrives was asked for. Requests have no heartbeats, because the client's batch loses its wake-up over them.
 //! Requests are short instead, and one that the server forgot is ended by our own clock.
 
@@ -46,7 +46,7 @@ impl std::fmt::Debug for MessageFetcher {
 }
 
 impl Bus {
-    /// Fetches from the durable `consumer` of `stream`, which is looked up at the first [`Fetcher::ask`].
+    /// Fetches from the durable `consumer` of `stream`, which is looked up at the first [`MessageFetcher::request_messages`].
     #[must_use]
     pub fn fetcher(&self, stream: &str, consumer: &str) -> MessageFetcher {
         MessageFetcher {

@@ -1,6 +1,6 @@
 //! Leased partitions: each partition of a stream is handled by one replica, in order.
 //!
-//! Replicas announce themselves in KV `members`; [`crate::wire::partition::owners`] names each partition's owner. The
+//! Replicas announce themselves in KV `members`; [`crate::wire::partition::partition_owners`] names each partition's owner. The
 //! owner holds a lease on the partition in KV `leases` (time to live 3 s, refreshed every 0.7 s by compare-and-set).
 //! If it cannot refresh, it stops by its own monotonic deadline, counted from *before* the refresh. When a partition
 //! is taken, its consumer is reset to its ack floor: messages that a dead owner had not acked are delivered again at
@@ -73,7 +73,7 @@ pub struct PartitionGroup {
     pub may_join: watch::Receiver<bool>,
     /// Keeper of the partitions' progress.
     pub settled: SettledOutcome,
-    /// Reader of the whole stream in this process, if there is one: with [`Settled::ByOwner`], owners take their
+    /// Reader of the whole stream in this process, if there is one: with [`SettledOutcome::ByOwner`], owners take their
     /// messages from it.
     pub tap: Option<StreamTap>,
     /// Number of messages requested at once, per partition.

@@ -15,7 +15,7 @@ use super::error::{EnsureTopologyError, ReadStreamError};
 /// Key of a stream's metadata for its incarnation: a random value, written when the stream is created.
 pub(super) const INCARNATION: &str = "nexus.incarnation";
 
-/// Key of a restored stream's metadata for its former incarnations ([`crate::model::position::Lineage`]).
+/// Key of a restored stream's metadata for its former incarnations ([`crate::model::position::StreamLineage`]).
 pub(super) const LINEAGE: &str = "nexus.lineage";
 
 /// Returns the positions that are void at the moment, by the name of their user, each with the reason.

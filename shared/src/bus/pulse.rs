@@ -142,7 +142,7 @@ impl ClockPulse {
         }
     }
 
-    /// Repeats [`Pulse::awake`] at intervals, so that a connection without publishes is closed as well.
+    /// Repeats [`ClockPulse::wait_awake`] at intervals, so that a connection without publishes is closed as well.
     pub(super) fn run_watch(self: Arc<Self>, client: async_nats::Client) -> Beating {
         Beating(tokio::spawn(async move {
             loop {

@@ -106,7 +106,7 @@ impl StreamWitness {
     }
 
     /// Returns the time until which work may have been done that the stream does not know of, or `None` if the stream
-    /// is complete. Compared once per connection, and from then on whenever the witness is [kept](Self::keep).
+    /// is complete. Compared once per connection, and from then on whenever the witness is [kept](Self::run_witness).
     ///
     /// # Errors
     /// Returns [`WitnessError`]; the absence of a marker in the stream proves nothing then.

@@ -34,7 +34,7 @@ pub enum ModelMessage {
         content: String,
         /// Requested tool calls.
         tool_calls: Vec<ToolRequest>,
-        /// [`Answer::opaque`] of that answer: some providers reject a conversation whose tool calls come back without
+        /// [`ModelReply::opaque`] of that answer: some providers reject a conversation whose tool calls come back without
         /// it.
         opaque: Option<Value>,
     },

@@ -6,7 +6,7 @@ use super::price::PriceTable;
 use crate::process::SecretValue;
 use crate::retry::RetrySchedule;
 
-/// Default model of the provider [`Provider::Gemini`].
+/// Default model of the provider [`ModelProvider::Gemini`].
 pub const DEFAULT_MODEL: &str = "gemini-3-flash-preview";
 
 /// Provider of the models.

@@ -22,7 +22,7 @@ pub(super) struct OpaqueBlocks {
     pub(super) unread: Vec<Value>,
 }
 
-/// Stored form of [`Opaque`].
+/// Stored form of [`OpaqueBlocks`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeptBlock {

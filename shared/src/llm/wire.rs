@@ -5,7 +5,7 @@
 //! arguments arrived completely and are an object. An answer ends with a stop; without one it broke off, however the
 //! connection ended.
 //!
-//! For every input, a [`Reading`] uses less than [`MAX_MEMORY_BYTES`]: events, text, calls and opaque parts have
+//! For every input, a [`AnswerReader`] uses less than [`MAX_MEMORY_BYTES`]: events, text, calls and opaque parts have
 //! limits, and a provider's index is a name, never a length.
 //!
 //! Source: `docs/design/trust.md` §8. The wires: OpenAI "chat completions, streaming" and its variants in compatible

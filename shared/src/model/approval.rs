@@ -82,7 +82,7 @@ pub struct ApprovalParty {
     /// The proof of the party's identity.
     #[serde(default, skip_serializing_if = "DecisionProof::is_vouched")]
     pub proof: DecisionProof,
-    /// Id of the person proven by the origin of the message. With [`Proof::Channel`] the party is no other person.
+    /// Id of the person proven by the origin of the message. With [`DecisionProof::Channel`] the party is no other person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub person: Option<String>,
 }
@@ -178,7 +178,7 @@ impl ApprovalCard {
     }
 }
 
-/// The value of [`Card::kind`].
+/// The value of [`ApprovalCard::kind`].
 pub const CARD: &str = "approval";
 /// Placeholder for a code in text that agents may read.
 pub const VEILED_CODE: &str = "····-····";
@@ -305,7 +305,7 @@ pub struct ApprovalVote {
     pub at: UnixMillis,
     /// SHA-256 in hex of the arguments that the approver saw.
     pub arguments_hash: String,
-    /// For [`Scope::All`]: the indices, from 0, of the scopes for which the vote counts.
+    /// For [`DeciderScope::All`]: the indices, from 0, of the scopes for which the vote counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counts_for: Vec<usize>,
 }

@@ -1,8 +1,8 @@
 //! Origins: the sender that brought an event, as opposed to the sender that its content claims. *Pure.*
 //!
 //! A caller cannot set an origin. adapter-svc stamps it when it receives an event, the services stamp
-//! [`Origin::System`] on events that they publish themselves, and readers derive it again from the stored subject and
-//! the seal ([`crate::wire::seal::Trust::admit`]). Source: `docs/design/trust.md` §1; `docs/security.md`.
+//! [`EventOrigin::System`] on events that they publish themselves, and readers derive it again from the stored subject and
+//! the seal ([`crate::wire::seal::TrustKeys::admit_event`]). Source: `docs/design/trust.md` §1; `docs/security.md`.
 
 use std::borrow::Cow;
 
@@ -148,13 +148,13 @@ impl EventOrigin {
         }
     }
 
-    /// Returns whether this is [`Origin::Open`]: nothing proves who brought the event.
+    /// Returns whether this is [`EventOrigin::Open`]: nothing proves who brought the event.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self, Self::Open)
     }
 
-    /// Returns whether this is [`Origin::Verified`]: a platform account or a signature proves who brought the event.
+    /// Returns whether this is [`EventOrigin::Verified`]: a platform account or a signature proves who brought the event.
     #[must_use]
     pub const fn is_verified(&self) -> bool {
         matches!(self, Self::Verified { .. })
@@ -212,7 +212,7 @@ impl EventOrigin {
 }
 
 /// Returns the name of an `id` that an origin proves: `id`, escaped if it looks like an unproven name
-/// ([`Origin::said_name`]).
+/// ([`EventOrigin::said_name`]).
 #[must_use]
 pub fn proven_name(id: &str) -> Cow<'_, str> {
     if id.starts_with('~') {

@@ -144,7 +144,7 @@ pub fn glob_matches(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
-/// Returns whether [`glob`] matches `pattern` with some text that starts with `prefix`.
+/// Returns whether [`glob_matches`] matches `pattern` with some text that starts with `prefix`.
 #[must_use]
 pub fn may_begin(pattern: &str, prefix: &str) -> bool {
     let pattern: Vec<char> = pattern.to_lowercase().chars().collect();

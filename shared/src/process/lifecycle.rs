@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Request to stop, as every part of a process sees it.
 ///
-/// Cloning shares the request; a [`Shutdown::child`] can be triggered alone and is triggered with its parent.
+/// Cloning shares the request; a [`ShutdownSignal::child`] can be triggered alone and is triggered with its parent.
 #[derive(Debug, Clone, Default)]
 pub struct ShutdownSignal {
     token: CancellationToken,

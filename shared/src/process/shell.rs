@@ -83,7 +83,7 @@ pub trait Service: 'static {
         Vec::new()
     }
 
-    /// Does the work. Returns after [`Shell::shutdown`] was requested and everything in flight is finished.
+    /// Does the work. Returns after [`ServiceShell::shutdown`] was requested and everything in flight is finished.
     fn serve(shell: ServiceShell<Self::Config>) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
 

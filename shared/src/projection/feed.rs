@@ -1,5 +1,5 @@
 //! Feeding the read model: one ordered reader per stream, batches, decoding off the runtime's threads. The reader of
-//! `EVENTS` passes its messages on to the owners of partitions in the same process ([`Tap`]).
+//! `EVENTS` passes its messages on to the owners of partitions in the same process ([`StreamTap`]).
 //!
 //! No message can stop it: one that cannot be decoded is counted and skipped. It waits for the resources that it
 //! cannot do without (the server, room on the disk). If the file was rebuilt, or a stream is not the one whose message

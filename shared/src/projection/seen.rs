@@ -113,7 +113,7 @@ impl SeenMessages {
     }
 }
 
-/// Returns the slot of `fingerprint` among `places` (a power of two), from bits that [`bits`] does not use.
+/// Returns the slot of `fingerprint` among `places` (a power of two), from bits that [`word_bits`] does not use.
 const fn place_of(fingerprint: u64, places: usize) -> usize {
     (fingerprint >> (BITS_PER_ID * BIT_CHOICE)) as usize & (places - 1)
 }

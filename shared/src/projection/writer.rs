@@ -63,7 +63,7 @@ pub(super) struct ModelWriter {
 }
 
 impl ModelWriter {
-    /// Executes commands until [`Command::Close`], or until all senders are gone.
+    /// Executes commands until [`WriterCommand::Close`], or until all senders are gone.
     pub(super) fn run(mut self, mut commands: mpsc::Receiver<WriterCommand>) {
         let mut closing = None;
         while let Some(command) = commands.blocking_recv() {

@@ -133,7 +133,7 @@ impl HeldMessage {
         STANDARD.decode(&self.payload).ok()
     }
 
-    /// Returns `bytes` encoded for [`Held::payload`].
+    /// Returns `bytes` encoded for [`HeldMessage::payload`].
     #[must_use]
     pub fn encode_payload(bytes: &[u8]) -> String {
         STANDARD.encode(bytes)

@@ -3,8 +3,8 @@
 //! A client that publishes to `nexus.event.…` without adapter-svc could write any id, origin and `Nats-Msg-Id`. A
 //! publisher that has a key therefore seals its events: the header `Nexus-Seal` is an HMAC over id, content and
 //! origin, under the cluster's key (the services) or the edge's own (`[edges.<name>]`). A reader derives the origin
-//! again from the stored subject and the seal ([`Trust::admit`]), for evaluation and for the read model alike.
-//! Without a valid seal the origin is [`Origin::Open`], even if the event claims another one.
+//! again from the stored subject and the seal ([`TrustKeys::admit_event`]), for evaluation and for the read model alike.
+//! Without a valid seal the origin is [`EventOrigin::Open`], even if the event claims another one.
 //!
 //! The message id is an HMAC as well: all messages of a stream share one space for duplicate detection, and only a
 //! holder of the key can use the id of a genuine message. Source: `docs/design/trust.md` §1; `docs/security.md`
@@ -287,11 +287,11 @@ impl TrustKeys {
         Ok(self.admit_event(subject, headers, content, event)?)
     }
 
-    /// Reads a message like [`Trust::read`], for a message that the server stored at `stored_at`. This is the event's
+    /// Reads a message like [`TrustKeys::read`], for a message that the server stored at `stored_at`. This is the event's
     /// time of reception unless one of Nexus's services set it, because another publisher's time is not trusted.
     ///
     /// # Errors
-    /// Returns the errors of [`Trust::read`].
+    /// Returns the errors of [`TrustKeys::read`].
     pub fn read_stored(
         &self,
         subject: &str,

@@ -115,7 +115,7 @@ pub struct PartitionFloors {
     /// By partition: time the server stored the last message handed out, in nanoseconds since 1970.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub read_at_ns: Vec<i64>,
-    /// By partition: ranges that are settled beyond the floor ([`Settled::widths`]).
+    /// By partition: ranges that are settled beyond the floor ([`SettledSet::widths`]).
     #[serde(default, skip_serializing_if = "are_empty")]
     pub settled: Vec<Vec<u64>>,
 }

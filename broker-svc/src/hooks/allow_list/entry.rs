@@ -109,7 +109,7 @@ impl AllowEntry {
     /// and the entry's word at the same index must take every one. `text` returns the value of a variable.
     ///
     /// # Errors
-    /// Returns [`Refusal::NoEntry`] if it does not, [`Refusal::Option`] if only a wildcard would take a dangerous
+    /// Returns [`CommandRejection::NoEntry`] if it does not, [`CommandRejection::Option`] if only a wildcard would take a dangerous
     /// option.
     pub(super) fn take(
         &self,

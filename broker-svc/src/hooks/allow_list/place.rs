@@ -28,7 +28,7 @@ impl CommandDirectories {
     /// Returns the place where the broker runs, and with it every command.
     ///
     /// # Errors
-    /// Returns [`Refusal::Nowhere`] if the working directory is gone.
+    /// Returns [`CommandRejection::Nowhere`] if the working directory is gone.
     pub fn here() -> Result<Self, CommandRejection> {
         let home = SecretValue::resolve("env:HOME").ok();
         Ok(Self {
@@ -40,7 +40,7 @@ impl CommandDirectories {
     /// Returns the words that `word` expands to; a word that is no pattern, or that no file matches, stays as it is.
     ///
     /// # Errors
-    /// Returns [`Refusal::Expansion`] if a variable has no value here; [`Refusal::Pattern`] and [`Refusal::Matches`]
+    /// Returns [`CommandRejection::Expansion`] if a variable has no value here; [`CommandRejection::Pattern`] and [`CommandRejection::Matches`]
     /// for patterns.
     pub(super) fn expand_word(&self, word: &[WordPiece]) -> Result<Vec<String>, CommandRejection> {
         let is_pattern = word.iter().any(is_wildcard);

@@ -146,7 +146,7 @@ struct Reader<'a> {
 /// Reads `command` as one plain command.
 ///
 /// # Errors
-/// Returns [`Refusal`] with the part that makes it more than one command, or that cannot be checked.
+/// Returns [`CommandRejection`] with the part that makes it more than one command, or that cannot be checked.
 pub(super) fn parse_command(command: &str) -> Result<ParsedCommand, CommandRejection> {
     if command.len() > MAX_COMMAND_BYTES {
         return Err(CommandRejection::TooLong);

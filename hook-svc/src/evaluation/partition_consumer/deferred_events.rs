@@ -126,7 +126,7 @@ pub(super) struct DeferredEvents {
 impl DeferredEvents {
     /// Returns the number of events of `conversation` that may be in memory, since each may come to owe evaluations. If
     /// there is no room, the conversation must be checked again when one of its events has ended, or when
-    /// [`Self::wake`] returns it.
+    /// [`Self::wake_waiting`] returns it.
     pub(super) fn room_for(&mut self, conversation: ConversationHash) -> usize {
         let lane = self.lanes.get(&conversation);
         let owing = lane.map_or(0, Lane::len);

@@ -4,7 +4,7 @@
 //! message leaves a done-marker of its own, a floor is enough, together with the messages that are settled beyond it.
 //! Owners keep both in memory and store them every second, all partitions of the group in one record, merged by
 //! compare-and-set. A settled message stays settled while the stream is the same, so the merge keeps both records,
-//! whichever replica wrote them. Each floor names its message ([`Position`](crate::model::position::Position)). If the
+//! whichever replica wrote them. Each floor names its message ([`StreamPosition`](crate::model::position::StreamPosition)). If the
 //! leader does not confirm that message, the floor is void, and the owner starts again and replaces it.
 
 use std::collections::HashMap;
@@ -107,7 +107,7 @@ pub(super) fn carry_floor(floor: &PartitionFloor, found: &StreamInfo) -> Option<
     Some(carried)
 }
 
-/// Converts every floor of `record` as [`carried`] does.
+/// Converts every floor of `record` as [`carry_floor`] does.
 fn all_carried(record: &PartitionFloors, found: &StreamInfo) -> PartitionFloors {
     let mut all = PartitionFloors {
         incarnation: found.incarnation.clone(),

@@ -20,7 +20,7 @@ use super::floors::{PartitionFloorStore, carry_floor, floor_name};
 use super::lease::{LeaseDeadline, LeaseTenure, PartitionLease};
 use super::reading::{PULL_EXPIRES, PartitionReader};
 
-/// A partition that this replica owns until [`Owned::next`] returns `None`.
+/// A partition that this replica owns until [`OwnedPartition::next`] returns `None`.
 pub struct OwnedPartition {
     /// Number of the partition.
     pub partition: u16,
@@ -31,7 +31,7 @@ pub struct OwnedPartition {
     pub replay_through: u64,
     /// Sequence up to which former owners have handed out messages; they handed out at most
     /// [`MAX_PAST_FLOOR`](crate::wire::topology::MAX_PAST_FLOOR) messages of the partition beyond it. `None` if that
-    /// is unknown: every message up to [`Owned::replay_through`] may have been handled.
+    /// is unknown: every message up to [`OwnedPartition::replay_through`] may have been handled.
     pub handed_through: Option<u64>,
     bus: Bus,
     stream: &'static str,
@@ -138,7 +138,7 @@ impl OwnedPartition {
     }
 
     /// Stores that the message at `place` is about to be tried (`None` = no message is in progress), and returns the
-    /// number of tries, this one included. Needed for messages up to [`Owned::replay_through`], whose handling may
+    /// number of tries, this one included. Needed for messages up to [`OwnedPartition::replay_through`], whose handling may
     /// have killed a former owner; only for those, because it costs a write per message.
     ///
     /// # Errors
@@ -368,7 +368,7 @@ fn start_candidates(own: Option<PartitionFloor>, stored: Option<PartitionFloor>)
     }
 }
 
-/// Returns the number of messages of `group`'s partitions of `stream`, kept [`super::Settled::ByOwner`], that are not
+/// Returns the number of messages of `group`'s partitions of `stream`, kept [`super::SettledOutcome::ByOwner`], that are not
 /// settled yet according to the stored floors.
 ///
 /// # Errors

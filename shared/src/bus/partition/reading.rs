@@ -1,4 +1,4 @@
-//! Source of an owned partition's messages: a consumer of its own, or a [`Tap`](crate::bus::Tap) on a reader of the
+//! Source of an owned partition's messages: a consumer of its own, or a [`StreamTap`] on a reader of the
 //! whole stream.
 //!
 //! The source changes from the consumer to the tap without leaving out a message. The tap is asked first, and passes

@@ -275,7 +275,7 @@ fn block_excerpt(block: &str) -> String {
     block[from..to].trim().to_owned()
 }
 
-/// Marker in [`Strict`]'s error message for a duplicate name.
+/// Marker in [`StrictBlock`]'s error message for a duplicate name.
 const TWICE: &str = "stands twice";
 
 /// A JSON value in which no object, at any depth, has the same name twice.

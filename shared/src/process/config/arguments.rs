@@ -1,4 +1,4 @@
-//! Command line of a service. *Pure* but for [`Arguments::of_process`].
+//! Command line of a service. *Pure* but for [`ServiceArguments::of_process`].
 
 use std::path::PathBuf;
 

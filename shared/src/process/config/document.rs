@@ -50,7 +50,7 @@ pub(super) struct ConfigOverride {
 impl ConfigDocument {
     /// Reads the file that `arguments` names, else the one that `environment` names, else `./nexus.toml` if it exists.
     ///
-    /// Errors of reading are in [`Document::faults`]; the rest of the configuration has its defaults then.
+    /// Errors of reading are in [`ConfigDocument::faults`]; the rest of the configuration has its defaults then.
     #[must_use]
     pub fn read(arguments: &ServiceArguments, environment: &ConfigEnvironment) -> Self {
         let named = arguments.config.clone().or_else(|| environment.config_path());

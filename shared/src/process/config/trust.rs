@@ -59,7 +59,7 @@ impl TrustConfig {
     }
 
     /// Returns the key ring that seals and checks as configured. Keys with faults are left out
-    /// ([`TrustConfig::faults`] names them).
+    /// ([`TrustConfig::find_faults`] names them).
     #[must_use]
     pub fn build_trust(&self, edges: &Edges) -> TrustKeys {
         let key = |secret: &SecretValue| SealKey::parse(secret.reveal()).ok();

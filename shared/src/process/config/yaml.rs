@@ -1,6 +1,6 @@
 //! A YAML file, deserialised with every fault found at once. *Pure.*
 //!
-//! As with a [section](super::Document::section): deserialising stops at the first fault, so its place is cut out and the
+//! As with a [section](super::ConfigDocument::section): deserialising stops at the first fault, so its place is cut out and the
 //! rest is deserialised again. The keys that faults name are those of the file as written, although cutting an element
 //! out of a list moves the ones behind it.
 

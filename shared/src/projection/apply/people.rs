@@ -185,7 +185,7 @@ impl ContactTable {
             .and_then(|&index| self.identities.persons.get(index))
     }
 
-    /// Replaces the identities; [`Self::relink`] then writes them to the file.
+    /// Replaces the identities; [`Self::relink_contacts`] then writes them to the file.
     pub(crate) fn set_identities(&mut self, identities: Identities, now: UnixMillis) {
         self.owners = address_owners(&identities);
         self.identities = identities;
@@ -300,7 +300,7 @@ impl ContactTable {
 }
 
 /// Returns the index of the person by channel and address. If two persons claim an address, the first one listed has
-/// it, as in [`Identities::person`].
+/// it, as in [`Identities::find_person`].
 fn address_owners(identities: &Identities) -> HashMap<(String, String), usize> {
     let mut owners = HashMap::new();
     for (index, person) in identities.persons.iter().enumerate() {

@@ -25,7 +25,7 @@ const MANY: f64 = 500.0;
 /// Number of events behind from which on embedding runs as if few came.
 const MAX_BEHIND: u64 = 100_000;
 
-/// Result of the last call of [`Pace::rest`].
+/// Result of the last call of [`EmbeddingPace::rest_after`].
 #[derive(Debug)]
 pub(super) struct EmbeddingPace {
     before: Option<(u64, Instant)>,
