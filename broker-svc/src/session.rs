@@ -309,7 +309,7 @@ impl SessionQueue {
             OrderKind::Interrupt => self.cancel_turn(&by, effects),
             OrderKind::Queue { settings } => self.own = *settings,
             OrderKind::Withdraw { dispatch, spares_turn } => {
-                self.withdraw_dispatch(*dispatch, *spares_turn, &by, effects)
+                self.withdraw_dispatch(*dispatch, *spares_turn, &by, effects);
             }
             // A reset waits for the end of the turn, whose history it ends.
             OrderKind::Reset if self.running.is_some() => {

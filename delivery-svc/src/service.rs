@@ -102,7 +102,7 @@ impl Service for DeliveryService {
         // Before any call is made, because the next owner of a partition may ask about it.
         let telling = Arc::clone(&outfit);
         let telling = tokio::spawn(async move {
-            former_owners::serve_inquiries(&telling.bus, &telling.instance, &telling.calls).await
+            former_owners::serve_inquiries(&telling.bus, &telling.instance, &telling.calls).await;
         });
         let told = tokio::spawn(channel_registry::keep_channels_published(
             shell.bus.clone(),

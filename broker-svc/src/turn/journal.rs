@@ -203,7 +203,7 @@ impl RunningTurn {
                 begun: true,
             }),
             LedgerEntry::ContextAdded { hook, point, text } => {
-                self.inject_text(text.clone(), format!("{point}/{hook}"))
+                self.inject_text(text.clone(), format!("{point}/{hook}"));
             }
             LedgerEntry::ToolsHidden { hook: _, tools } => self.hide(tools),
             LedgerEntry::ToolFinished { call, outcome, unseen } => self.apply_finished(call, outcome, *unseen),

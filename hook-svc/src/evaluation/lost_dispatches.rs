@@ -230,7 +230,7 @@ impl LostDispatches {
         // The order of reading matters: a dispatch is stored before its record, and consumed after both.
         let mut fired = BTreeMap::new();
         self.read_since(streams::INVOCATIONS, since, |stored| {
-            fired.extend(recorded_fires(stored))
+            fired.extend(recorded_fires(stored));
         })
         .await?;
         let Some(first) = fired.values().map(|fired: &Fired| fired.started_at).min() else {

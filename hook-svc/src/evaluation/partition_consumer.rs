@@ -264,7 +264,7 @@ impl PartitionConsumer {
                 match read(&incoming, self.evaluator.performer.bus.trust()) {
                     Ok(event) => {
                         self.hold_event(shift, owned, conversation, event, incoming, memory)
-                            .await?
+                            .await?;
                     }
                     Err(verdict) => shift.apart.push(BufferedMessage::given_up(incoming, verdict, memory)),
                 }

@@ -122,7 +122,7 @@ impl HookBreakers {
             match decided.map(|breaker| breaker.admit_operation(me, now)) {
                 Ok(BreakerAdmission::Pass) => {}
                 Ok(BreakerAdmission::Probe) => {
-                    tracing::info!(hook_id = hook.id, event_id = me, "probing a paused hook")
+                    tracing::info!(hook_id = hook.id, event_id = me, "probing a paused hook");
                 }
                 Ok(BreakerAdmission::Claim | BreakerAdmission::Refuse { .. }) => refused.push(index),
                 Err(error) => {

@@ -292,7 +292,7 @@ fn apply(metadata: &mut HookMetadata, tag: &Tag) -> Result<(), &'static str> {
         }
         "priority" => metadata.priority = first_word(value).parse().map_err(|_| "an integer")?,
         "timeout" => {
-            metadata.timeout_ms = timeout_ms(first_word(value)).ok_or("1 ms to 5 min, as `500ms`, `10s` or `2m`")?
+            metadata.timeout_ms = timeout_ms(first_word(value)).ok_or("1 ms to 5 min, as `500ms`, `10s` or `2m`")?;
         }
         "schedule" => metadata
             .schedules

@@ -298,7 +298,7 @@ impl ConditionWatcher {
         match self.replace_mark(key, mark, &next).await {
             Ok(()) => told_sound(WHAT),
             Err(error) => {
-                tracing::debug!(%intent, %error, "failed to update a mark; its position stays void until the next query")
+                tracing::debug!(%intent, %error, "failed to update a mark; its position stays void until the next query");
             }
         }
 

@@ -382,7 +382,7 @@ fn edited_arguments_must_fit_the_tools_schema() {
     for wrong in [json!({"amount": "a lot"}), json!({})] {
         match said(&edited(wrong.clone())) {
             DecisionEffect::Refused(DecisionRejection::Bad(why)) => {
-                assert!(why.contains("amount") && why.contains("schema"), "{why}")
+                assert!(why.contains("amount") && why.contains("schema"), "{why}");
             }
             other @ (DecisionEffect::Unchanged
             | DecisionEffect::Changed(_)

@@ -250,7 +250,7 @@ impl<T: WireMessage> KvWatch<T> {
             }
         }
 
-        Some(self.to_event(key, &message))
+        Some(self.record_event(key, &message))
     }
 
     /// Ends the complete reading if `message` is the last of it.
@@ -261,7 +261,7 @@ impl<T: WireMessage> KvWatch<T> {
     }
 
     /// Records `message` of `key` as sent, and returns its event.
-    fn to_event(&mut self, key: String, message: &IncomingMessage) -> KvEvent<T> {
+    fn record_event(&mut self, key: String, message: &IncomingMessage) -> KvEvent<T> {
         let revision = message.sequence;
         let is_gone = is_marker(&message.headers);
         self.told.record_told(&key, (revision, message.stored_at_ns), !is_gone);

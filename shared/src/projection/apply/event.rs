@@ -74,7 +74,7 @@ pub(super) fn write(
     // A repetition of any other kind is a copy of what is stored.
     match event.direction {
         EventDirection::Updated | EventDirection::Deleted => {
-            revise_event(connection, published_at, event, &content_types, &metadata)?
+            revise_event(connection, published_at, event, &content_types, &metadata)?;
         }
         EventDirection::Received | EventDirection::Sent | EventDirection::Observed | EventDirection::Created => {}
     }

@@ -160,10 +160,10 @@ fn part_of(rule: &mut RecurrenceRule, name: &str, value: &str) -> Result<(), Par
         "INTERVAL" => rule.interval = parse_positive(name, value)?,
         "COUNT" => rule.count = Some(parse_positive(name, value)?),
         "UNTIL" => {
-            rule.until = Some(parse_until(value).ok_or_else(|| part_error(name, value, "expected a date or a time"))?)
+            rule.until = Some(parse_until(value).ok_or_else(|| part_error(name, value, "expected a date or a time"))?);
         }
         "WKST" => {
-            rule.week_start = parse_weekday(value).ok_or_else(|| part_error(name, value, "expected a weekday"))?
+            rule.week_start = parse_weekday(value).ok_or_else(|| part_error(name, value, "expected a weekday"))?;
         }
         "BYMONTH" => rule.months = numbers(1, 12, false)?,
         "BYMONTHDAY" => rule.month_days = numbers(-31, 31, false)?,

@@ -71,7 +71,7 @@ fn message_list(messages: &[ModelMessage]) -> Value {
             ModelMessage::User { content } => said.push(json!({ "role": "user", "content": content })),
             ModelMessage::Tool { .. } => {}
             ModelMessage::Assistant { .. } => {
-                said.push(json!({ "role": "assistant", "content": content_blocks(message) }))
+                said.push(json!({ "role": "assistant", "content": content_blocks(message) }));
             }
         }
     }
