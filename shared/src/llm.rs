@@ -1,4 +1,4 @@
-//! The model client: one port, [`ModelName`], for agents and for hooks.
+//! The model client: one port, [`LanguageModel`], for agents and for hooks.
 //!
 //! [`open`] returns a model of the configured provider: Gemini, any server that implements OpenAI's chat completions
 //! (with any base URL), or Anthropic. The code between the port and the provider is ours: retries (429, 5xx, broken
@@ -36,9 +36,9 @@ pub type Tokens<'a> = dyn FnMut(&str) + Send + 'a;
 /// Receiver of the errors of failed attempts that are being retried.
 pub type Failures<'a> = dyn FnMut(&AskModelError) + Send + 'a;
 
-/// A model that can be asked. Dropping the future of [`ModelName::answer`] ends the request.
+/// A model that can be asked. Dropping the future of [`LanguageModel::answer`] ends the request.
 #[async_trait]
-pub trait ModelName: Send + Sync + std::fmt::Debug {
+pub trait LanguageModel: Send + Sync + std::fmt::Debug {
     /// Returns the model's answer to `ask`. If [`ModelRequest::stream`] is set, `tokens` receives the text as it arrives, in
     /// order; the received text is the beginning of [`ModelReply::content`], or void if this fails.
     ///
@@ -47,10 +47,10 @@ pub trait ModelName: Send + Sync + std::fmt::Debug {
     /// attempt may help.
     async fn answer(&self, ask: ModelRequest, tokens: &mut Tokens<'_>) -> Result<ModelReply, AskModelError>;
 
-    /// As [`ModelName::answer`]; in addition, `failed` receives the error of each attempt before the next one is made.
+    /// As [`LanguageModel::answer`]; in addition, `failed` receives the error of each attempt before the next one is made.
     ///
     /// # Errors
-    /// As [`ModelName::answer`].
+    /// As [`LanguageModel::answer`].
     async fn answer_telling(
         &self,
         ask: ModelRequest,
@@ -60,4 +60,4 @@ pub trait ModelName: Send + Sync + std::fmt::Debug {
 }
 
 /// A model that several owners share.
-pub type SharedModel = Arc<dyn ModelName>;
+pub type SharedModel = Arc<dyn LanguageModel>;

@@ -11,7 +11,7 @@ use super::config::{LlmConfig, LlmFault};
 use super::error::AskModelError;
 use super::price::usage_cost;
 use super::provider_client::ProviderClient;
-use super::{Failures, ModelName, SharedModel, Tokens};
+use super::{Failures, LanguageModel, SharedModel, Tokens};
 use crate::clock::SharedClock;
 use crate::process::ShutdownSignal;
 use crate::retry::{Failure, RetryError, retry};
@@ -60,7 +60,7 @@ impl TextListener<'_> {
 }
 
 #[async_trait]
-impl ModelName for ModelClient {
+impl LanguageModel for ModelClient {
     async fn answer(&self, ask: ModelRequest, tokens: &mut Tokens<'_>) -> Result<ModelReply, AskModelError> {
         self.answer_telling(ask, tokens, &mut |_| {}).await
     }
