@@ -7,13 +7,15 @@
 //! and when the stream is not the one that was there. Up to when it need be looked back is noted every few seconds (KV
 //! `positions`).
 
-use std::collections::{BTreeMap, HashSet};
+mod fired;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use shared::bus::{
-    CasError, HoldError, Kv, Marked, Outgoing, PublishError, ReadStreamError, Stored, StreamInfo, Witness,
+    CasError, HoldError, Kv, Marked, Outgoing, Pages, PublishError, ReadStreamError, Stored, StreamInfo, Witness,
     WitnessError, claim,
 };
 use shared::clock::pause;
@@ -25,6 +27,7 @@ use shared::model::ledger::LedgerRecord;
 use shared::model::restore::{HOLD_KEY, RestoreHold};
 use shared::model::time::UnixMillis;
 use shared::process::Shutdown;
+use shared::projection::Source;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::{Carrier, Headers};
 use shared::wire::held::{Held, HeldKind, HeldUntil};
@@ -34,6 +37,7 @@ use shared::wire::witness::Waiting;
 use tokio::sync::watch;
 use ulid::Ulid;
 
+use self::fired::{Fired, FiredWindows};
 use crate::evaluate::Evaluator;
 use crate::owner::{Owner, SERVICE};
 use crate::roster::{Author, Traits};
@@ -45,6 +49,10 @@ const EVERY: Duration = Duration::from_secs(2);
 const MARGIN_MS: i64 = 10_000;
 /// Messages read at once.
 const PAGE: usize = 500;
+/// Fires that are compared at once, so that a long backlog takes no more memory than this many ids.
+const WINDOW: usize = 10_000;
+/// How long the read model may take to reach the events before it is asked where one is.
+const CATCH_UP: Duration = Duration::from_secs(5);
 
 /// `DISPATCHES`, compared with what should be in it.
 pub(crate) struct LostDispatches {
@@ -72,14 +80,6 @@ impl Seen {
         let of = |seen: &Self| (seen.connection, seen.incarnation.clone(), seen.created.clone());
         of(self) == of(later) && self.last <= later.last && later.first <= self.last.max(self.first)
     }
-}
-
-/// A fire that a record names.
-struct Fired {
-    /// The record's sequence in `INVOCATIONS`.
-    record: u64,
-    hook_id: String,
-    started_at: UnixMillis,
 }
 
 /// The stream cannot be compared.
@@ -225,43 +225,19 @@ impl LostDispatches {
     /// Sees to the dispatches that were made since then and are neither in their stream, which has come to `last`, nor in
     /// the ledger.
     async fn find(&self, since: UnixMillis, last: u64) -> Result<(), LookError> {
-        // In this order: a dispatch is stored before its record, and consumed after both.
-        let mut fired = BTreeMap::new();
-        self.each(streams::INVOCATIONS, since, |stored| fired.extend(fires(stored)))
-            .await?;
-        let Some(first) = fired.values().map(|fired: &Fired| fired.started_at).min() else {
-            return Ok(());
-        };
+        let records = Pages::since(&self.evaluator().performer.bus, streams::INVOCATIONS, since);
+        let mut windows = FiredWindows::new(records, WINDOW);
+        let mut count = 0;
 
-        let since = first.plus(-MARGIN_MS);
-        self.each(streams::DISPATCHES, since, |stored| {
-            if let Ok(dispatch) = stored.decode::<Dispatch>() {
-                fired.remove(&dispatch.id);
-            }
-        })
-        .await?;
-
-        if fired.is_empty() {
-            return Ok(());
+        loop {
+            let fired = windows.next().await?;
+            let Some(first) = fired.values().map(|fired| fired.started_at).min() else {
+                break;
+            };
+            count += self.find_among(fired, first.plus(-MARGIN_MS), last).await?;
         }
 
-        self.is_asked.store(true, Ordering::Relaxed);
-        let doubt_until = self.witness.doubt_until(self.evaluator().clock.now()).await?;
-        let mut consumed = HashSet::new();
-        self.each(streams::LEDGER, since, |stored| {
-            consumed.extend(stored.decode::<LedgerRecord>().iter().flat_map(LedgerRecord::consumed));
-        })
-        .await?;
-
-        fired.retain(|id, _| !consumed.contains(id));
-
-        // Ids begin with the event's time: as their events came.
-        for (id, fired) in &fired {
-            self.see_to(*id, fired, doubt_until, last).await?;
-        }
-
-        if !fired.is_empty() {
-            let count = fired.len();
+        if count > 0 {
             metrics::counter!("nexus_hook_lost_dispatches_total").increment(count as u64);
             tracing::warn!(
                 count,
@@ -273,54 +249,60 @@ impl LostDispatches {
         Ok(())
     }
 
-    /// Calls `take` with everything in `stream` since then. Whichever replica is at hand tells most of it; one that lags has
-    /// only the beginning, and what it lacks would look lost, so the leader tells the rest.
-    async fn each(
+    /// As [`Self::find`], for the dispatches `fired`, none of which was made before `since`. Returns the number of lost
+    /// ones.
+    async fn find_among(
         &self,
-        stream: &str,
+        mut fired: BTreeMap<Ulid, Fired>,
         since: UnixMillis,
-        mut take: impl FnMut(&Stored),
-    ) -> Result<(), ReadStreamError> {
-        let bus = &self.evaluator().performer.bus;
-        let mut through = None;
+        last: u64,
+    ) -> Result<usize, LookError> {
+        // The records were read before: a dispatch is stored before its record, and consumed after both.
+        self.each(streams::DISPATCHES, since, |stored| {
+            if let Ok(dispatch) = stored.decode::<Dispatch>() {
+                fired.remove(&dispatch.id);
+            }
+            !fired.is_empty()
+        })
+        .await?;
 
-        let mut page = bus.history_since(stream, ">", since, PAGE).await?;
-        while let Some(last) = page.last().map(|stored| stored.sequence) {
-            page.iter().for_each(&mut take);
-            through = Some(last);
-            page = bus.history(stream, ">", last + 1, PAGE).await?;
+        if fired.is_empty() {
+            return Ok(0);
         }
 
-        let mut next = match through {
-            Some(last) => last + 1,
-            None => self.first_since(stream, since).await?,
-        };
-        while let Some(stored) = bus.next_on_subject(stream, ">", next).await? {
-            take(&stored);
-            next = stored.sequence + 1;
+        self.is_asked.store(true, Ordering::Relaxed);
+        let doubt_until = self.witness.doubt_until(self.evaluator().clock.now()).await?;
+        self.each(streams::LEDGER, since, |stored| {
+            let record = stored.decode::<LedgerRecord>();
+            for id in record.iter().flat_map(LedgerRecord::consumed) {
+                fired.remove(&id);
+            }
+            !fired.is_empty()
+        })
+        .await?;
+
+        // Ids begin with the event's time: as their events came.
+        for (id, fired) in &fired {
+            self.see_to(*id, fired, doubt_until, last).await?;
         }
 
-        Ok(())
+        Ok(fired.len())
     }
 
-    /// The sequence of the first message of `stream` that was stored since then, by the leader; behind the last one where
-    /// there is none.
-    async fn first_since(&self, stream: &str, since: UnixMillis) -> Result<u64, ReadStreamError> {
-        let bus = &self.evaluator().performer.bus;
-        let Some(last) = bus.last_on_subject(stream, ">").await? else {
-            return Ok(1);
-        };
-
-        let (mut first, mut end) = (1, last.sequence + 1);
-        while first < end {
-            let middle = first + (end - first) / 2;
-            match bus.next_on_subject(stream, ">", middle).await? {
-                Some(stored) if stored.published_at < since => first = stored.sequence + 1,
-                Some(_) | None => end = middle,
+    /// Calls `take` with everything in `stream` since then, until it returns false.
+    async fn each(
+        &self,
+        stream: &'static str,
+        since: UnixMillis,
+        mut take: impl FnMut(&Stored) -> bool,
+    ) -> Result<(), ReadStreamError> {
+        let mut pages = Pages::since(&self.evaluator().performer.bus, stream, since);
+        loop {
+            let page = pages.next().await?;
+            if page.is_empty() || !page.iter().all(&mut take) {
+                return Ok(());
             }
         }
-
-        Ok(first)
     }
 
     /// Publishes the dispatch `id` again, or holds it where the ledger is in doubt about that time.
@@ -360,36 +342,106 @@ impl LostDispatches {
         fired: &Fired,
         stored: &Stored,
     ) -> Result<Result<(Dispatch, Outgoing), (Box<Stored>, String)>, ReadStreamError> {
-        let performer = &self.evaluator().performer;
+        let given_up = |message: &Stored, why: &str| Ok(Err((Box::new(message.clone()), why.to_owned())));
         let Ok(record) = stored.decode::<EventInvocations>() else {
-            return Ok(Err((Box::new(stored.clone()), "its record cannot be read".to_owned())));
+            return given_up(stored, "its record cannot be read");
         };
 
-        let message = performer.bus.at_sequence(streams::EVENTS, record.event_seq).await?;
-        let event = message.and_then(|message| Some((message.event(performer.bus.trust()).ok()?, message)));
-        let Some((event, message)) = event.filter(|(event, _)| event.id == record.event_id) else {
-            return Ok(Err((Box::new(stored.clone()), "its event is gone as well".to_owned())));
+        let bus = &self.evaluator().performer.bus;
+        let recorded = bus.at_sequence(streams::EVENTS, record.event_seq).await?;
+        let recorded = recorded.and_then(|message| self.make(id, fired, &record, message));
+        if let Some(Ok(made)) = recorded {
+            return Ok(Ok(made));
+        }
+
+        // A source that sent the event again has stored it at another sequence. A change has the id of its item, so that
+        // several messages may have the id, and the right one is the one of which this dispatch is made.
+        let mut refused = recorded.and_then(Result::err);
+        let first = self.first_of(&record).await?;
+        let subject = first.as_ref().map(|first| first.subject.clone()).unwrap_or_default();
+        let mut page = Vec::from_iter(first);
+        while let Some(last) = page.last().map(|message| message.sequence) {
+            for message in page {
+                match self.make(id, fired, &record, message) {
+                    Some(Ok(made)) => return Ok(Ok(made)),
+                    Some(Err(error)) => drop(refused.get_or_insert(error)),
+                    None => {}
+                }
+            }
+            page = bus.history(streams::EVENTS, &subject, last + 1, PAGE).await?;
+        }
+
+        match refused {
+            Some(refused) => Ok(Err(refused)),
+            None => given_up(stored, "its event is gone as well"),
+        }
+    }
+
+    /// Makes the dispatch `id` of `message`, or returns why that is impossible; `None` if `message` is no message of the
+    /// record's event.
+    fn make(
+        &self,
+        id: Ulid,
+        fired: &Fired,
+        record: &EventInvocations,
+        message: Stored,
+    ) -> Option<Result<(Dispatch, Outgoing), (Box<Stored>, String)>> {
+        let performer = &self.evaluator().performer;
+        let event = message.event(performer.bus.trust()).ok()?;
+        if event.id != record.event_id {
+            return None;
+        }
+
+        let made = match answered(record, id).filter(|_| !record.is_slim) {
+            None => Err("what its hook answered was too large to be kept".to_owned()),
+            Some(result) => performer.letter_of(Fire {
+                event: &event,
+                event_seq: message.sequence,
+                hook_id: &fired.hook_id,
+                traits: &self.traits(&event, &fired.hook_id),
+                result,
+                evaluated_at: record.started_at,
+            }),
         };
 
-        let given_up = |why: String| Ok(Err((Box::new(message.clone()), why)));
-        let Some(result) = answered(&record, id).filter(|_| !record.is_slim) else {
-            return given_up("what its hook answered was too large to be kept".to_owned());
+        Some(match made {
+            Ok((dispatch, out)) if dispatch.id == id => Ok((dispatch, out)),
+            Ok(_) => Err((Box::new(message), "it would be another one today".to_owned())),
+            Err(why) => Err((Box::new(message), why)),
+        })
+    }
+
+    /// Returns the first message in `EVENTS` with the id of the record's event, by the read model, if it has one.
+    async fn first_of(&self, record: &EventInvocations) -> Result<Option<Stored>, ReadStreamError> {
+        let (bus, projection) = (&self.evaluator().performer.bus, &self.evaluator().projection);
+        let last = bus.stream_state(streams::EVENTS).await?.last;
+        let unreadable = |detail: String| ReadStreamError::Unavailable {
+            stream: streams::EVENTS.to_owned(),
+            detail,
         };
 
-        let traits = self.traits(&event, &fired.hook_id);
-        let made = performer.letter_of(Fire {
-            event: &event,
-            event_seq: record.event_seq,
-            hook_id: &fired.hook_id,
-            traits: &traits,
-            result,
-            evaluated_at: record.started_at,
-        });
+        // A read model that is behind may not have the message yet; this is tried again.
+        let reached = tokio::time::timeout(CATCH_UP, projection.reached(Source::Events, last)).await;
+        match reached {
+            Ok(reached) => reached.map_err(|error| unreadable(error.to_string()))?,
+            Err(_) => return Err(unreadable(format!("the read model has not reached sequence {last}"))),
+        }
 
-        match made {
-            Ok((dispatch, out)) if dispatch.id == id => Ok(Ok((dispatch, out))),
-            Ok(_) => given_up("it would be another one today".to_owned()),
-            Err(why) => given_up(why),
+        // A stream that was put back shows only once the feed has compared it; until then the file tells of the former one.
+        let mark = projection.mark(Source::Events);
+        let first = projection.first_sequence(&record.event_id);
+        let (mark, first) = mark
+            .and_then(|mark| Ok((mark, first?)))
+            .map_err(|error| unreadable(error.to_string()))?;
+        if let Some(mark) = mark
+            && !bus.standing(streams::EVENTS, &mark).await?.holds()
+        {
+            return Err(unreadable("the read model is that of another stream".to_owned()));
+        }
+
+        match first {
+            Some(first) => bus.at_sequence(streams::EVENTS, first).await,
+            None => Ok(None),
         }
     }
 
@@ -453,31 +505,6 @@ impl LostDispatches {
 fn pairs(headers: &Headers) -> Vec<(String, String)> {
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     headers.iter().map(owned).collect()
-}
-
-/// The fires that the record in `stored` names, by their dispatches.
-fn fires(stored: &Stored) -> Vec<(Ulid, Fired)> {
-    let Ok(record) = stored.decode::<EventInvocations>() else {
-        return Vec::new();
-    };
-    let started_at = record.started_at;
-    let fire = |hook: shared::model::invocation::HookInvocation| match hook.outcome {
-        HookOutcome::Fired { dispatch, .. } => Some((
-            dispatch,
-            Fired {
-                record: stored.sequence,
-                hook_id: hook.hook_id,
-                started_at,
-            },
-        )),
-        HookOutcome::Passed
-        | HookOutcome::Suppressed { .. }
-        | HookOutcome::Skipped { .. }
-        | HookOutcome::Deferred
-        | HookOutcome::Failed { .. } => None,
-    };
-
-    record.hooks.into_iter().filter_map(fire).collect()
 }
 
 /// What the hook answered of whose fire the dispatch `id` was made.
