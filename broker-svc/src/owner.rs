@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use shared::bus::{CasError, Outgoing, PublishError, Stored, ledger};
+use shared::bus::{Outgoing, PublishError, Stored, ledger};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
@@ -14,9 +14,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::Wire as _;
 use shared::wire::headers::{Carrier, DISPATCH};
-use shared::wire::session_mark::SettledFloor;
 use shared::wire::subject;
-use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
 use shared::wire::topology::streams::LEDGER;
 use ulid::Ulid;
 
@@ -47,7 +45,6 @@ pub struct Owner {
     inherited: Vec<Ulid>,
     owned: bool,
     appended: bool,
-    checkpointed: bool,
     staged: Vec<LedgerEntry>,
     /// Trace context of the current turn.
     pub carrier: Carrier,
@@ -184,7 +181,6 @@ impl Owner {
             inherited,
             owned: false,
             appended: false,
-            checkpointed: false,
             staged: Vec::new(),
             carrier: Carrier::default(),
         }
@@ -221,7 +217,6 @@ impl Owner {
         self.fold.held_ms = self.hold.held_ms();
 
         if let Some(checkpoint) = self.fold.checkpoint() {
-            self.checkpointed = true;
             self.push(checkpoint);
         }
 
@@ -292,26 +287,6 @@ impl Owner {
         self.appended = true;
         resets::tell(&self.broker.bus, &self.session, &record);
 
-        if std::mem::take(&mut self.checkpointed) {
-            self.hint(sequence).await;
-        }
-
-        Ok(())
-    }
-
-    /// Stores the sequence of the newest checkpoint, for readers that do not begin at the end.
-    async fn hint(&self, sequence: u64) {
-        if let Err(error) = self.write_hint(sequence).await {
-            tracing::debug!(session = %self.session, %error, "failed to write a checkpoint hint");
-        }
-    }
-
-    async fn write_hint(&self, sequence: u64) -> Result<(), CasError> {
-        let bus = &self.broker.bus;
-        let position = bus.position_at(LEDGER, sequence).await?;
-        let hints = bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
-        let key = subject::session_key(&self.session);
-        hints.put(&key, &SettledFloor { sequence, position }).await?;
         Ok(())
     }
 
