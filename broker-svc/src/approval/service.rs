@@ -13,6 +13,7 @@ use shared::model::intent::service::{DecideIntent, IntentAnswer};
 use shared::wire::headers::Headers;
 use ulid::Ulid;
 
+use super::desk::lost::by_records;
 use super::desk::{KeepApprovalError, Said};
 use super::machine::Word;
 use super::scope::who;
@@ -66,13 +67,26 @@ fn shown(mut confirmation: Confirmation) -> Confirmation {
 
 async fn list(broker: Arc<Broker>, question: ListApprovals) -> Result<ApprovalList, Refusal> {
     let all = broker.desk().all().await.map_err(|error| failed(&error))?;
-    let wanted = all
-        .into_iter()
-        .filter(|one| question.status.is_none_or(|status| status == one.status));
     let limit = if question.limit == 0 { LISTED } else { question.limit };
-    Ok(ApprovalList {
-        approvals: wanted.take(limit.min(MAX_LISTED)).map(shown).collect(),
-    })
+
+    let mut approvals = Vec::new();
+    for one in all {
+        if approvals.len() >= limit.min(MAX_LISTED) {
+            break;
+        }
+        let one = recorded(&broker, one).await?;
+        if question.status.is_none_or(|status| status == one.status) {
+            approvals.push(shown(one));
+        }
+    }
+
+    Ok(ApprovalList { approvals })
+}
+
+/// Returns `standing` as its records say that it ended.
+async fn recorded(broker: &Broker, standing: Confirmation) -> Result<Confirmation, Refusal> {
+    let ended = by_records(broker, standing).await;
+    ended.map_err(|error| (503, error.to_string()))
 }
 
 async fn get(broker: Arc<Broker>, question: GetApproval) -> Result<Confirmation, Refusal> {
@@ -83,7 +97,8 @@ async fn get(broker: Arc<Broker>, question: GetApproval) -> Result<Confirmation,
         return found.map(shown).ok_or_else(|| unknown(&question.id));
     }
     let found = desk.get(&question.id).await.map_err(|error| failed(&error))?;
-    found.map(shown).ok_or_else(|| unknown(&question.id))
+    let found = found.ok_or_else(|| unknown(&question.id))?;
+    recorded(&broker, found).await.map(shown)
 }
 
 /// Applies a decision, from any way in.
