@@ -1,7 +1,9 @@
 //! Claims: pulled for free slots, kept alive while they are worked on, and never acknowledged past their deadline.
 //!
 //! A claim is requested only if a slot is reserved for it, so that no claim lies here while other brokers could work
-//! on it. A claim counts as received at the last time at which none was on its way, as far as was seen.
+//! on it. A claim counts as received at the last time at which certainly none was on its way ([`quiet`]).
+
+mod quiet;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,12 +26,15 @@ use crate::quarantine::{self, Trial};
 use crate::slot::Slot;
 use crate::worker::{self, Claimed};
 
+use self::quiet::{LOOK_EVERY, Quiet};
+
 /// Interval at which a held claim shows that its holder lives.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of claims requested at once.
 const MAX_BATCH: usize = 64;
-/// Maximum age of a claim when its work begins; an older one is left to the ack wait.
-const MAX_AGE: Duration = Duration::from_secs(1);
+/// Maximum age of a claim when its work begins; an older one is left to the ack wait. The first sign of life must be sent
+/// before the ack wait ends.
+const MAX_AGE: Duration = Duration::from_millis(1_500);
 
 /// Runs claimed sessions until shutdown is requested and the running ones are done or handed back. `tell` is called
 /// with whether claims can be requested.
@@ -71,8 +76,7 @@ struct Source {
     places: Arc<Semaphore>,
     /// Slots reserved for requested claims that have not come yet.
     kept: Option<OwnedSemaphorePermit>,
-    /// Last time at which no claim was on its way to us.
-    empty_at: Instant,
+    quiet: Quiet,
 }
 
 impl Source {
@@ -82,23 +86,14 @@ impl Source {
             slots: Arc::new(Semaphore::new(broker.config.max_active_turns)),
             places: Arc::new(Semaphore::new(broker.config.max_active_turns)),
             kept: None,
-            empty_at: broker.clock.monotonic(),
+            quiet: Quiet::new(broker.clock.monotonic()),
             broker,
         }
     }
 
     async fn next(&mut self, tell: &impl Fn(Result<(), &ConsumeError>)) -> Taken {
         loop {
-            let now = self.broker.clock.monotonic();
-            let incoming = match self.claims.next().now_or_never() {
-                Some(buffered) => buffered,
-                None => {
-                    self.empty_at = now;
-                    let incoming = self.claims.next().await;
-                    self.empty_at = self.broker.clock.monotonic();
-                    incoming
-                }
-            };
+            let incoming = self.next_incoming().await;
 
             let slot = self.kept.as_mut().and_then(|kept| kept.split(1));
             let (Some(incoming), Some(slot)) = (incoming, slot) else {
@@ -106,7 +101,7 @@ impl Source {
                 continue;
             };
 
-            let received = self.empty_at;
+            let received = self.quiet.since();
             let age = self.broker.clock.monotonic().saturating_duration_since(received);
             if age <= MAX_AGE {
                 return Taken {
@@ -123,6 +118,23 @@ impl Source {
         }
     }
 
+    /// Returns the next claim, or `None` if none comes any more; looks again and again whether one is there.
+    async fn next_incoming(&mut self) -> Option<Incoming> {
+        loop {
+            let now = self.broker.clock.monotonic();
+            if let Some(incoming) = self.claims.next().now_or_never() {
+                return incoming;
+            }
+            self.quiet.note_empty(now);
+
+            tokio::select! {
+                biased;
+                incoming = self.claims.next() => return incoming,
+                () = pause(LOOK_EVERY) => {}
+            }
+        }
+    }
+
     /// Waits for a free slot, then requests as many claims as there are free slots.
     async fn ask(&mut self) -> Result<(), ConsumeError> {
         self.kept = None;
@@ -135,7 +147,8 @@ impl Source {
             kept.merge(more);
         }
 
-        self.empty_at = self.broker.clock.monotonic();
+        // Claims for a request are sent after it.
+        self.quiet = Quiet::new(self.broker.clock.monotonic());
         self.claims.ask(kept.num_permits()).await?;
         self.kept = Some(kept);
 
