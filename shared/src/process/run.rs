@@ -333,7 +333,8 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
     };
 
     let (announcement, ended) = (start.announcement.clone(), start.ended.clone());
-    let mut work = Box::pin(work::<S>(start, telemetry.metrics()));
+    let mut announcing = JoinSet::new();
+    let mut work = Box::pin(work::<S>(start, telemetry.metrics(), &mut announcing));
     let exit = tokio::select! {
         done = &mut work => outcome(done),
         () = stop() => {
@@ -350,6 +351,8 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
     announcement.withdraw();
     tracing::info!(?exit, "stopped");
     ended.trigger();
+    // However the work ended, the announcement on the bus is withdrawn.
+    while announcing.join_next().await.is_some() {}
     telemetry.stop().await;
 
     exit
@@ -383,9 +386,11 @@ struct Start<C> {
     ended: Shutdown,
 }
 
+/// Runs the service to its end. The task that announces it on the bus goes to `announcing`, because it outlives this work.
 async fn work<S: Service>(
     start: Start<S::Config>,
     metrics: metrics_exporter_prometheus::PrometheusHandle,
+    announcing: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     let Start {
         config,
@@ -436,8 +441,7 @@ async fn work<S: Service>(
     let Some(bus) = bus.map(|bus| bus.trusting(trust)) else {
         return Ok(());
     };
-    let over = Shutdown::default();
-    let announced = tokio::spawn(teller.clone().announce(bus.clone(), over.clone()));
+    announcing.spawn(teller.clone().announce(bus.clone(), ended.clone()));
     tokio::spawn(teller.serve(bus.clone(), ended.clone()));
     tokio::spawn(watch(
         bus.clone(),
@@ -478,9 +482,6 @@ async fn work<S: Service>(
     } else {
         ended.await
     };
-
-    over.trigger();
-    announced.await.context("announcing panicked")?;
 
     match ended {
         Some(ended) => ended.context("service panicked")?,
