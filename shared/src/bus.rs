@@ -18,6 +18,7 @@ mod header_block;
 mod held;
 mod kv;
 pub mod ledger;
+mod letter_witness;
 mod link;
 mod message;
 mod object;
@@ -47,6 +48,7 @@ pub use error::{
 pub use fetch::Fetcher;
 pub use held::HoldError;
 pub use kv::{Entry, Kv, KvEvent, KvWatch, Survey};
+pub use letter_witness::LetterWitness;
 pub use link::Connections;
 pub use message::{CoreMessage, CoreSubscription, Incoming, Stored};
 pub use object::{Objects, StoreObjectError, StoredObject};
