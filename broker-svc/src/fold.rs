@@ -135,7 +135,8 @@ impl Fold {
                 self.start_turn(*turn, dispatches, permissions, *limits);
             }
             LedgerEntry::ModelAnswered { usage, model, .. } => self.count_answer(usage, model.as_ref()),
-            LedgerEntry::ToolStarted { .. }
+            LedgerEntry::CostReserved { .. }
+            | LedgerEntry::ToolStarted { .. }
             | LedgerEntry::ToolFinished { .. }
             | LedgerEntry::ApprovalRequested { .. }
             | LedgerEntry::Steered { .. }
@@ -205,6 +206,8 @@ impl Fold {
             hiding: Vec::new(),
             hidden: Vec::new(),
             usage: Usage::default(),
+            reserved_usd: 0.0,
+            given_up_usd: 0.0,
             awaits: None,
             used: UsedTime::begin(self.stamp()),
             asked: Vec::new(),
@@ -371,7 +374,8 @@ fn written(value: &impl Serialize) -> usize {
 /// Returns whether `entry` belongs to the turn under way, if there is one: its owner was working on the turn then.
 const fn is_within_turn(entry: &LedgerEntry) -> bool {
     match entry {
-        LedgerEntry::ModelAnswered { .. }
+        LedgerEntry::CostReserved { .. }
+        | LedgerEntry::ModelAnswered { .. }
         | LedgerEntry::ToolStarted { .. }
         | LedgerEntry::ToolFinished { .. }
         | LedgerEntry::ApprovalRequested { .. }

@@ -334,6 +334,7 @@ pub fn after(
         AskAgentError::NoAgent
         | AskAgentError::Silent(_)
         | AskAgentError::Unreachable(_)
+        | AskAgentError::BrokeOff(_)
         | AskAgentError::Malformed(_)
         | AskAgentError::Waits(_)
         | AskAgentError::Refused {

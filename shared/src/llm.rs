@@ -27,7 +27,7 @@ pub use ask::{Ask, Json, Message, ToolSpec};
 pub use client::open;
 pub use config::{DEFAULT_MODEL, LlmConfig, LlmFault, Provider};
 pub use error::AskModelError;
-pub use price::{MicroDollars, Price, Prices, UnpricedModel, cost};
+pub use price::{MicroDollars, Price, Prices, UnpricedModel, cost, estimate};
 pub use wire::{Heard, MAX_EVENT_BYTES, MAX_MEMORY_BYTES, Reading, WireFault};
 
 /// Receiver of an answer's text as it arrives. Pass `&mut |_| {}` if it is not wanted.
@@ -46,6 +46,9 @@ pub trait Model: Send + Sync + std::fmt::Debug {
     /// Returns [`AskModelError`] if the model gave no answer; [`AskModelError::is_transient`] tells whether a later
     /// attempt may help.
     async fn answer(&self, ask: Ask, tokens: &mut Tokens<'_>) -> Result<Answer, AskModelError>;
+
+    /// Returns the highest expected cost of answering `ask`, or `None` if the model that it names has no price.
+    fn estimate(&self, ask: &Ask) -> Option<MicroDollars>;
 
     /// As [`Model::answer`]; in addition, `failed` receives the error of each attempt before the next one is made.
     ///

@@ -107,6 +107,11 @@ impl Stepper for Llm {
         self.toolbox.away(self.personas.of(persona), name)
     }
 
+    fn price_usd(&self, question: &Question) -> Option<f64> {
+        let ask = self.ask_of(question, self.personas.of(&question.request.persona));
+        self.model.estimate(&ask).map(llm::MicroDollars::dollars)
+    }
+
     async fn answer(
         &self,
         question: &Question,
@@ -290,8 +295,8 @@ fn fault(error: &AskModelError) -> AskAgentError {
         AskModelError::RateLimited { .. }
         | AskModelError::Overloaded { .. }
         | AskModelError::Unreachable { .. }
-        | AskModelError::Truncated { .. }
         | AskModelError::Stopped => AskAgentError::Unreachable(error.to_string()),
+        AskModelError::Truncated { .. } => AskAgentError::BrokeOff(error.to_string()),
         AskModelError::BadAnswer { .. } => AskAgentError::Malformed(error.to_string()),
         AskModelError::Unauthorised { .. } | AskModelError::TooLong { .. } | AskModelError::Refused { .. } => {
             AskAgentError::Refused {

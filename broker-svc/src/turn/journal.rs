@@ -98,6 +98,12 @@ pub struct Running {
     pub hidden: Vec<String>,
     /// Tokens and cost of the turn's model calls.
     pub usage: Usage,
+    /// Cost reserved for the model call under way, US dollars; 0 if there is none, or the turn has no such limit.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub reserved_usd: f64,
+    /// Cost reserved for model calls that ended without an answer and may have been paid for, US dollars.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub given_up_usd: f64,
     /// The approval that the turn waits for.
     pub awaits: Option<Awaited>,
     /// Time that the turn has used.
@@ -160,6 +166,12 @@ impl Running {
         u32::try_from(answered.count()).unwrap_or(u32::MAX)
     }
 
+    /// Returns the cost of the turn that counts against its limit, US dollars, without the model call under way.
+    #[must_use]
+    pub fn spent_usd(&self) -> f64 {
+        self.usage.cost_usd + self.given_up_usd
+    }
+
     /// Returns whether a message was put in that no model call has seen.
     #[must_use]
     pub fn ends_steered(&self) -> bool {
@@ -171,6 +183,14 @@ impl Running {
     /// Applies an entry of the running turn, written at `now`; entries of other kinds change nothing.
     pub fn apply(&mut self, entry: &LedgerEntry, now: Stamp) {
         match entry {
+            LedgerEntry::CostReserved {
+                step: _,
+                cost_usd,
+                given_up_usd,
+            } => {
+                self.given_up_usd += given_up_usd;
+                self.reserved_usd = *cost_usd;
+            }
             LedgerEntry::ModelAnswered {
                 step,
                 content,
@@ -181,6 +201,7 @@ impl Running {
                 model: _,
             } => {
                 self.usage = sum(&self.usage, usage);
+                self.reserved_usd = 0.0;
                 self.hidden = std::mem::take(&mut self.hiding);
                 self.passages.push(Passage::Answered {
                     step: *step,
@@ -257,6 +278,11 @@ impl Running {
             None => self.passages.push(Passage::Injected { content, by }),
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_nothing(usd: &f64) -> bool {
+    *usd == 0.0
 }
 
 /// Returns the sum of two usages; a cost that is not finite counts as nothing.

@@ -33,6 +33,8 @@ pub(super) struct Patience {
     attempt: u32,
     malformed: u32,
     absent_since: Option<Instant>,
+    /// Whether the last question failed without a cost.
+    is_unpaid: bool,
 }
 
 impl Patience {
@@ -46,6 +48,7 @@ impl Patience {
         limits: &Limits,
     ) -> Next {
         self.attempt += 1;
+        self.is_unpaid = outcome.as_ref().is_err_and(|error| !error.may_cost());
 
         match &outcome {
             Err(AskAgentError::NoAgent) => {
@@ -59,6 +62,7 @@ impl Patience {
             | Err(
                 AskAgentError::Silent(_)
                 | AskAgentError::Unreachable(_)
+                | AskAgentError::BrokeOff(_)
                 | AskAgentError::Refused { .. }
                 | AskAgentError::Waits(_),
             ) => self.absent_since = None,
@@ -68,6 +72,11 @@ impl Patience {
             .absent_since
             .map_or(0, |since| millis(ended.saturating_duration_since(since)));
         after(outcome, left_ms, absent, self.malformed, limits)
+    }
+
+    /// Returns whether the last question of this owner failed without a cost.
+    pub(super) const fn is_unpaid(&self) -> bool {
+        self.is_unpaid
     }
 
     /// Returns the wait before the next question.

@@ -110,6 +110,7 @@ impl OutcomeSearch {
             | LedgerEntry::Steered { .. }
             | LedgerEntry::SessionOpened { .. }
             | LedgerEntry::Owned { .. }
+            | LedgerEntry::CostReserved { .. }
             | LedgerEntry::ModelAnswered { .. }
             | LedgerEntry::ToolStarted { .. }
             | LedgerEntry::ToolFinished { .. }

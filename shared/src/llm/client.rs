@@ -9,7 +9,7 @@ use super::answer::{Answer, Finish};
 use super::ask::Ask;
 use super::config::{LlmConfig, LlmFault};
 use super::error::AskModelError;
-use super::price::cost;
+use super::price::{MicroDollars, cost, estimate};
 use super::room::Room;
 use super::{Failures, Model, SharedModel, Tokens};
 use crate::clock::SharedClock;
@@ -61,6 +61,12 @@ impl Listener<'_> {
 
 #[async_trait]
 impl Model for Client {
+    fn estimate(&self, ask: &Ask) -> Option<MicroDollars> {
+        let model = ask.model.as_deref().unwrap_or(&self.model);
+        let price = self.config.prices.of(model)?;
+        Some(estimate(ask.prompt_bytes(), ask.max_tokens, price))
+    }
+
     async fn answer(&self, ask: Ask, tokens: &mut Tokens<'_>) -> Result<Answer, AskModelError> {
         self.answer_telling(ask, tokens, &mut |_| {}).await
     }
