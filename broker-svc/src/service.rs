@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use shared::bus::ConsumeError;
+use shared::bus::{ConsumeError, LetterWitness};
 use shared::llm::{self, LlmConfig};
 use shared::model::identity::Identities;
 use shared::process::config::{ConfigFault, file_faults};
@@ -132,6 +132,7 @@ impl Service for BrokerService {
                     .ledger_witness()
                     .run_witness(Arc::clone(&broker.clock), broker.shutdown.clone()),
             ),
+            tokio::spawn(LetterWitness::new(&broker.bus).keep(Arc::clone(&broker.clock), broker.shutdown.clone())),
             tokio::spawn(sweeper::serve(Arc::clone(&broker))),
             tokio::spawn(quarantine::watch_marks(Arc::clone(&broker))),
             tokio::spawn(timers.serve(broker.shutdown.clone())),

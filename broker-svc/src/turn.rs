@@ -348,6 +348,7 @@ pub fn next_after(
         AskAgentError::NoAgent
         | AskAgentError::Silent(_)
         | AskAgentError::Unreachable(_)
+        | AskAgentError::BrokeOff(_)
         | AskAgentError::Malformed(_)
         | AskAgentError::Waits(_)
         | AskAgentError::Refused {

@@ -18,7 +18,7 @@ The same for all commands, with and without `--json`. The services' own exit cod
 | code | meaning |
 | --- | --- |
 | 0 | done |
-| 1 | failed or refused, or the answer is no (`doctor`, `topology plan`, `session wait`, `config check`) |
+| 1 | failed or refused, or the answer is no (`doctor`, `topology plan`, `session wait`, `config check`, `hook import-claude`) |
 | 2 | the command line is wrong |
 ";
 

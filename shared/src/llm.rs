@@ -27,7 +27,7 @@ pub use ask::{JsonMode, ModelMessage, ModelRequest, ToolSpec};
 pub use client::open;
 pub use config::{DEFAULT_MODEL, LlmConfig, LlmFault, ModelProvider};
 pub use error::AskModelError;
-pub use price::{MicroDollars, ModelPrice, PriceTable, UnpricedModel, usage_cost};
+pub use price::{MicroDollars, ModelPrice, PriceTable, UnpricedModel, estimate, usage_cost};
 pub use wire::{AnswerReader, HeardAnswer, MAX_EVENT_BYTES, MAX_MEMORY_BYTES, WireFault};
 
 /// Receiver of an answer's text as it arrives. Pass `&mut |_| {}` if it is not wanted.
@@ -46,6 +46,9 @@ pub trait LanguageModel: Send + Sync + std::fmt::Debug {
     /// Returns [`AskModelError`] if the model gave no answer; [`AskModelError::is_transient`] tells whether a later
     /// attempt may help.
     async fn answer(&self, ask: ModelRequest, tokens: &mut Tokens<'_>) -> Result<ModelReply, AskModelError>;
+
+    /// Returns the highest expected cost of answering `ask`, or `None` if the model that it names has no price.
+    fn estimate(&self, ask: &ModelRequest) -> Option<MicroDollars>;
 
     /// As [`LanguageModel::answer`]; in addition, `failed` receives the error of each attempt before the next one is made.
     ///

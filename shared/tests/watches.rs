@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use shared::bus::{Bus, Kv, KvEvent, KvWatch, OutgoingMessage};
-use shared::testing::world;
+use shared::bus::{Bus, Kv, KvEvent, KvWatch, NatsConfig, OutgoingMessage, ReadStreamError};
+use shared::testing::nats::NatsServer;
+use shared::testing::{connect, world};
 use shared::wire::headers::Headers;
 use shared::wire::session_mark::GroupMember;
 use shared::wire::topology::{buckets, streams, topology};
@@ -218,4 +219,23 @@ async fn a_reader_of_a_stream_that_is_made_anew_has_everybody_look_at_their_posi
     };
 
     tokio::time::timeout(DEADLINE, told).await.expect("it is noticed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_entries_of_a_bucket_that_does_not_exist_are_an_error_and_not_waited_for() {
+    let server = NatsServer::start().await;
+    let config = NatsConfig {
+        servers: vec![server.url()],
+        ..NatsConfig::default()
+    };
+    let bus = connect(&config, "test").await;
+
+    let error = tokio::time::timeout(DEADLINE, members(&bus).entries())
+        .await
+        .expect("an answer in time")
+        .expect_err("there is no bucket");
+    assert!(
+        matches!(&error, ReadStreamError::Refused { stream, code: 404 | 10_059, .. } if stream == "KV_members"),
+        "{error:?}"
+    );
 }

@@ -23,7 +23,7 @@ async fn an_imported_hook_runs_in_a_turn_as_it_did_there() {
 
     let import = ["hook", "import-claude", "settings.json"];
     let said = nexus(here, &import).await;
-    assert_eq!(said.code, Some(0), "{said:?}");
+    assert_eq!(said.code, Some(1), "the rest is written: {said:?}");
     assert!(said.err.contains("not imported: Notification"), "{said:?}");
 
     // Nothing is written over.

@@ -42,6 +42,11 @@ fn turn_entries() -> Vec<LedgerEntry> {
                 cost_usd: Some(1.5),
             },
         },
+        LedgerEntry::CostReserved {
+            step: 1,
+            cost_usd: 0.5,
+            given_up_usd: 0.25,
+        },
         LedgerEntry::ModelAnswered {
             opaque: None,
             attachments: Vec::new(),

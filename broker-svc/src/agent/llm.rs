@@ -112,6 +112,11 @@ impl StepAgent for LlmAgent {
         self.toolbox.unreachable_tool(self.personas.persona_of(persona), name)
     }
 
+    fn price_usd(&self, question: &ModelQuestion) -> Option<f64> {
+        let ask = self.ask_of(question, self.personas.persona_of(&question.request.persona));
+        self.model.estimate(&ask).map(llm::MicroDollars::dollars)
+    }
+
     async fn ask_model(
         &self,
         question: &ModelQuestion,
@@ -302,8 +307,8 @@ fn to_agent_error(error: &AskModelError) -> AskAgentError {
         AskModelError::RateLimited { .. }
         | AskModelError::Overloaded { .. }
         | AskModelError::Unreachable { .. }
-        | AskModelError::Truncated { .. }
         | AskModelError::Stopped => AskAgentError::Unreachable(error.to_string()),
+        AskModelError::Truncated { .. } => AskAgentError::BrokeOff(error.to_string()),
         AskModelError::BadAnswer { .. } => AskAgentError::Malformed(error.to_string()),
         AskModelError::Unauthorised { .. } | AskModelError::TooLong { .. } | AskModelError::Refused { .. } => {
             AskAgentError::Refused {

@@ -43,6 +43,9 @@ pub enum AskAgentError {
     /// The connection to the agent is broken.
     #[error("failed to call the agent: {0}")]
     Unreachable(String),
+    /// The answer ended before it was whole.
+    #[error("the agent's answer broke off: {0}")]
+    BrokeOff(String),
     /// The agent's answer cannot be read.
     #[error("malformed answer from the agent: {0}")]
     Malformed(String),
@@ -57,6 +60,17 @@ pub enum AskAgentError {
     /// The agent waits for the approval with this id.
     #[error("the agent is waiting for approval {0}")]
     Waits(String),
+}
+
+impl AskAgentError {
+    /// Returns whether the call may have been paid for although it has no answer.
+    #[must_use]
+    pub const fn may_cost(&self) -> bool {
+        match self {
+            Self::Silent(_) | Self::BrokeOff(_) | Self::Malformed(_) => true,
+            Self::NoAgent | Self::Unreachable(_) | Self::Refused { .. } | Self::Waits(_) => false,
+        }
+    }
 }
 
 /// One message of the running turn's own conversation, after the history and the message that it answers.
@@ -220,6 +234,12 @@ pub trait StepAgent: Send + Sync + std::fmt::Debug {
     /// Returns the known facts about the tool `name` of `persona` if its server is away; `None` if there is no such
     /// tool, or it is there.
     fn unreachable_tool(&self, _persona: &str, _name: &str) -> Option<UnreachableTool> {
+        None
+    }
+
+    /// Returns the highest expected cost of answering `question`, US dollars: the list price of the prompt and of the
+    /// longest usual answer. Returns `None` if the model has no price.
+    fn price_usd(&self, _question: &ModelQuestion) -> Option<f64> {
         None
     }
 

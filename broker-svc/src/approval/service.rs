@@ -15,6 +15,7 @@ use ulid::Ulid;
 
 use super::machine::DecisionInput;
 use super::scope::identify_party;
+use super::store::lost::by_records;
 use super::store::{DecisionOutcome, KeepApprovalError};
 use crate::broker::BrokerContext;
 
@@ -66,13 +67,26 @@ fn without_code(mut confirmation: ConfirmationTerms) -> ConfirmationTerms {
 
 async fn list(broker: Arc<BrokerContext>, question: ListApprovals) -> Result<ApprovalList, EndpointError> {
     let all = broker.desk().list_all().await.map_err(|error| to_refusal(&error))?;
-    let wanted = all
-        .into_iter()
-        .filter(|one| question.status.is_none_or(|status| status == one.status));
     let limit = if question.limit == 0 { LISTED } else { question.limit };
-    Ok(ApprovalList {
-        approvals: wanted.take(limit.min(MAX_LISTED)).map(without_code).collect(),
-    })
+
+    let mut approvals = Vec::new();
+    for one in all {
+        if approvals.len() >= limit.min(MAX_LISTED) {
+            break;
+        }
+        let one = recorded(&broker, one).await?;
+        if question.status.is_none_or(|status| status == one.status) {
+            approvals.push(without_code(one));
+        }
+    }
+
+    Ok(ApprovalList { approvals })
+}
+
+/// Returns `standing` as its records say that it ended.
+async fn recorded(broker: &BrokerContext, standing: ConfirmationTerms) -> Result<ConfirmationTerms, EndpointError> {
+    let ended = by_records(broker, standing).await;
+    ended.map_err(|error| (503, error.to_string()))
 }
 
 async fn get(broker: Arc<BrokerContext>, question: GetApproval) -> Result<ConfirmationTerms, EndpointError> {
@@ -83,7 +97,8 @@ async fn get(broker: Arc<BrokerContext>, question: GetApproval) -> Result<Confir
         return found.map(without_code).ok_or_else(|| unknown_approval(&question.id));
     }
     let found = desk.get(&question.id).await.map_err(|error| to_refusal(&error))?;
-    found.map(without_code).ok_or_else(|| unknown_approval(&question.id))
+    let found = found.ok_or_else(|| unknown_approval(&question.id))?;
+    recorded(&broker, found).await.map(without_code)
 }
 
 /// Applies a decision, from any way in.

@@ -136,7 +136,8 @@ impl SessionState {
                 self.start_turn(*turn, dispatches, permissions, *limits);
             }
             LedgerEntry::ModelAnswered { usage, model, .. } => self.count_answer(usage, model.as_ref()),
-            LedgerEntry::ToolStarted { .. }
+            LedgerEntry::CostReserved { .. }
+            | LedgerEntry::ToolStarted { .. }
             | LedgerEntry::ToolFinished { .. }
             | LedgerEntry::ApprovalRequested { .. }
             | LedgerEntry::Steered { .. }
@@ -206,6 +207,8 @@ impl SessionState {
             hiding: Vec::new(),
             hidden: Vec::new(),
             usage: TurnUsage::default(),
+            reserved_usd: 0.0,
+            given_up_usd: 0.0,
             awaits: None,
             used: UsedTime::begin_at(self.current_stamp()),
             asked: Vec::new(),
@@ -373,7 +376,8 @@ fn json_bytes(value: &impl Serialize) -> usize {
 /// Returns whether `entry` belongs to the turn under way, if there is one: its owner was working on the turn then.
 const fn is_within_turn(entry: &LedgerEntry) -> bool {
     match entry {
-        LedgerEntry::ModelAnswered { .. }
+        LedgerEntry::CostReserved { .. }
+        | LedgerEntry::ModelAnswered { .. }
         | LedgerEntry::ToolStarted { .. }
         | LedgerEntry::ToolFinished { .. }
         | LedgerEntry::ApprovalRequested { .. }

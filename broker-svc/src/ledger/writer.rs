@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use shared::bus::{CasError, OutgoingMessage, PublishError, StoredMessage, ledger};
+use shared::bus::{OutgoingMessage, PublishError, StoredMessage, ledger};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
@@ -14,9 +14,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::WireMessage as _;
 use shared::wire::headers::{DISPATCH, TraceCarrier};
-use shared::wire::session_mark::SettledFloor;
 use shared::wire::subject;
-use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
 use shared::wire::topology::streams::LEDGER;
 use ulid::Ulid;
 
@@ -47,7 +45,6 @@ pub struct LedgerWriter {
     inherited: Vec<Ulid>,
     owned: bool,
     appended: bool,
-    checkpointed: bool,
     staged: Vec<LedgerEntry>,
     /// Trace context of the current turn.
     pub carrier: TraceCarrier,
@@ -202,7 +199,6 @@ impl LedgerWriter {
             inherited,
             owned: false,
             appended: false,
-            checkpointed: false,
             staged: Vec::new(),
             carrier: TraceCarrier::default(),
         }
@@ -240,7 +236,6 @@ impl LedgerWriter {
 
         // A checkpoint comes first in its record, so that a reader can begin with it.
         if let Some(checkpoint) = self.fold.due_checkpoint() {
-            self.checkpointed = true;
             self.push(checkpoint);
         }
 
@@ -316,26 +311,6 @@ impl LedgerWriter {
         // The scheduler learns of a reset only after the reset is durable.
         reset_notifier::notify_reset(&self.broker.bus, &self.session, &record);
 
-        if std::mem::take(&mut self.checkpointed) {
-            self.store_hint(sequence).await;
-        }
-
-        Ok(())
-    }
-
-    /// Stores the sequence of the newest checkpoint, for readers that do not begin at the end.
-    async fn store_hint(&self, sequence: u64) {
-        if let Err(error) = self.write_hint(sequence).await {
-            tracing::debug!(session = %self.session, %error, "failed to write a checkpoint hint");
-        }
-    }
-
-    async fn write_hint(&self, sequence: u64) -> Result<(), CasError> {
-        let bus = &self.broker.bus;
-        let position = bus.position_at(LEDGER, sequence).await?;
-        let hints = bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
-        let key = subject::session_key(&self.session);
-        hints.put(&key, &SettledFloor { sequence, position }).await?;
         Ok(())
     }
 

@@ -1,7 +1,9 @@
 //! Claims: pulled for free slots, kept alive while they are worked on, and never acknowledged past their deadline.
 //!
 //! A claim is requested only if a slot is reserved for it, so that no claim lies here while other brokers could work
-//! on it. A claim counts as received at the last time at which none was on its way, as far as was seen.
+//! on it. A claim counts as received at the last time at which certainly none was on its way ([`quiet`]).
+
+mod quiet;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,12 +27,15 @@ use crate::queue::quarantine::ClaimVerdict;
 use crate::queue::slot::SessionSlot;
 use crate::worker::{self, ClaimedSession};
 
+use self::quiet::{LOOK_EVERY, Quiet};
+
 /// Interval at which a held claim shows that its holder lives.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of claims requested at once.
 const MAX_BATCH: usize = 64;
-/// Maximum age of a claim when its work begins; an older one is left to the ack wait.
-const MAX_AGE: Duration = Duration::from_secs(1);
+/// Maximum age of a claim when its work begins; an older one is left to the ack wait. The first sign of life must be sent
+/// before the ack wait ends.
+const MAX_AGE: Duration = Duration::from_millis(1_500);
 
 /// Runs claimed sessions until shutdown is requested and the running ones are done or handed back. `tell` is called
 /// with whether claims can be requested.
@@ -72,8 +77,7 @@ struct Source {
     places: Arc<Semaphore>,
     /// Slots reserved for requested claims that have not come yet.
     kept: Option<OwnedSemaphorePermit>,
-    /// Last time at which no claim was on its way to us.
-    empty_at: Instant,
+    quiet: Quiet,
 }
 
 impl Source {
@@ -83,7 +87,7 @@ impl Source {
             slots: Arc::new(Semaphore::new(broker.config.max_active_turns)),
             places: Arc::new(Semaphore::new(broker.config.max_active_turns)),
             kept: None,
-            empty_at: broker.clock.monotonic(),
+            quiet: Quiet::new(broker.clock.monotonic()),
             broker,
         }
     }
@@ -91,16 +95,7 @@ impl Source {
     async fn next(&mut self, tell: &impl Fn(Result<(), &ConsumeError>)) -> Taken {
         loop {
             // Whether the buffer was empty decides when a claim was received: a buffered one may be old.
-            let now = self.broker.clock.monotonic();
-            let incoming = match self.claims.next().now_or_never() {
-                Some(buffered) => buffered,
-                None => {
-                    self.empty_at = now;
-                    let incoming = self.claims.next().await;
-                    self.empty_at = self.broker.clock.monotonic();
-                    incoming
-                }
-            };
+            let incoming = self.next_incoming().await;
 
             let slot = self.kept.as_mut().and_then(|kept| kept.split(1));
             let (Some(incoming), Some(slot)) = (incoming, slot) else {
@@ -109,7 +104,7 @@ impl Source {
             };
 
             // The ack timeout counts from the delivery. A claim that waited here may belong to another broker soon.
-            let received = self.empty_at;
+            let received = self.quiet.since();
             let age = self.broker.clock.monotonic().saturating_duration_since(received);
             if age <= MAX_AGE {
                 return Taken {
@@ -127,6 +122,23 @@ impl Source {
         }
     }
 
+    /// Returns the next claim, or `None` if none comes any more; looks again and again whether one is there.
+    async fn next_incoming(&mut self) -> Option<IncomingMessage> {
+        loop {
+            let now = self.broker.clock.monotonic();
+            if let Some(incoming) = self.claims.next().now_or_never() {
+                return incoming;
+            }
+            self.quiet.note_empty(now);
+
+            tokio::select! {
+                biased;
+                incoming = self.claims.next() => return incoming,
+                () = pause(LOOK_EVERY) => {}
+            }
+        }
+    }
+
     /// Waits for a free slot, then requests as many claims as there are free slots.
     async fn request_claims(&mut self) -> Result<(), ConsumeError> {
         self.kept = None;
@@ -139,7 +151,8 @@ impl Source {
             kept.merge(more);
         }
 
-        self.empty_at = self.broker.clock.monotonic();
+        // Claims for a request are sent after it.
+        self.quiet = Quiet::new(self.broker.clock.monotonic());
         self.claims.request_messages(kept.num_permits()).await?;
         self.kept = Some(kept);
 

@@ -98,6 +98,12 @@ pub struct RunningTurn {
     pub hidden: Vec<String>,
     /// Tokens and cost of the turn's model calls.
     pub usage: TurnUsage,
+    /// Cost reserved for the model call under way, US dollars; 0 if there is none, or the turn has no such limit.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub reserved_usd: f64,
+    /// Cost reserved for model calls that ended without an answer and may have been paid for, US dollars.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub given_up_usd: f64,
     /// The approval that the turn waits for.
     pub awaits: Option<AwaitedApproval>,
     /// Time that the turn has used.
@@ -164,6 +170,12 @@ impl RunningTurn {
         u32::try_from(answered.count()).unwrap_or(u32::MAX)
     }
 
+    /// Returns the cost of the turn that counts against its limit, US dollars, without the model call under way.
+    #[must_use]
+    pub fn spent_usd(&self) -> f64 {
+        self.usage.cost_usd + self.given_up_usd
+    }
+
     /// Returns whether a message was put in that no model call has seen.
     #[must_use]
     pub fn ends_steered(&self) -> bool {
@@ -175,6 +187,14 @@ impl RunningTurn {
     /// Applies an entry of the running turn, written at `now`; entries of other kinds change nothing.
     pub fn apply(&mut self, entry: &LedgerEntry, now: RecordTime) {
         match entry {
+            LedgerEntry::CostReserved {
+                step: _,
+                cost_usd,
+                given_up_usd,
+            } => {
+                self.given_up_usd += given_up_usd;
+                self.reserved_usd = *cost_usd;
+            }
             LedgerEntry::ModelAnswered {
                 step,
                 content,
@@ -185,6 +205,7 @@ impl RunningTurn {
                 model: _,
             } => {
                 self.usage = sum_usage(&self.usage, usage);
+                self.reserved_usd = 0.0;
                 // The tools that were hidden from this model call decide which of its calls must not run.
                 self.hidden = std::mem::take(&mut self.hiding);
                 self.passages.push(JournalEntry::Answered {
@@ -265,6 +286,11 @@ impl RunningTurn {
             None => self.passages.push(JournalEntry::Injected { content, by }),
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_nothing(usd: &f64) -> bool {
+    *usd == 0.0
 }
 
 /// Returns the sum of two usages; a cost that is not finite counts as nothing.

@@ -5,7 +5,7 @@
 //! finished tool.
 
 use shared::model::event::Attachment;
-use shared::model::ledger::{ToolCall, ToolOutcome};
+use shared::model::ledger::{LedgerEntry, ToolCall, ToolOutcome};
 
 use super::journal::RunningTurn;
 
@@ -150,8 +150,43 @@ fn exceeded_limit(running: &RunningTurn, held_ms: u64) -> Option<&'static str> {
 
     limits
         .cost_usd
-        .is_some_and(|most| running.usage.cost_usd >= most)
+        .is_some_and(|most| running.spent_usd() >= most)
         .then_some("cost_usd")
+}
+
+/// Returns the reservation of the turn's next model call, whose highest expected cost is `cost_usd`: the entry to
+/// append before the call, or `None` if the turn has no limit in US dollars or the same amount is reserved already.
+/// `is_unpaid` tells that the call before it failed without a cost; the reservation of any other call that has no answer
+/// counts as spent.
+///
+/// # Errors
+/// Returns the name of the limit if the cost exceeds the rest of it.
+pub fn reserve(
+    running: &RunningTurn,
+    step: u32,
+    cost_usd: f64,
+    is_unpaid: bool,
+) -> Result<Option<LedgerEntry>, &'static str> {
+    let Some(most) = running.limits.cost_usd else {
+        return Ok(None);
+    };
+
+    let given_up_usd = if is_unpaid { 0.0 } else { running.reserved_usd };
+    if micro(running.spent_usd() + given_up_usd + cost_usd) > micro(most) {
+        return Err("cost_usd");
+    }
+
+    let is_reserved = given_up_usd == 0.0 && running.reserved_usd == cost_usd;
+    Ok((!is_reserved).then_some(LedgerEntry::CostReserved {
+        step,
+        cost_usd,
+        given_up_usd,
+    }))
+}
+
+/// Returns `usd` in millionths, in which costs are counted, so that the error of a sum decides nothing.
+fn micro(usd: f64) -> f64 {
+    (usd * 1_000_000.0).round()
 }
 
 /// Returns the time that the turn has left, milliseconds, when its owner has held the session for `held_ms`. Every

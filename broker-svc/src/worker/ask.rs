@@ -33,6 +33,8 @@ pub(super) struct UnansweredQuestions {
     attempt: u32,
     malformed: u32,
     absent_since: Option<Instant>,
+    /// Whether the last question failed without a cost.
+    is_unpaid: bool,
 }
 
 impl UnansweredQuestions {
@@ -46,6 +48,7 @@ impl UnansweredQuestions {
         limits: &PersonaLimits,
     ) -> NextStep {
         self.attempt += 1;
+        self.is_unpaid = outcome.as_ref().is_err_and(|error| !error.may_cost());
 
         match &outcome {
             // Counted from the first attempt without an agent; each other result shows that one is there, and ends the
@@ -61,6 +64,7 @@ impl UnansweredQuestions {
             | Err(
                 AskAgentError::Silent(_)
                 | AskAgentError::Unreachable(_)
+                | AskAgentError::BrokeOff(_)
                 | AskAgentError::Refused { .. }
                 | AskAgentError::Waits(_),
             ) => self.absent_since = None,
@@ -70,6 +74,11 @@ impl UnansweredQuestions {
             .absent_since
             .map_or(0, |since| duration_millis(ended.saturating_duration_since(since)));
         next_after(outcome, left_ms, absent, self.malformed, limits)
+    }
+
+    /// Returns whether the last question of this owner failed without a cost.
+    pub(super) const fn is_unpaid(&self) -> bool {
+        self.is_unpaid
     }
 
     /// Returns the wait before the next question.

@@ -25,7 +25,7 @@ use crate::hooks::HookPoint;
 use crate::session::SteeringMessage;
 use crate::turn::arguments::{args_hash, bounded_outcome};
 use crate::turn::bounds::excess_of;
-use crate::turn::steps::{INTERRUPTED, left_ms};
+use crate::turn::steps::{INTERRUPTED, left_ms, reserve};
 use crate::turn::{NextStep, bound_content};
 
 /// Time that a tool has to stop by itself once its turn is canceled.
@@ -97,6 +97,10 @@ impl Worker<'_> {
             return Ok(self.stopped_by(PointVerdict::Over));
         }
 
+        if let Err(limit) = self.reserve_cost(thinking, step, patience) {
+            return Ok(StepOutcome::Ended(Self::limit_reached(limit)));
+        }
+
         // A model call costs money: the ledger must name this owner first, and the claim must hold.
         self.owner.ensure_owned().await?;
         self.owner.check_live()?;
@@ -139,6 +143,30 @@ impl Worker<'_> {
 
         self.not_answered(thinking.turn, &error);
         self.ask_again(thinking, error, asked, patience).await
+    }
+
+    /// Stages the reservation of the highest expected cost of model call `step`, if the turn has a limit in US dollars.
+    ///
+    /// # Errors
+    /// Returns the name of the limit if the cost exceeds the rest of it.
+    fn reserve_cost(
+        &mut self,
+        thinking: &StepInputs<'_>,
+        step: u32,
+        patience: &UnansweredQuestions,
+    ) -> Result<(), &'static str> {
+        let running = self.owner.fold().running.as_ref();
+        let Some(running) = running.filter(|running| running.limits.cost_usd.is_some()) else {
+            return Ok(());
+        };
+
+        let question = self.model_question(thinking, step, Duration::ZERO);
+        let cost_usd = thinking.stepper.price_usd(&question).unwrap_or(0.0);
+        if let Some(entry) = reserve(running, step, cost_usd, patience.is_unpaid())? {
+            self.owner.stage_entry(entry);
+        }
+
+        Ok(())
     }
 
     /// Stages the steering messages that wait for the next model call.

@@ -81,6 +81,7 @@ impl TurnRunner {
             AskAgentError::NoAgent
             | AskAgentError::Silent(_)
             | AskAgentError::Unreachable(_)
+            | AskAgentError::BrokeOff(_)
             | AskAgentError::Refused {
                 error: _,
                 retryable: true,

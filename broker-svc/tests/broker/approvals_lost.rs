@@ -4,6 +4,7 @@
 use serde_json::json;
 use shared::bus::OutgoingMessage;
 use shared::model::approval::{ApprovalStatus, ConfirmationTerms, SessionDecision};
+use shared::model::approval_api::{ApprovalList, ListApprovals};
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
@@ -13,7 +14,7 @@ use shared::wire::topology::streams;
 
 use crate::approvals::Story;
 use crate::asking::{REMOTE, Remote, allowed, gated, reason, says};
-use crate::bench::{Bench, eventually};
+use crate::bench::{Bench, DEADLINE, eventually};
 
 fn key(id: &str) -> String {
     format!("ask.{id}")
@@ -314,4 +315,43 @@ async fn a_decision_that_dispatches_has_lost_reaches_its_turn() {
     assert_eq!(story.stands(&id).await.status, ApprovalStatus::Denied);
 
     story.stop().await;
+}
+
+/// The approvals that `nexus approval list` shows in the state `status`.
+async fn listed(story: &Story, status: ApprovalStatus) -> Vec<String> {
+    let question = ListApprovals {
+        status: Some(status),
+        limit: 0,
+    };
+    let asked = story
+        .bench
+        .bus
+        .request("nexus.svc.approval.list", Headers::new(), &question, DEADLINE);
+    let list: ApprovalList = asked.await.expect("a list");
+    list.approvals.into_iter().map(|one| one.request.id).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_that_is_over_is_not_listed_as_open_where_kv_is_put_back() {
+    for (approve, ended) in [(true, ApprovalStatus::Consumed), (false, ApprovalStatus::Denied)] {
+        let (mut story, id) = waiting("{}").await;
+        let values = story.bench.bus.kv::<ConfirmationTerms>("approvals");
+        let older = values.get(&key(&id)).await.expect("KV").expect("asked").value;
+        assert_eq!(listed(&story, ApprovalStatus::Pending).await, [id.clone()]);
+
+        story.says(&id, "ann", approve, None).await.expect("decided");
+        if approve {
+            story.plays("pay", "paid", &[]).await;
+        }
+        story.plays("model", "done", &[]).await;
+        story.ends("done").await;
+        story.becomes(&id, ended).await;
+
+        values.put(&key(&id), &older).await.expect("put back");
+        assert_eq!(listed(&story, ApprovalStatus::Pending).await, [""; 0], "{ended:?}");
+        assert_eq!(listed(&story, ended).await, [id.clone()]);
+        assert_eq!(story.stands(&id).await.status, ended);
+
+        story.stop().await;
+    }
 }

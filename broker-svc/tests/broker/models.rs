@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use shared::bus::ServiceSpec;
 use shared::llm::{LlmConfig, ModelProvider};
 use shared::model::event::{Event, MAX_HOPS};
-use shared::model::ledger::{LedgerEntry, ToolOutcome};
+use shared::model::ledger::{LedgerEntry, ToolOutcome, TurnFailure};
 use shared::model::permission::{PermissionLevel, PermissionSet, ToolRules};
 use shared::retry::RetrySchedule;
 use shared::testing::ModelServer;
-use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
+use shared::testing::model_server::{AnswerEnding, ScriptedAnswer, ScriptedCall, ScriptedSpeech};
 use shared::wire::subject;
 use shared::wire::topology::streams;
 
@@ -299,4 +299,88 @@ async fn an_agent_that_waits_hears_the_reply() {
     assert!(bench.until_replies(1).await[0].content.contains("I am"));
 
     running.stop().await;
+}
+
+/// The ends of turns by the limit of US dollars, and the reservations before that.
+fn reserved_and_failed(entries: &[LedgerEntry]) -> (Vec<(f64, f64)>, usize) {
+    let mut reserved = Vec::new();
+    let mut failed = 0;
+    for entry in entries {
+        if let LedgerEntry::CostReserved {
+            cost_usd, given_up_usd, ..
+        } = entry
+        {
+            reserved.push((*cost_usd, *given_up_usd));
+        } else if let LedgerEntry::TurnFailed { failure, .. } = entry {
+            let limit = "cost_usd".to_owned();
+            assert_eq!(*failure, TurnFailure::Limit { limit });
+            failed += 1;
+        }
+    }
+    (reserved, failed)
+}
+
+/// Runs a turn whose limit is `cost_usd` against `server` until the limit ends it.
+async fn run_to_the_limit(bench: &Bench, name: &str, cost_usd: f64, server: &ModelServer) -> Vec<(f64, f64)> {
+    let personas =
+        format!("personas: {{default: {{runner: llm, max_tokens: 1000, limits: {{cost_usd: {cost_usd}}}}}}}");
+    let llm = config(server, ModelProvider::OpenAi, "openai");
+    let running = bench.run_asking(name, &personas, llm).await;
+    let here = session(name);
+    send(bench, &here, 1, &["no_tools"], 0).await;
+
+    eventually("the limit", async || {
+        reserved_and_failed(&bench.entries(&here).await).1 == 1
+    })
+    .await;
+    let (reserved, _) = reserved_and_failed(&bench.entries(&here).await);
+    running.stop().await;
+    reserved
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_call_that_does_not_fit_into_the_limit_is_not_made() {
+    let bench = Bench::start().await;
+
+    // An answer of 1,000 tokens costs 0.003 dollars, more than the limit.
+    let server = ModelServer::scripted([]).await;
+    assert_eq!(run_to_the_limit(&bench, "none", 0.002_9, &server).await, []);
+    assert_eq!(server.calls(), 0);
+
+    // The first answer leaves less than the price of a second one.
+    let dear = ScriptedAnswer::say(ScriptedSpeech {
+        calls: vec![ScriptedCall::new("c1", "nothing", &json!({}))],
+        tokens: [100, 500, 0, 0],
+        ..ScriptedSpeech::default()
+    });
+    let server = ModelServer::scripted([dear]).await;
+    let reserved = run_to_the_limit(&bench, "one", 0.004, &server).await;
+    assert_eq!(server.calls(), 1);
+    assert!(
+        matches!(reserved[..], [(cost, 0.0)] if (0.003..0.004).contains(&cost)),
+        "{reserved:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_broke_off_count_as_paid_and_refused_calls_do_not() {
+    let bench = Bench::start().await;
+
+    // Three calls of 0.003 dollars and their prompts fit into the limit, and each may have been paid for.
+    let broken = |_: &shared::testing::model_server::RecordedRequest, _: usize| {
+        ScriptedAnswer::text("a text that is long enough to be cut").ending(AnswerEnding::Closed { after: 900 })
+    };
+    let server = ModelServer::ruled(broken).await;
+    let reserved = run_to_the_limit(&bench, "broken", 0.01, &server).await;
+    let given_up: Vec<bool> = reserved.iter().map(|(_, given_up)| *given_up > 0.0).collect();
+    assert_eq!((server.calls(), given_up), (3, vec![false, true, true]), "{reserved:?}");
+
+    // Calls that the provider refuses cost nothing: the next one has the same reservation.
+    let refused = |_: &shared::testing::model_server::RecordedRequest, number: usize| match number {
+        0..20 => ScriptedAnswer::status(503, "overloaded"),
+        _ => ScriptedAnswer::text("a text that is long enough to be cut").ending(AnswerEnding::Closed { after: 900 }),
+    };
+    let server = ModelServer::ruled(refused).await;
+    let reserved = run_to_the_limit(&bench, "refused", 0.005, &server).await;
+    assert_eq!((server.calls(), reserved.len()), (21, 1), "{reserved:?}");
 }

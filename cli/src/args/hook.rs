@@ -19,7 +19,8 @@ pub enum HookAction {
     Test(TestOptions),
     /// Replay stored events through a hook file and print when it would have fired.
     Backtest(BacktestOptions),
-    /// Write the hooks of a Claude Code settings file as a `hooks.yaml`, with a script for each command that needs a shell.
+    /// Write the hooks of a Claude Code settings file as a `hooks.yaml`, with a script for each command that needs a shell; exit code
+    /// 1 if something was left out.
     ImportClaude(ImportOptions),
     /// Register a hook file or a directory of hooks; they become active at once.
     Push {

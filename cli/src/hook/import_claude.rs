@@ -55,7 +55,7 @@ struct Import {
     /// Lines of the list of hooks.
     hooks: Vec<String>,
     scripts: Vec<Script>,
-    /// Hooks that are not imported, each with the reason.
+    /// Hooks and lists of permissions that are not imported, each with the reason.
     left_out: Vec<String>,
     /// Names of Claude Code's own tools in the matchers.
     tools: BTreeSet<String>,
@@ -64,7 +64,8 @@ struct Import {
 /// Reads the settings file and writes the `hooks.yaml` and the scripts.
 ///
 /// # Errors
-/// Fails if the settings cannot be read, if no hook can be imported, or if a file to be written exists already.
+/// Fails if the settings cannot be read, if no hook can be imported, or if a file to be written exists already; also,
+/// after everything was written, if a hook or a list of permissions was left out: it may have been a guard.
 pub(super) fn write(options: &ImportOptions) -> Result<()> {
     let source = options.file.display().to_string();
     let text = std::fs::read_to_string(&options.file).with_context(|| format!("read {source}"))?;
@@ -124,6 +125,18 @@ pub(super) fn write(options: &ImportOptions) -> Result<()> {
         "next: files.hooks = {:?} in nexus.toml; nexus config check",
         options.out.display().to_string()
     );
+
+    if !import.left_out.is_empty() {
+        bail!(
+            "{} does not guard what {source} guards: {} left out, as listed above; write them by hand",
+            options.out.display(),
+            match import.left_out.len() {
+                1 => "1 entry was".to_owned(),
+                count => format!("{count} entries were"),
+            }
+        );
+    }
+
     Ok(())
 }
 
@@ -146,6 +159,16 @@ impl Import {
                 if let Err(why) = import.add(event, &name, matcher, hook, (source, folder)) {
                     import.left_out.push(format!("{event}, hook {}: {why}", index + 1));
                 }
+            }
+        }
+
+        for list in ["deny", "ask"] {
+            let rules = settings["permissions"][list].as_array().map_or(0, Vec::len);
+            if rules > 0 {
+                let rest = "`permissions` and `requires_confirmation` of a persona guard tools here";
+                import
+                    .left_out
+                    .push(format!("permissions.{list}, {rules} rules: {rest}"));
             }
         }
 

@@ -1,20 +1,22 @@
-//! Finds dispatches that `DISPATCHES` has lost, because it was restored to an older state, emptied or created again.
+//! Dispatches that their stream has lost: `DISPATCHES` put back to an older state, emptied or made anew.
 //!
-//! The invocation records say which hook fired with which event and what it returned, so a lost dispatch can be made
-//! again, with its own id. If the ledger has consumed it, it is done. If not, it is published again; if the ledger
-//! itself was restored and cannot tell, it is held. A dispatch that can no longer be made is recorded as a dead letter,
-//! with its event.
-//! The stream is compared if it may be another one: when this process starts, after a new connection, and when its
-//! identity or range shows it. The time back to which it must be compared is stored every few seconds (KV `positions`).
+//! The records say which hook fired upon which event and what it answered, so a lost dispatch can be made again, with its
+//! own id. Where the ledger has consumed it, it is done. Where it has not, it is published again; where the ledger itself
+//! was put back, nobody can tell, and it is held. What cannot be made any more goes to the dead letters with its event.
+//! The stream is looked through wherever it may be another one: when this process begins, when a connection stands anew,
+//! and when the stream is not the one that was there. Up to when it need be looked back is noted every few seconds (KV
+//! `positions`).
 
-use std::collections::{BTreeMap, HashSet};
+mod fired;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use shared::bus::{
     CasError, HoldError, Kv, MarkedStream, OutgoingMessage, PublishError, ReadStreamError, StoredMessage, StreamInfo,
-    StreamWitness, WitnessError, claim,
+    StreamPages, StreamWitness, WitnessError, claim,
 };
 use shared::clock::pause;
 use shared::model::dispatch::Dispatch;
@@ -25,6 +27,7 @@ use shared::model::ledger::LedgerRecord;
 use shared::model::restore::{HOLD_KEY, RestoreHold};
 use shared::model::time::UnixMillis;
 use shared::process::ShutdownSignal;
+use shared::projection::FeedSource;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::{Headers, TraceCarrier};
 use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
@@ -34,28 +37,33 @@ use shared::wire::witness::WaitingMark;
 use tokio::sync::watch;
 use ulid::Ulid;
 
+use self::fired::{Fired, FiredWindows};
 use crate::evaluation::evaluator::EventEvaluator;
 use crate::evaluation::partition_consumer::{PartitionConsumer, SERVICE};
 use crate::registry::active_hooks::{HookAuthor, HookTraits};
 use crate::routing::HookFire;
 
-/// Interval at which the time back to which dispatches wait is stored.
+/// How often it is noted since when something waits.
 const EVERY: Duration = Duration::from_secs(2);
-/// Margin that is subtracted from that time, milliseconds: clocks differ, and a dispatch is stored before its record.
+/// How much further back is noted, milliseconds: clocks differ, and a dispatch is stored before its record.
 const MARGIN_MS: i64 = 10_000;
-/// Messages per read of a stream.
+/// Messages read at once.
 const PAGE: usize = 500;
+/// Fires that are compared at once, so that a long backlog takes no more memory than this many ids.
+const WINDOW: usize = 10_000;
+/// How long the read model may take to reach the events before it is asked where one is.
+const CATCH_UP: Duration = Duration::from_secs(5);
 
-/// Compares `DISPATCHES` with the invocation records and the ledger.
+/// `DISPATCHES`, compared with what should be in it.
 pub(crate) struct LostDispatches {
     owner: Arc<PartitionConsumer>,
     noted: Kv<WaitingMark>,
     witness: StreamWitness,
-    /// Whether the witness was asked. It may then have reported a doubt, and is kept up to date until that is settled.
+    /// The witness was asked, and may have told of a doubt: it is kept up to date until that is settled.
     is_asked: AtomicBool,
 }
 
-/// Identity and range of the stream at the last comparison.
+/// Which stream was looked through, and how far it had come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     connection: u64,
@@ -74,14 +82,6 @@ impl Seen {
     }
 }
 
-/// A fire that an invocation record names.
-struct Fired {
-    /// Sequence of the record in `INVOCATIONS`.
-    record: u64,
-    hook_id: String,
-    started_at: UnixMillis,
-}
-
 /// The stream cannot be compared.
 #[derive(Debug, thiserror::Error)]
 enum LookError {
@@ -98,7 +98,7 @@ enum LookError {
 }
 
 impl LostDispatches {
-    /// Creates a comparison on the bus of `owner`.
+    /// That of `owner`'s bus.
     pub(crate) fn new(owner: Arc<PartitionConsumer>) -> Self {
         let bus = &owner.evaluator.performer.bus;
         Self {
@@ -113,12 +113,12 @@ impl LostDispatches {
         &self.owner.evaluator
     }
 
-    /// Compares the stream until `stop`, after the hooks are known (`may_join`).
+    /// Looks after the stream until `stop`, from when on the hooks are known (`may_join`).
     pub(crate) async fn watch_stream(self, mut may_join: watch::Receiver<bool>, stop: ShutdownSignal) {
         let mut connections = self.evaluator().performer.bus.connections();
         let mut known = None;
         loop {
-            // A dispatch gets the rights of its hook, so none may be made before the hooks are known.
+            // A dispatch is made with what its hook may do, so nothing is made while nobody knows the hooks.
             let knows = tokio::select! {
                 knows = may_join.wait_for(|may| *may) => knows.is_ok(),
                 () = stop.requested() => false,
@@ -142,10 +142,10 @@ impl LostDispatches {
 
     async fn find_lost(&self, known: Option<&Seen>) -> Result<Seen, LookError> {
         let bus = &self.evaluator().performer.bus;
-        // Taken first: if this connection ends during the comparison, the next one must compare again.
+        // One that ends meanwhile is another one for whoever looks next.
         let connection = bus.connection_number();
 
-        // Taken before the comparison: later messages belong to the next one.
+        // Before the look: what comes later is noted by the next one.
         let now = self.server_time().await?;
         let info = bus.stream_info(streams::DISPATCHES).await?;
         let seen = Seen {
@@ -180,7 +180,7 @@ impl LostDispatches {
         Ok(evaluator.clock.now().plus(server.ahead_ms))
     }
 
-    /// Returns the time after which dispatches may be unconsumed: the sweeper has found all earlier ones handled.
+    /// Since when dispatches may not be consumed: the sweeper has found everything before handled.
     async fn waits_since(
         &self,
         info: &StreamInfo,
@@ -189,14 +189,12 @@ impl LostDispatches {
     ) -> Result<UnixMillis, LookError> {
         let bus = &self.evaluator().performer.bus;
 
-        // An empty stream has nothing that could wait.
         if info.state.messages == 0 {
             return Ok(now.plus(-MARGIN_MS));
         }
 
         let floors = bus.kv::<SettledFloor>(buckets::SESSION_CHECKPOINTS);
         let floor = floors.find(SWEEPER).await?.0;
-        // The sweeper's floor counts only if the message at it is still there.
         if let Some((floor, position)) = floor.and_then(|floor| Some((floor.sequence, floor.position?)))
             && bus.check_position(streams::DISPATCHES, &position).await?.holds()
         {
@@ -213,8 +211,8 @@ impl LostDispatches {
         Ok(first.map_or(now, |first| first.published_at).plus(-MARGIN_MS))
     }
 
-    /// Returns the time after which dispatches may be lost. Records that age has deleted say nothing about older ones,
-    /// and a restored backup has every dispatch of its records.
+    /// From when on dispatches may have been lost. Records that are gone by age say nothing of what is older, and a restored
+    /// backup has every dispatch of its records.
     async fn lost_since(&self, former: Option<UnixMillis>, now: UnixMillis) -> Result<UnixMillis, LookError> {
         let kept = i64::try_from(INVOCATIONS_KEPT.as_millis()).unwrap_or(i64::MAX);
         let oldest = now.plus(-kept).plus(2 * MARGIN_MS);
@@ -224,53 +222,22 @@ impl LostDispatches {
         Ok(former.unwrap_or(oldest).max(oldest))
     }
 
-    /// Handles the dispatches since `since` that are neither in their stream, whose last sequence is `last`, nor in the
-    /// ledger.
+    /// Sees to the dispatches that were made since then and are neither in their stream, which has come to `last`, nor in
+    /// the ledger.
     async fn find(&self, since: UnixMillis, last: u64) -> Result<(), LookError> {
-        // The order of reading matters: a dispatch is stored before its record, and consumed after both.
-        let mut fired = BTreeMap::new();
-        self.read_since(streams::INVOCATIONS, since, |stored| {
-            fired.extend(recorded_fires(stored));
-        })
-        .await?;
-        let Some(first) = fired.values().map(|fired: &Fired| fired.started_at).min() else {
-            return Ok(());
-        };
+        let records = StreamPages::since(&self.evaluator().performer.bus, streams::INVOCATIONS, since);
+        let mut windows = FiredWindows::new(records, WINDOW);
+        let mut count = 0;
 
-        let since = first.plus(-MARGIN_MS);
-        self.read_since(streams::DISPATCHES, since, |stored| {
-            if let Ok(dispatch) = stored.decode::<Dispatch>() {
-                fired.remove(&dispatch.id);
-            }
-        })
-        .await?;
-
-        if fired.is_empty() {
-            return Ok(());
+        loop {
+            let fired = windows.next().await?;
+            let Some(first) = fired.values().map(|fired| fired.started_at).min() else {
+                break;
+            };
+            count += self.find_among(fired, first.plus(-MARGIN_MS), last).await?;
         }
 
-        self.is_asked.store(true, Ordering::Relaxed);
-        let doubt_until = self.witness.doubt_until(self.evaluator().clock.now()).await?;
-        let mut consumed = HashSet::new();
-        self.read_since(streams::LEDGER, since, |stored| {
-            consumed.extend(
-                stored
-                    .decode::<LedgerRecord>()
-                    .iter()
-                    .flat_map(LedgerRecord::consumed_ids),
-            );
-        })
-        .await?;
-
-        fired.retain(|id, _| !consumed.contains(id));
-
-        // Ids begin with the event's time, so this is the order of the events.
-        for (id, fired) in &fired {
-            self.see_to(*id, fired, doubt_until, last).await?;
-        }
-
-        if !fired.is_empty() {
-            let count = fired.len();
+        if count > 0 {
             metrics::counter!("nexus_hook_lost_dispatches_total").increment(count as u64);
             tracing::warn!(
                 count,
@@ -282,57 +249,63 @@ impl LostDispatches {
         Ok(())
     }
 
-    /// Calls `take` with each message of `stream` since `since`. Most are read from any replica. One that lags has only
-    /// the beginning, and the rest would look lost, so the leader supplies it.
+    /// As [`Self::find`], for the dispatches `fired`, none of which was made before `since`. Returns the number of lost
+    /// ones.
+    async fn find_among(
+        &self,
+        mut fired: BTreeMap<Ulid, Fired>,
+        since: UnixMillis,
+        last: u64,
+    ) -> Result<usize, LookError> {
+        // The records were read before: a dispatch is stored before its record, and consumed after both.
+        self.read_since(streams::DISPATCHES, since, |stored| {
+            if let Ok(dispatch) = stored.decode::<Dispatch>() {
+                fired.remove(&dispatch.id);
+            }
+            !fired.is_empty()
+        })
+        .await?;
+
+        if fired.is_empty() {
+            return Ok(0);
+        }
+
+        self.is_asked.store(true, Ordering::Relaxed);
+        let doubt_until = self.witness.doubt_until(self.evaluator().clock.now()).await?;
+        self.read_since(streams::LEDGER, since, |stored| {
+            let record = stored.decode::<LedgerRecord>();
+            for id in record.iter().flat_map(LedgerRecord::consumed_ids) {
+                fired.remove(&id);
+            }
+            !fired.is_empty()
+        })
+        .await?;
+
+        // Ids begin with the event's time: as their events came.
+        for (id, fired) in &fired {
+            self.see_to(*id, fired, doubt_until, last).await?;
+        }
+
+        Ok(fired.len())
+    }
+
+    /// Calls `take` with everything in `stream` since then, until it returns false.
     async fn read_since(
         &self,
-        stream: &str,
+        stream: &'static str,
         since: UnixMillis,
-        mut take: impl FnMut(&StoredMessage),
+        mut take: impl FnMut(&StoredMessage) -> bool,
     ) -> Result<(), ReadStreamError> {
-        let bus = &self.evaluator().performer.bus;
-        let mut through = None;
-
-        let mut page = bus.history_since(stream, ">", since, PAGE).await?;
-        while let Some(last) = page.last().map(|stored| stored.sequence) {
-            page.iter().for_each(&mut take);
-            through = Some(last);
-            page = bus.read_history(stream, ">", last + 1, PAGE).await?;
-        }
-
-        let mut next = match through {
-            Some(last) => last + 1,
-            None => self.first_since(stream, since).await?,
-        };
-        while let Some(stored) = bus.next_on_subject(stream, ">", next).await? {
-            take(&stored);
-            next = stored.sequence + 1;
-        }
-
-        Ok(())
-    }
-
-    /// Returns the leader's sequence of the first message of `stream` that was stored since `since`; that after the
-    /// last one if there is none.
-    async fn first_since(&self, stream: &str, since: UnixMillis) -> Result<u64, ReadStreamError> {
-        let bus = &self.evaluator().performer.bus;
-        let Some(last) = bus.last_on_subject(stream, ">").await? else {
-            return Ok(1);
-        };
-
-        let (mut first, mut end) = (1, last.sequence + 1);
-        while first < end {
-            let middle = first + (end - first) / 2;
-            match bus.next_on_subject(stream, ">", middle).await? {
-                Some(stored) if stored.published_at < since => first = stored.sequence + 1,
-                Some(_) | None => end = middle,
+        let mut pages = StreamPages::since(&self.evaluator().performer.bus, stream, since);
+        loop {
+            let page = pages.next().await?;
+            if page.is_empty() || !page.iter().all(&mut take) {
+                return Ok(());
             }
         }
-
-        Ok(first)
     }
 
-    /// Publishes the dispatch `id` again, or holds it if the ledger is in doubt about its time.
+    /// Publishes the dispatch `id` again, or holds it where the ledger is in doubt about that time.
     async fn see_to(
         &self,
         id: Ulid,
@@ -354,7 +327,7 @@ impl LostDispatches {
             return Ok(());
         }
 
-        // The server may still remember the id of the lost copy. A further copy costs only a check by its reader.
+        // The server may still remember the id of the copy that is gone. Another copy costs a look.
         let copy = out.msg_id(format!("lost:{last}:{id}"));
         bus.publish(copy.repeated()).await?;
         claim::publish(bus, &dispatch.target, &TraceCarrier::default()).await?;
@@ -362,50 +335,117 @@ impl LostDispatches {
         Ok(())
     }
 
-    /// Returns the dispatch `id` as it was made the first time; else the message to give up, and the reason.
+    /// The dispatch `id`, made as it was for the first time; else what is given up instead, and why.
     async fn made_again(
         &self,
         id: Ulid,
         fired: &Fired,
         stored: &StoredMessage,
     ) -> Result<Result<(Dispatch, OutgoingMessage), (Box<StoredMessage>, String)>, ReadStreamError> {
-        let performer = &self.evaluator().performer;
+        let given_up = |message: &StoredMessage, why: &str| Ok(Err((Box::new(message.clone()), why.to_owned())));
         let Ok(record) = stored.decode::<EventInvocations>() else {
-            return Ok(Err((Box::new(stored.clone()), "its record cannot be read".to_owned())));
+            return given_up(stored, "its record cannot be read");
         };
 
-        // The event may have been deleted by age or restored away, or its sequence may belong to another one now.
-        let message = performer.bus.at_sequence(streams::EVENTS, record.event_seq).await?;
-        let event = message.and_then(|message| Some((message.read_event(performer.bus.trust()).ok()?, message)));
-        let Some((event, message)) = event.filter(|(event, _)| event.id == record.event_id) else {
-            return Ok(Err((Box::new(stored.clone()), "its event is gone as well".to_owned())));
-        };
+        let bus = &self.evaluator().performer.bus;
+        let recorded = bus.at_sequence(streams::EVENTS, record.event_seq).await?;
+        let recorded = recorded.and_then(|message| self.make(id, fired, &record, message));
+        if let Some(Ok(made)) = recorded {
+            return Ok(Ok(made));
+        }
 
-        let given_up = |why: String| Ok(Err((Box::new(message.clone()), why)));
-        let Some(result) = recorded_result(&record, id).filter(|_| !record.is_slim) else {
-            return given_up("the hook's result was too large to be kept".to_owned());
-        };
+        // A source that sent the event again has stored it at another sequence. A change has the id of its item, so that
+        // several messages may have the id, and the right one is the one of which this dispatch is made.
+        let mut refused = recorded.and_then(Result::err);
+        let first = self.first_of(&record).await?;
+        let subject = first.as_ref().map(|first| first.subject.clone()).unwrap_or_default();
+        let mut page = Vec::from_iter(first);
+        while let Some(last) = page.last().map(|message| message.sequence) {
+            for message in page {
+                match self.make(id, fired, &record, message) {
+                    Some(Ok(made)) => return Ok(Ok(made)),
+                    Some(Err(error)) => drop(refused.get_or_insert(error)),
+                    None => {}
+                }
+            }
+            page = bus.read_history(streams::EVENTS, &subject, last + 1, PAGE).await?;
+        }
 
-        // The present rights count: a hook that has lost a right must not use it by a repetition.
-        let traits = self.hook_traits(&event, &fired.hook_id);
-        let made = performer.letter_of(HookFire {
-            event: &event,
-            event_seq: record.event_seq,
-            hook_id: &fired.hook_id,
-            traits: &traits,
-            result,
-            evaluated_at: record.started_at,
-        });
-
-        // Another id would be a second dispatch beside one that may have run.
-        match made {
-            Ok((dispatch, out)) if dispatch.id == id => Ok(Ok((dispatch, out))),
-            Ok(_) => given_up("made again, it would have another id".to_owned()),
-            Err(why) => given_up(why),
+        match refused {
+            Some(refused) => Ok(Err(refused)),
+            None => given_up(stored, "its event is gone as well"),
         }
     }
 
-    /// Returns the present traits of the hook; a hook that is gone has the least rights.
+    /// Makes the dispatch `id` of `message`, or returns why that is impossible; `None` if `message` is no message of the
+    /// record's event.
+    fn make(
+        &self,
+        id: Ulid,
+        fired: &Fired,
+        record: &EventInvocations,
+        message: StoredMessage,
+    ) -> Option<Result<(Dispatch, OutgoingMessage), (Box<StoredMessage>, String)>> {
+        let performer = &self.evaluator().performer;
+        let event = message.read_event(performer.bus.trust()).ok()?;
+        if event.id != record.event_id {
+            return None;
+        }
+
+        let made = match recorded_result(record, id).filter(|_| !record.is_slim) {
+            None => Err("what its hook answered was too large to be kept".to_owned()),
+            Some(result) => performer.letter_of(HookFire {
+                event: &event,
+                event_seq: message.sequence,
+                hook_id: &fired.hook_id,
+                traits: &self.hook_traits(&event, &fired.hook_id),
+                result,
+                evaluated_at: record.started_at,
+            }),
+        };
+
+        Some(match made {
+            Ok((dispatch, out)) if dispatch.id == id => Ok((dispatch, out)),
+            Ok(_) => Err((Box::new(message), "it would be another one today".to_owned())),
+            Err(why) => Err((Box::new(message), why)),
+        })
+    }
+
+    /// Returns the first message in `EVENTS` with the id of the record's event, by the read model, if it has one.
+    async fn first_of(&self, record: &EventInvocations) -> Result<Option<StoredMessage>, ReadStreamError> {
+        let (bus, projection) = (&self.evaluator().performer.bus, &self.evaluator().projection);
+        let last = bus.stream_state(streams::EVENTS).await?.last;
+        let unreadable = |detail: String| ReadStreamError::Unavailable {
+            stream: streams::EVENTS.to_owned(),
+            detail,
+        };
+
+        // A read model that is behind may not have the message yet; this is tried again.
+        let reached = tokio::time::timeout(CATCH_UP, projection.wait_reached(FeedSource::Events, last)).await;
+        match reached {
+            Ok(reached) => reached.map_err(|error| unreadable(error.to_string()))?,
+            Err(_) => return Err(unreadable(format!("the read model has not reached sequence {last}"))),
+        }
+
+        // A stream that was put back shows only once the feed has compared it; until then the file tells of the former one.
+        let mark = projection.stream_position(FeedSource::Events);
+        let first = projection.first_sequence(&record.event_id);
+        let (mark, first) = mark
+            .and_then(|mark| Ok((mark, first?)))
+            .map_err(|error| unreadable(error.to_string()))?;
+        if let Some(mark) = mark
+            && !bus.check_position(streams::EVENTS, &mark).await?.holds()
+        {
+            return Err(unreadable("the read model is that of another stream".to_owned()));
+        }
+
+        match first {
+            Some(first) => bus.at_sequence(streams::EVENTS, first).await,
+            None => Ok(None),
+        }
+    }
+
+    /// What is known of the hook now; of one that is gone, that it has the least rights.
     fn hook_traits(&self, event: &Event, hook_id: &str) -> HookTraits {
         match hook_id {
             crate::evaluation::heartbeat::HOOK_ID => HookTraits {
@@ -436,7 +476,7 @@ impl LostDispatches {
             headers: header_pairs(&out.headers),
             payload: HeldMessage::encode_payload(&out.payload),
             why: format!(
-                "DISPATCHES has lost the dispatch, and the ledger of {} was restored: the dispatch may have run",
+                "DISPATCHES has lost it, and the ledger of {} is older than it: it may have run",
                 dispatch.target
             ),
             at: self.evaluator().clock.now(),
@@ -444,7 +484,7 @@ impl LostDispatches {
         }
     }
 
-    /// Records `message`, the event or its record, as a dead letter. Published again, the event is evaluated again.
+    /// Puts `message`, the event or what is left of it, to the dead letters: published again, it is evaluated again.
     async fn give_up(&self, id: Ulid, fired: &Fired, message: &StoredMessage, why: &str) -> Result<(), PublishError> {
         let letter = DeadLetter {
             service: SERVICE.to_owned(),
@@ -472,32 +512,7 @@ fn header_pairs(headers: &Headers) -> Vec<(String, String)> {
     headers.iter().map(owned).collect()
 }
 
-/// Returns the fires that the record in `stored` names, with their dispatch ids.
-fn recorded_fires(stored: &StoredMessage) -> Vec<(Ulid, Fired)> {
-    let Ok(record) = stored.decode::<EventInvocations>() else {
-        return Vec::new();
-    };
-    let started_at = record.started_at;
-    let fire = |hook: shared::model::invocation::HookInvocation| match hook.outcome {
-        HookOutcome::Fired { dispatch, .. } => Some((
-            dispatch,
-            Fired {
-                record: stored.sequence,
-                hook_id: hook.hook_id,
-                started_at,
-            },
-        )),
-        HookOutcome::Passed
-        | HookOutcome::Suppressed { .. }
-        | HookOutcome::Skipped { .. }
-        | HookOutcome::Deferred
-        | HookOutcome::Failed { .. } => None,
-    };
-
-    record.hooks.into_iter().filter_map(fire).collect()
-}
-
-/// Returns the hook's result from which the dispatch `id` was made.
+/// What the hook answered of whose fire the dispatch `id` was made.
 fn recorded_result(record: &EventInvocations, id: Ulid) -> Option<&HookResult> {
     record.hooks.iter().find_map(|hook| match &hook.outcome {
         HookOutcome::Fired { dispatch, result } if *dispatch == id => Some(&**result),

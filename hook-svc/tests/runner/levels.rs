@@ -108,9 +108,15 @@ fn link_or_copy(from: &Path, to: &Path) {
 )]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_machine_lacks_what_it_is_to_lack() {
-    let lacks = std::env::var(LACKS).unwrap_or_default();
     let pool = TestPool::start(&[]).await;
     let missing = pool.pool.missing_confinement().join("; ");
-    assert!(missing.contains(&lacks), "`{lacks}` is to be missing, `{missing}` is");
+
+    match std::env::var(LACKS) {
+        Ok(lacks) => assert!(missing.contains(&lacks), "`{lacks}` is to be missing, `{missing}` is"),
+        // Outside of the tests above the machine is to be whole.
+        Err(_) if says("NEXUS_SANDBOX", "absent") => println!("SKIPPED: NEXUS_SANDBOX=absent"),
+        Err(_) => assert_eq!(missing, "", "NEXUS_SANDBOX=absent leaves this out"),
+    }
+
     pool.stop().await;
 }

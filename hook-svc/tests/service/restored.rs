@@ -375,3 +375,36 @@ async fn lost_dispatches_of_which_the_ledger_cannot_tell_are_held() {
 
     assert_eq!(world.dispatches().await, [], "none may be run again");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_dispatches_of_events_that_were_sent_again_are_made_of_those() {
+    let (mut world, older, dispatches) = three_dispatched(&[DISPATCHES, EVENTS]).await;
+    world.nats.stop().await;
+    world.nats.put_back(DISPATCHES, &older[0]);
+    world.nats.put_back(EVENTS, &older[1]);
+    world.nats.restart().await;
+
+    // Their source sends them again in another order: two have a new sequence, and one is that of another event now.
+    for peer in ["v3", "v2", "v1"] {
+        world.publish(&event(peer, 0, "hello")).await;
+    }
+
+    world.start("b");
+    eventually("all are there again", async || world.dispatches().await.len() >= 3).await;
+    world.wait_until_acked().await;
+
+    let again = sorted(world.dispatches().await);
+    let sequences: Vec<u64> = again.iter().map(|dispatch| dispatch.event_seq).collect();
+    let with_sequences = sorted(dispatches).into_iter().zip(&sequences);
+    let expected: Vec<Dispatch> = with_sequences
+        .map(|(dispatch, event_seq)| Dispatch {
+            event_seq: *event_seq,
+            ..dispatch
+        })
+        .collect();
+
+    assert_eq!(again, expected, "as they were");
+    let by_peer: BTreeMap<String, u64> = again.iter().map(|d| (d.message.from.clone(), d.event_seq)).collect();
+    assert_eq!(by_peer.into_values().collect::<Vec<_>>(), [3, 2, 1], "{again:?}");
+    assert_eq!(world.dead_letters().await, []);
+}

@@ -112,6 +112,7 @@ impl OutcomeSearch {
             | LedgerEntry::Steered { .. }
             | LedgerEntry::SessionOpened { .. }
             | LedgerEntry::Owned { .. }
+            | LedgerEntry::CostReserved { .. }
             | LedgerEntry::ModelAnswered { .. }
             | LedgerEntry::ToolStarted { .. }
             | LedgerEntry::ToolFinished { .. }

@@ -24,6 +24,9 @@ use super::publish::OutgoingMessage;
 
 pub use watch::KvWatch;
 
+/// Time without an event after which a bucket counts as unreadable.
+const QUIET: Duration = Duration::from_secs(10);
+
 const OPERATION: &str = "KV-Operation";
 const MARKER_REASON: &str = "Nats-Marker-Reason";
 const ROLLUP: &str = "Nats-Rollup";
@@ -323,13 +326,12 @@ impl<T: WireMessage> Kv<T> {
         KvWatch::new(self, format!("$KV.{}.{prefix}>", self.bucket))
     }
 
-    /// Returns all keys with their entries, as of now. Values that cannot be decoded are logged and left out. Waits
-    /// until the bucket can be read.
+    /// Returns all keys with their entries, as of now. Values that cannot be decoded are logged and left out.
     ///
     /// # Errors
-    /// Returns no error at present; [`Kv::survey`] fails if the bucket does not exist.
+    /// As [`Kv::survey`].
     pub async fn entries(&self) -> Result<Vec<(String, KvEntry<T>)>, ReadStreamError> {
-        let survey = self.read_all().await;
+        let survey = self.survey().await?;
         for (key, error) in &survey.unread {
             tracing::warn!(bucket = self.bucket, key, error, "failed to read a value");
         }
@@ -339,20 +341,23 @@ impl<T: WireMessage> Kv<T> {
     /// Returns all keys with their entries, as of now, and the keys whose values cannot be decoded.
     ///
     /// # Errors
-    /// Returns [`ReadStreamError`] if the bucket does not exist or cannot be asked.
+    /// Returns [`ReadStreamError`] if the bucket does not exist, cannot be asked, or sends nothing for ten seconds.
     pub async fn survey(&self) -> Result<KvSurvey<T>, ReadStreamError> {
-        // A watch of a bucket that does not exist would wait until it does.
+        // A watch of a bucket that does not exist waits until it does.
         self.bus.stream_state(&self.stream_name()).await?;
-        Ok(self.read_all().await)
-    }
 
-    async fn read_all(&self) -> KvSurvey<T> {
         let mut watch = self.watch_all();
         let mut found: BTreeMap<String, KvEntry<T>> = BTreeMap::new();
 
         let mut unread: BTreeMap<String, String> = BTreeMap::new();
         loop {
-            match watch.next().await {
+            let next = tokio::time::timeout(QUIET, watch.next()).await;
+            let next = next.map_err(|_| ReadStreamError::Unavailable {
+                stream: self.stream_name(),
+                detail: format!("the bucket sent nothing for {} s", QUIET.as_secs()),
+            })?;
+
+            match next {
                 KvEvent::Put { key, value, revision } => {
                     unread.remove(&key);
                     found.insert(key, KvEntry { value, revision });
@@ -365,10 +370,10 @@ impl<T: WireMessage> Kv<T> {
                 // All entries follow again, and then the keys that are gone.
                 KvEvent::Anew => {}
                 KvEvent::Current => {
-                    return KvSurvey {
+                    return Ok(KvSurvey {
                         entries: found.into_iter().collect(),
                         unread: unread.into_iter().collect(),
-                    };
+                    });
                 }
             }
         }

@@ -68,6 +68,24 @@ impl ModelMessage {
         }
     }
 
+    fn prompt_bytes(&self) -> usize {
+        let written = |value: &Value| value.to_string().len();
+        match self {
+            Self::User { content } | Self::Tool { content, .. } => content.len(),
+            Self::Assistant {
+                content,
+                tool_calls,
+                opaque,
+            } => {
+                let calls = tool_calls.iter().map(|call| {
+                    let arguments = call.arguments.as_ref().map_or(0, written);
+                    call.name.len() + arguments
+                });
+                content.len() + calls.sum::<usize>() + opaque.as_ref().map_or(0, written)
+            }
+        }
+    }
+
     /// Builds a message from a complete answer, to be continued after its tools have run.
     #[must_use]
     pub fn from_answer(answer: &ModelReply) -> Self {
@@ -108,6 +126,22 @@ pub struct ModelRequest {
     pub timeout: Duration,
     /// Whether the text is passed on as it arrives. A stream that breaks after that is not retried.
     pub stream: bool,
+}
+
+impl ModelRequest {
+    /// Returns the approximate length of everything that the model reads, bytes.
+    #[must_use]
+    pub fn prompt_bytes(&self) -> usize {
+        let messages = self.messages.iter().map(ModelMessage::prompt_bytes);
+        let tools = self.tools.iter().map(ToolSpec::prompt_bytes);
+        self.system.len() + messages.chain(tools).sum::<usize>()
+    }
+}
+
+impl ToolSpec {
+    fn prompt_bytes(&self) -> usize {
+        self.name.len() + self.description.len() + self.parameters.to_string().len()
+    }
 }
 
 impl Default for ModelRequest {

@@ -9,7 +9,7 @@ use super::answer::{FinishReason, ModelReply};
 use super::ask::ModelRequest;
 use super::config::{LlmConfig, LlmFault};
 use super::error::AskModelError;
-use super::price::usage_cost;
+use super::price::{MicroDollars, estimate, usage_cost};
 use super::provider_client::ProviderClient;
 use super::{Failures, LanguageModel, SharedModel, Tokens};
 use crate::clock::SharedClock;
@@ -61,6 +61,12 @@ impl TextListener<'_> {
 
 #[async_trait]
 impl LanguageModel for ModelClient {
+    fn estimate(&self, ask: &ModelRequest) -> Option<MicroDollars> {
+        let model = ask.model.as_deref().unwrap_or(&self.model);
+        let price = self.config.prices.price_of(model)?;
+        Some(estimate(ask.prompt_bytes(), ask.max_tokens, price))
+    }
+
     async fn answer(&self, ask: ModelRequest, tokens: &mut Tokens<'_>) -> Result<ModelReply, AskModelError> {
         self.answer_telling(ask, tokens, &mut |_| {}).await
     }

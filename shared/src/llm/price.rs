@@ -9,6 +9,11 @@ use super::answer::TokenUsage;
 /// Number of tokens that a price is for.
 const TOKENS_PER_PRICE: u128 = 1_000_000;
 
+/// Number of prompt bytes that are reserved as one token.
+const TOKEN_BYTES: u64 = 4;
+/// Number of tokens that are reserved for an answer if the request names none.
+const ANSWER_TOKENS: u64 = 512;
+
 /// Amount of money in millionths of a US dollar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct MicroDollars(pub u64);
@@ -111,6 +116,19 @@ pub fn usage_cost(usage: &TokenUsage, price: &ModelPrice) -> MicroDollars {
         .sum();
 
     MicroDollars(u64::try_from(total.div_ceil(TOKENS_PER_PRICE)).unwrap_or(u64::MAX))
+}
+
+/// Returns the list price of a prompt of `prompt_bytes` and of its longest usual answer, of `max_tokens` or 512 tokens:
+/// the amount that a budget reserves before the call. The real cost may be higher if tokens are shorter than four bytes
+/// or the answer is longer.
+#[must_use]
+pub fn estimate(prompt_bytes: usize, max_tokens: Option<u32>, price: &ModelPrice) -> MicroDollars {
+    let usage = TokenUsage {
+        input: (prompt_bytes as u64).div_ceil(TOKEN_BYTES),
+        output: max_tokens.map_or(ANSWER_TOKENS, u64::from),
+        ..TokenUsage::default()
+    };
+    usage_cost(&usage, price)
 }
 
 /// Converts a list price to whole micro-dollars per million tokens.

@@ -123,6 +123,11 @@ pub struct ToolCall {
     pub arguments: Value,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_nothing(usd: &f64) -> bool {
+    *usd == 0.0
+}
+
 /// Outcome of a tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
@@ -218,6 +223,18 @@ pub enum LedgerEntry {
         permissions: PermissionSet,
         /// Limits of the turn.
         limits: TurnLimits,
+    },
+    /// The owner is about to ask the model in a turn with a limit in US dollars. The next [`LedgerEntry::ModelAnswered`]
+    /// replaces the reservation with the real cost.
+    CostReserved {
+        /// Number of the model call in the turn; the first is 1.
+        step: u32,
+        /// Highest expected cost of the call, US dollars.
+        cost_usd: f64,
+        /// Reservation of the call before this one, US dollars, if that call ended without an answer and may have been
+        /// paid for; it counts as spent.
+        #[serde(default, skip_serializing_if = "is_nothing")]
+        given_up_usd: f64,
     },
     /// The model answered.
     ModelAnswered {
@@ -468,6 +485,7 @@ impl LedgerRecord {
                 LedgerEntry::Ordered { order, .. } => ids.push(order.id),
                 LedgerEntry::SessionOpened { .. }
                 | LedgerEntry::Owned { .. }
+                | LedgerEntry::CostReserved { .. }
                 | LedgerEntry::ModelAnswered { .. }
                 | LedgerEntry::ToolStarted { .. }
                 | LedgerEntry::ToolFinished { .. }

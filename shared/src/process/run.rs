@@ -345,7 +345,8 @@ pub(super) async fn run_until<S: Service>(
 
     let (announcement, ended) = (start.announcement.clone(), start.ended.clone());
     // The work can be dropped at any point: whatever it had not stored is repeated at the next start.
-    let mut work = Box::pin(run_service::<S>(start, telemetry.metrics()));
+    let mut announcing = JoinSet::new();
+    let mut work = Box::pin(run_service::<S>(start, telemetry.metrics(), &mut announcing));
     let exit = tokio::select! {
         done = &mut work => exit_of(done),
         () = stop() => {
@@ -362,6 +363,8 @@ pub(super) async fn run_until<S: Service>(
     announcement.remove_file();
     tracing::info!(?exit, "stopped");
     ended.trigger();
+    // However the work ended, the announcement on the bus is withdrawn.
+    while announcing.join_next().await.is_some() {}
     telemetry.stop().await;
 
     exit
@@ -395,9 +398,11 @@ struct ServiceStart<C> {
     ended: ShutdownSignal,
 }
 
+/// Runs the service to its end. The task that announces it on the bus goes to `announcing`, because it outlives this work.
 async fn run_service<S: Service>(
     start: ServiceStart<S::Config>,
     metrics: metrics_exporter_prometheus::PrometheusHandle,
+    announcing: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     let ServiceStart {
         config,
@@ -450,8 +455,7 @@ async fn run_service<S: Service>(
     let Some(bus) = bus.map(|bus| bus.with_trust(trust)) else {
         return Ok(());
     };
-    let over = ShutdownSignal::default();
-    let announced = tokio::spawn(teller.clone().announce(bus.clone(), over.clone()));
+    announcing.spawn(teller.clone().announce(bus.clone(), ended.clone()));
     tokio::spawn(teller.serve(bus.clone(), ended.clone()));
     tokio::spawn(watch_connection(
         bus.clone(),
@@ -493,10 +497,6 @@ async fn run_service<S: Service>(
     } else {
         ended.await
     };
-
-    // The announcement is withdrawn by its own task, which must have ended before the connection closes.
-    over.trigger();
-    announced.await.context("announcing panicked")?;
 
     match ended {
         Some(ended) => ended.context("service panicked")?,

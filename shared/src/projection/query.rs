@@ -116,54 +116,58 @@ pub(super) fn read_history(connection: &Connection, request: &HistoryRequest) ->
     Ok(HistoryReply { events, more })
 }
 
+/// The threads of a conversation. The index of threads tells which there are and which event of each is the newest, with
+/// one step for each thread, however many events it has.
+const THREADS: &str = "
+  WITH RECURSIVE
+    names(thread) AS (
+      VALUES('')
+      UNION ALL
+      SELECT (SELECT thread_id FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3
+                AND thread_id > names.thread ORDER BY thread_id LIMIT 1)
+      FROM names WHERE names.thread IS NOT NULL),
+    newest(thread, last) AS (
+      SELECT thread, (SELECT sequence FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3
+                        AND thread_id = names.thread ORDER BY sequence DESC LIMIT 1)
+      FROM names WHERE thread <> '' ORDER BY 2 DESC LIMIT ?4)
+  SELECT thread,
+    (SELECT timestamp FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3 AND thread_id = thread
+       AND direction <> 'deleted' ORDER BY sequence LIMIT 1),
+    (SELECT timestamp FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3 AND thread_id = thread
+       AND direction <> 'deleted' ORDER BY sequence DESC LIMIT 1),
+    coalesce(
+      (SELECT substr(content, 1, ?5) FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3
+         AND thread_id = thread AND direction = 'received' ORDER BY sequence LIMIT 1),
+      (SELECT substr(content, 1, ?5) FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3
+         AND thread_id = thread AND direction <> 'deleted' ORDER BY sequence LIMIT 1))
+  FROM newest ORDER BY last DESC";
+
 /// Returns the threads of a conversation, the one with the newest event first; a thread of deleted events only is left out.
 pub(super) fn threads(connection: &Connection, request: &ThreadsRequest) -> Result<ThreadsReply, rusqlite::Error> {
     let (channel, account, peer) = (&request.channel, &request.account, &request.peer);
-
-    // The index alone says which threads there are, and holds their sequences.
-    let mut names = connection.prepare_cached(
-        "SELECT thread_id FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3
-         GROUP BY thread_id ORDER BY max(sequence) DESC LIMIT ?4",
-    )?;
-    let names = names.query_map((channel, account, peer, effective_limit(request.limit)), |row| {
-        row.get::<_, String>(0)
-    })?;
-
-    // Both ends come from the index, whatever the length of the thread.
-    let edge = |order: &str| {
-        connection.prepare_cached(&format!(
-            "SELECT timestamp FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3 AND thread_id = ?4
-               AND direction <> 'deleted' ORDER BY sequence {order} LIMIT 1"
-        ))
-    };
-    let (mut first, mut last) = (edge("ASC")?, edge("DESC")?);
-    // The excerpt is what the user wrote first; a thread that began otherwise shows its first text.
-    let mut words = connection.prepare_cached(
-        "SELECT coalesce(
-           (SELECT content FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3 AND thread_id = ?4
-              AND direction = 'received' ORDER BY sequence LIMIT 1),
-           (SELECT content FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3 AND thread_id = ?4
-              AND direction <> 'deleted' ORDER BY sequence LIMIT 1))",
-    )?;
+    let mut statement = connection.prepare_cached(THREADS)?;
+    let mut rows = statement.query((
+        channel,
+        account,
+        peer,
+        effective_limit(request.limit),
+        MAX_THREAD_EXCERPT as i64,
+    ))?;
 
     let mut threads = Vec::new();
-    for thread in names {
-        let thread = thread?;
-        let key = (channel, account, peer, &thread);
-        let at = |row: &Row<'_>| row.get(0).map(UnixMillis);
-
-        let Some(began_at) = first.query_row(key, at).optional()? else {
+    while let Some(row) = rows.next()? {
+        let (Some(began_at), Some(last_at)) = (row.get(1)?, row.get(2)?) else {
             continue;
         };
-        let last_at = last.query_row(key, at)?;
-        let mut excerpt: String = words.query_row(key, |row| row.get(0))?;
+        // A character may have more than one byte.
+        let mut excerpt: String = row.get(3)?;
         excerpt.truncate(excerpt.floor_char_boundary(MAX_THREAD_EXCERPT));
 
         threads.push(ThreadRow {
-            thread,
+            thread: row.get(0)?,
             excerpt,
-            began_at,
-            last_at,
+            began_at: UnixMillis(began_at),
+            last_at: UnixMillis(last_at),
         });
     }
 
@@ -238,4 +242,37 @@ fn column_json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T, r
     serde_json::from_str(row.get_ref(column)?.as_str()?).map_err(|error| {
         rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(error))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_threads_of_a_conversation_are_found_by_their_index_alone() {
+        let connection = Connection::open_in_memory().expect("a database");
+        connection
+            .execute_batch(include_str!("schema.sql"))
+            .expect("the tables of the schema");
+
+        let mut plan = connection
+            .prepare(&format!("EXPLAIN QUERY PLAN {THREADS}"))
+            .expect("a statement");
+        let parameters = ("webchat", "default", "v1", 50, MAX_THREAD_EXCERPT as i64);
+        let steps = plan.query_map(parameters, |row| row.get::<_, String>(3));
+        let steps: Vec<String> = steps.expect("a plan").collect::<Result<_, _>>().expect("a plan");
+
+        let of_events: Vec<&String> = steps.iter().filter(|step| step.contains(" events ")).collect();
+        assert_eq!(of_events.len(), 6, "{steps:#?}");
+        for step in of_events {
+            assert!(
+                step.starts_with("SEARCH events USING ") && step.contains("INDEX events_thread"),
+                "{steps:#?}"
+            );
+        }
+
+        // Only the list of threads may be sorted, and not their events.
+        let sorted = steps.iter().filter(|step| step.contains("TEMP B-TREE"));
+        assert!(sorted.count() <= 2, "{steps:#?}");
+    }
 }

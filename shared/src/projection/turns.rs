@@ -135,6 +135,7 @@ const fn names_a_turn(entry: &LedgerEntry) -> Option<bool> {
         | LedgerEntry::TurnInterrupted { .. } => Some(false),
         LedgerEntry::SessionOpened { .. }
         | LedgerEntry::Owned { .. }
+        | LedgerEntry::CostReserved { .. }
         | LedgerEntry::ApprovalRequested { .. }
         | LedgerEntry::ApprovalDecided { .. }
         | LedgerEntry::HookRan { .. }
@@ -231,6 +232,7 @@ impl<'a> SessionRows<'a> {
             LedgerEntry::SessionReset { .. } => self.head = Some(None),
             LedgerEntry::SessionOpened { .. }
             | LedgerEntry::Owned { .. }
+            | LedgerEntry::CostReserved { .. }
             | LedgerEntry::HookRan { .. }
             | LedgerEntry::ContextAdded { .. }
             | LedgerEntry::ToolsHidden { .. }

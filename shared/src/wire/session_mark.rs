@@ -85,7 +85,7 @@ pub struct AgentAway {
     pub until: UnixMillis,
 }
 
-/// Key of the sweeper's [`SettledFloor`] in `session_checkpoints`; keys of sessions have two tokens.
+/// Key of the sweeper's [`SettledFloor`] in `session_checkpoints`.
 pub const SWEEPER: &str = "sweeper";
 
 /// A floor up to which everything in a stream is settled (the sweeper's walk).

@@ -99,7 +99,7 @@ pub mod buckets {
     pub const SESSION_OVERRIDES: &str = "session_overrides";
     /// Decisions that a restore leaves open.
     pub const RESTORE: &str = "restore";
-    /// Hints: the newest checkpoint of a session, and marks that its agent is not reachable.
+    /// Floor of the sweeper, and marks that the agent of a session is not reachable.
     pub const SESSION_CHECKPOINTS: &str = "session_checkpoints";
     /// Witnesses: the last known positions of streams with done-markers.
     pub const POSITIONS: &str = "positions";

@@ -40,7 +40,7 @@ pub(super) const KEPT: &[(&str, Says)] = &[
     ("PARKED", Says::Nothing),
     ("SCHEDULES", Says::Nothing),
     ("AUDIT", Says::Nothing),
-    ("DLQ", Says::Nothing),
+    ("DLQ", Says::Void),
     ("KV_attempts", Says::Nothing),
     ("KV_positions", Says::Nothing),
     ("KV_session_checkpoints", Says::Nothing),

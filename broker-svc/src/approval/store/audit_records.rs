@@ -16,6 +16,18 @@ pub(super) struct AuditPosition {
     pub(super) n: u64,
     /// Whether the approved call was begun, by this or an earlier record.
     pub(super) is_used: bool,
+    /// End that the turn caused, by this or an earlier record.
+    pub(super) ended: Option<ApprovalStatus>,
+}
+
+/// Returns the end of an approval that a record with `what` names, if a turn causes that end.
+fn ended_by_turn(what: &str) -> Option<ApprovalStatus> {
+    let ends = [
+        ApprovalStatus::Consumed,
+        ApprovalStatus::Canceled,
+        ApprovalStatus::Superseded,
+    ];
+    ends.into_iter().find(|end| end.name() == what)
 }
 
 impl ApprovalStore {
@@ -34,6 +46,7 @@ impl ApprovalStore {
             if let Ok(known) = stored.decode::<ApprovalRecord>() {
                 newest.n = newest.n.max(known.n);
                 newest.is_used |= known.what == ApprovalStatus::Consumed.name();
+                newest.ended = ended_by_turn(&known.what).or(newest.ended);
             }
         }
 
@@ -49,6 +62,19 @@ impl ApprovalStore {
         let newest = self.newest_record(&standing.request.id, standing.trail.audited).await?;
         let n = standing.trail.record.as_ref().map_or(0, |record| record.n);
         Ok(newest.n > n)
+    }
+
+    /// Returns the end of `standing` that `AUDIT` has and KV does not, because KV was restored to an older state. Only
+    /// ends that a turn causes count: a decision that the session has not taken is lost with its value.
+    ///
+    /// # Errors
+    /// Returns [`KeepApprovalError`] if `AUDIT` cannot be read.
+    pub async fn end_in_audit(
+        &self,
+        standing: &ConfirmationTerms,
+    ) -> Result<Option<ApprovalStatus>, KeepApprovalError> {
+        let newest = self.newest_record(&standing.request.id, standing.trail.audited).await?;
+        Ok(newest.ended.filter(|end| *end != standing.status))
     }
 
     /// Returns whether the approval `id` was used for its call, according to KV or, if KV was restored to an older

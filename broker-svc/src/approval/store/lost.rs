@@ -28,17 +28,28 @@ pub async fn asked_for(
     session: &SessionRef,
     approval: &str,
 ) -> Result<Option<ApprovalRequest>, RunSessionError> {
+    find_entry(broker, session, |entry| {
+        let LedgerEntry::ApprovalRequested { request } = entry else {
+            return None;
+        };
+        (request.id == approval).then_some(request)
+    })
+    .await
+}
+
+/// Returns what `find` makes of the newest entry in the ledger of `session` of which it makes anything.
+async fn find_entry<T>(
+    broker: &BrokerContext,
+    session: &SessionRef,
+    find: impl Fn(LedgerEntry) -> Option<T>,
+) -> Result<Option<T>, RunSessionError> {
     let mut through = None;
     for _ in 0..MAX_STRETCHES {
         let stretch = read_stretch(broker, session, through).await?;
         // Backwards, because the question is usually near the end.
-        let entries = stretch.records.into_iter().rev().flat_map(|(_, record)| record.entries);
-        for entry in entries {
-            if let LedgerEntry::ApprovalRequested { request } = entry
-                && request.id == approval
-            {
-                return Ok(Some(request));
-            }
+        let mut entries = stretch.records.into_iter().rev().flat_map(|(_, record)| record.entries);
+        if let Some(found) = entries.find_map(&find) {
+            return Ok(Some(found));
         }
 
         match stretch.upon {
@@ -48,6 +59,51 @@ pub async fn asked_for(
     }
 
     Ok(None)
+}
+
+/// Returns `standing` as its records say that it ended. If KV was restored to an older state, an approval that was
+/// decided or used looks open there: `AUDIT` has the ends that turns cause, and the session's ledger has the decisions
+/// that it has taken.
+///
+/// # Errors
+/// Returns [`RunSessionError`] if the records cannot be read.
+pub async fn by_records(
+    broker: &BrokerContext,
+    standing: ConfirmationTerms,
+) -> Result<ConfirmationTerms, RunSessionError> {
+    let is_open = matches!(standing.status, ApprovalStatus::Pending | ApprovalStatus::Approved);
+    let Some(asked) = standing.request.asked_in.as_deref().filter(|_| is_open) else {
+        return Ok(standing);
+    };
+
+    let desk = broker.desk();
+    let status = match desk.end_in_audit(&standing).await? {
+        Some(end) => Some(end),
+        None if desk.is_behind_audit(&standing).await? => {
+            decided_in_ledger(broker, &asked.session, &standing.request.id).await?
+        }
+        None => None,
+    };
+
+    Ok(match status {
+        Some(status) => ConfirmationTerms { status, ..standing },
+        None => standing,
+    })
+}
+
+/// Returns the decision on `approval` that the ledger of `session` has taken, if it has one.
+async fn decided_in_ledger(
+    broker: &BrokerContext,
+    session: &SessionRef,
+    approval: &str,
+) -> Result<Option<ApprovalStatus>, RunSessionError> {
+    find_entry(broker, session, |entry| {
+        let LedgerEntry::ApprovalDecided { decision, .. } = entry else {
+            return None;
+        };
+        (decision.id == approval).then_some(decision.status)
+    })
+    .await
 }
 
 /// Returns the question `request`, asked again at `now`: it has no votes, and a new card.

@@ -26,6 +26,8 @@ fn journal(limits: TurnLimits, entries: impl IntoIterator<Item = LedgerEntry>) -
         hiding: Vec::new(),
         hidden: Vec::new(),
         usage: TurnUsage::default(),
+        reserved_usd: 0.0,
+        given_up_usd: 0.0,
         awaits: None,
         refused: Vec::new(),
         used: UsedTime::begin_at(BEGAN),
@@ -248,4 +250,45 @@ fn every_limit_ends_the_turn_before_the_next_effect_and_not_after_the_last_answe
             attachments: Vec::new(),
         }
     );
+}
+
+#[test]
+fn the_cost_of_a_model_call_is_reserved_first_and_a_call_without_an_answer_counts_as_spent() {
+    let limits = TurnLimits {
+        cost_usd: Some(1.0),
+        ..TurnLimits::default()
+    };
+    let reserved = |cost_usd, given_up_usd| LedgerEntry::CostReserved {
+        step: 1,
+        cost_usd,
+        given_up_usd,
+    };
+
+    let fresh = journal(limits, []);
+    assert_eq!(reserve(&fresh, 1, 1.0, false), Ok(Some(reserved(1.0, 0.0))));
+    assert_eq!(reserve(&fresh, 1, 1.000_001, false), Err("cost_usd"));
+    assert_eq!(reserve(&journal(TurnLimits::default(), []), 1, 9.0, false), Ok(None));
+
+    // The answer replaces its reservation: 0.5 is spent.
+    let answered_once = journal(limits, [reserved(0.9, 0.0), answered(1, &["a"])]);
+    assert_eq!(reserve(&answered_once, 1, 0.5, false), Ok(Some(reserved(0.5, 0.0))));
+    assert_eq!(reserve(&answered_once, 1, 0.6, false), Err("cost_usd"));
+
+    // The owner of this call is gone, or its answer broke off: it may have been paid for.
+    let lost = journal(limits, [reserved(0.4, 0.0)]);
+    assert_eq!(reserve(&lost, 1, 0.4, false), Ok(Some(reserved(0.4, 0.4))));
+    assert_eq!(reserve(&lost, 1, 0.7, false), Err("cost_usd"));
+
+    // A call that was refused cost nothing, and its reservation is the next one's.
+    assert_eq!(reserve(&lost, 1, 0.4, true), Ok(None));
+    assert_eq!(reserve(&lost, 1, 0.7, true), Ok(Some(reserved(0.7, 0.0))));
+
+    let lost_twice = journal(limits, [reserved(0.4, 0.0), reserved(0.4, 0.4), answered(1, &["a"])]);
+    let situation = StepContext {
+        held_ms: BEGAN.held_ms,
+        steering: false,
+    };
+    assert_eq!(lost_twice.spent_usd(), 0.9);
+    assert_eq!(next(&lost_twice, situation), TurnStep::Run { call: call("a") });
+    assert_eq!(reserve(&lost_twice, 1, 0.2, false), Err("cost_usd"));
 }

@@ -103,13 +103,56 @@ fn settings_become_a_hooks_file_and_what_does_not_is_told() {
         ]
     );
 
-    assert_eq!(import.left_out.len(), 4, "{:?}", import.left_out);
-    for (line, word) in import
-        .left_out
-        .iter()
-        .zip(["prompt", "[A-Z]+", "`if`", "UserPromptSubmit"])
-    {
+    assert_eq!(import.left_out.len(), 5, "{:?}", import.left_out);
+    for (line, word) in import.left_out.iter().zip([
+        "prompt",
+        "[A-Z]+",
+        "`if`",
+        "UserPromptSubmit",
+        "permissions.deny, 1 rules",
+    ]) {
         assert!(line.contains(word), "{line}");
     }
     assert_eq!(import.tools, BTreeSet::from(["Bash".to_owned()]));
+}
+
+#[test]
+fn an_import_that_leaves_something_out_writes_the_rest_and_fails() {
+    let here = tempfile::tempdir().expect("a directory");
+    let stop = json!({"Stop": [{"hooks": [{"type": "command", "command": "notify"}]}]});
+    let guard = json!({"UserPromptSubmit": [{"hooks": [{"type": "command", "command": "x"}]}], "Stop": stop["Stop"]});
+
+    for (name, settings, error) in [
+        (
+            "whole",
+            json!({"hooks": stop, "permissions": {"allow": ["Read"], "deny": []}}),
+            None,
+        ),
+        ("event", json!({"hooks": guard}), Some("1 entry was left out")),
+        (
+            "rules",
+            json!({"hooks": stop, "permissions": {"deny": ["Read(.env)"]}}),
+            Some("1 entry was left out"),
+        ),
+    ] {
+        let file = here.path().join(format!("{name}.json"));
+        std::fs::write(&file, settings.to_string()).expect("written");
+        let out = here.path().join(format!("{name}.yaml"));
+        let scripts = here.path().join(name);
+        let done = write(&ImportOptions {
+            file,
+            out: out.clone(),
+            scripts,
+        });
+
+        assert!(
+            std::fs::read_to_string(&out).expect("written").contains("notify"),
+            "{name}"
+        );
+        let said = done.err().map(|error| error.to_string());
+        match error {
+            None => assert_eq!(said, None),
+            Some(error) => assert!(said.as_deref().unwrap_or_default().contains(error), "{name}: {said:?}"),
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use shared::bus::{Bus, CasError, Kv};
 use shared::clock::SharedClock;
-use shared::llm::{MicroDollars, ModelPrice, TokenUsage, usage_cost};
+use shared::llm::{MicroDollars, ModelPrice, estimate};
 use shared::model::hook::HookSpend;
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::HOOK_SPEND;
@@ -27,10 +27,6 @@ const KEPT: Duration = Duration::from_secs(40 * 86_400);
 const MAX_TRIES: u32 = 20;
 /// Key of the total of all hooks; no hook's token is empty.
 const ALL: &str = "all";
-/// Number of prompt bytes that are reserved as one token.
-const TOKEN_BYTES: u64 = 4;
-/// Number of tokens that are reserved for an answer if the script names none.
-const ANSWER_TOKENS: u64 = 512;
 
 /// Daily budgets in US dollars.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -164,12 +160,7 @@ impl SpendBudget {
         let no_price =
             |why: &String| CallError::new("no_price", format!("llm() has a budget in US dollars, but {why}"));
         let price = self.0.price.as_ref().map_err(no_price)?;
-        let usage = TokenUsage {
-            input: (question.prompt_bytes as u64).div_ceil(TOKEN_BYTES),
-            output: question.max_tokens.map_or(ANSWER_TOKENS, u64::from),
-            ..TokenUsage::default()
-        };
-        Ok(usage_cost(&usage, price).0)
+        Ok(estimate(question.prompt_bytes, question.max_tokens, price).0)
     }
 
     fn account_of(&self, of: &str, limit_usd: f64, whose: &'static str) -> Arc<Account> {

@@ -8,7 +8,10 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::clock::Clock;
+use crate::process::status::announced_replicas;
 use crate::testing::nats::NatsServer;
+use crate::wire::session_mark::LeaseRecord;
+use crate::wire::topology::buckets;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -240,4 +243,39 @@ async fn a_process_says_how_it_ended() {
     twice.stop.notify_one();
 
     assert_eq!(twice.ends().await, ServiceExit::DrainTimeout);
+}
+
+#[tokio::test]
+async fn a_service_that_ends_is_not_awaited_on_the_bus_however_it_ended() {
+    let (server, bus) = crate::testing::world().await;
+    for (behaviour, expected) in [
+        ("", ServiceExit::Clean),
+        ("fail", ServiceExit::Failed),
+        ("panic", ServiceExit::Failed),
+        ("hang", ServiceExit::DrainTimeout),
+    ] {
+        let running = start(&server.url(), behaviour);
+        if expected != ServiceExit::Failed {
+            let begun = SystemClock.monotonic();
+            while announced_replicas(&bus).await.expect("asked").is_empty() {
+                let waited = SystemClock.monotonic().duration_since(begun);
+                assert!(waited < DEADLINE, "{behaviour}: it is not announced");
+                pause(Duration::from_millis(5)).await;
+            }
+            running.shows("/readyz", "200", "\"ready\":true").await;
+            running.stop.notify_one();
+        }
+
+        assert_eq!(running.ends().await, expected, "{behaviour}");
+        let announced = announced_replicas(&bus).await.expect("asked");
+        assert!(announced.is_empty(), "{behaviour}: {announced:?}");
+
+        // A failed service may end before it is announced: its key was deleted after that.
+        let leases = bus.kv::<LeaseRecord>(buckets::LEASES);
+        assert_eq!(
+            leases.get("replica.probe-svc.p1").await.expect("asked"),
+            None,
+            "{behaviour}"
+        );
+    }
 }
