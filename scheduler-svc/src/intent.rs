@@ -1,6 +1,6 @@
 //! HookIntents: what agents ask of their own future, admitted or refused, fired once, told of.
 //!
-//! Pure: [`registry`] and [`schema`] (the kinds), [`plan`] (when), [`admission`] (whether), [`machine`] (the
+//! Pure: [`registry`] (the kinds), [`plan`] (when), [`admission`] (whether), [`machine`] (the
 //! lifecycle), [`refold`] (the lifecycle out of `AUDIT`), [`firing`] (the event and the dispatch of a firing),
 //! [`outcome`] (how its turn ended), [`card`] (what an approver reads). Shells: [`store`] (compare-and-set and audit),
 //! [`catch_up`] (values that are behind the audit), [`books`], [`hooks`] and [`sending`] (firings without a turn),
@@ -30,7 +30,6 @@ pub mod quiet;
 pub mod reconcile;
 pub mod refold;
 pub mod registry;
-pub mod schema;
 pub mod sending;
 pub mod service;
 pub mod store;

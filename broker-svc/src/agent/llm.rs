@@ -22,8 +22,8 @@ use crate::agent::port::{Answer, AskAgentError};
 use crate::live::Live;
 use crate::message_text::with_names;
 use crate::personas::{Persona, Personas};
+use crate::tool::arguments::find_misfit;
 use crate::tool::credentials::{Credentials, References};
-use crate::tool::schema::misfit;
 use crate::tool::toolbox::Toolbox;
 use crate::tool::{ToolCall, failed};
 
@@ -253,7 +253,7 @@ fn asked(call: ToolRequest, offered: &[ToolDescription]) -> AskedCall {
     let schema = offered.iter().find(|tool| tool.name == call.name);
     let (arguments, fault) = match call.arguments {
         Ok(arguments) => {
-            let misfit = schema.and_then(|tool| misfit(&tool.parameters, &arguments));
+            let misfit = schema.and_then(|tool| find_misfit(&tool.parameters, &arguments));
             let fault = misfit.map(|misfit| format!("the arguments do not fit the tool's schema: {misfit}"));
             (arguments, fault)
         }

@@ -11,7 +11,7 @@ use shared::model::time::UnixMillis;
 
 use super::reply::SHOWN_DIGITS;
 use super::scope::{Who, is_agreed};
-use crate::tool::schema::misfit;
+use crate::tool::arguments::find_misfit;
 use crate::turn::arguments::args_hash;
 
 /// Maximum size of the arguments that an approver may write, bytes of JSON.
@@ -184,7 +184,7 @@ fn fault(word: &Word) -> Option<String> {
 /// at once, while the person who edits them can correct them: after the decision the call would only fail.
 fn unfit(standing: &Confirmation, word: &Word) -> Option<String> {
     let (schema, arguments) = (standing.trail.schema.as_deref()?, word.arguments.as_ref()?);
-    let misfit = misfit(schema, arguments)?;
+    let misfit = find_misfit(schema, arguments)?;
     Some(format!("they do not fit the tool's schema: {misfit}"))
 }
 

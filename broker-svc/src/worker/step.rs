@@ -9,7 +9,7 @@ use super::turn::Ended;
 use crate::agent::port::{Offer, Stepper};
 use crate::hook_point::Moment;
 use crate::personas::Persona;
-use crate::tool::schema::misfit;
+use crate::tool::arguments::find_misfit;
 use crate::turn::Turn;
 
 /// Inputs that stay the same over the steps of a turn.
@@ -27,7 +27,7 @@ pub(super) struct Thinking<'a> {
 impl Thinking<'_> {
     /// Returns why `arguments` do not fit the schema of the tool `name`, if they do not.
     pub(super) fn misfit(&self, name: &str, arguments: &Value) -> Option<String> {
-        misfit(&self.offer(name)?.description.parameters, arguments)
+        find_misfit(&self.offer(name)?.description.parameters, arguments)
     }
 
     pub(super) fn offer(&self, name: &str) -> Option<&Offer> {

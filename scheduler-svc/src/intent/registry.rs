@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use shared::json_schema::JsonSchema;
 use shared::model::intent::{ApprovalRequirement, Rejection};
 use shared::model::permission::Level;
 use shared::process::config::{KeyFault, read_yaml};
-
-use super::schema::Schema;
 
 /// Intents that one agent may have pending.
 pub const MAX_PENDING: usize = 100;
@@ -91,7 +90,7 @@ pub struct IntentKind {
     pub capability: Option<String>,
     /// What one firing may cost, tokens.
     pub tokens: u64,
-    schema: Schema,
+    schema: JsonSchema,
 }
 
 /// All kinds, and what agents' days hold.
@@ -177,7 +176,7 @@ fn add_kinds(file: &File, kinds: &mut BTreeMap<String, IntentKind>) -> Vec<KeyFa
             faults.push(KeyFault::new(format!("kinds.{name}.{key}"), problem));
         };
 
-        let schema = Schema::parse(&rules.parameters).map_err(|why| fault("parameters", why));
+        let schema = JsonSchema::parse_own(&rules.parameters).map_err(|error| fault("parameters", error.to_string()));
         let tokens = file.budget_classes.get(&rules.budget).copied();
         if tokens.is_none() {
             fault(
@@ -215,10 +214,10 @@ impl IntentKind {
     /// # Errors
     /// [`Rejection::BadParameters`] with the first place that does not.
     pub fn check(&self, parameters: &Map<String, Value>) -> Result<(), Rejection> {
-        let misfit = self.schema.check(&Value::Object(parameters.clone()));
-        misfit.map_err(|misfit| Rejection::BadParameters {
-            path: misfit.path,
-            why: misfit.why,
+        let checked = self.schema.check(&Value::Object(parameters.clone()));
+        checked.map_err(|mismatch| Rejection::BadParameters {
+            path: mismatch.path,
+            why: mismatch.problem,
         })
     }
 
