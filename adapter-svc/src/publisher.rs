@@ -7,11 +7,12 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use shared::bus::{Bus, PublishError};
 use shared::clock::{SharedClock, pause};
+use shared::error_chain::describe_error;
 use shared::process::Shutdown;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::error::{AcceptEventsError, chain};
+use crate::error::AcceptEventsError;
 use crate::lanes::KeyedQueue;
 use crate::outbox::{DurableMark, EventSpool, SpoolKey};
 use crate::parcel::EncodedEvent;
@@ -112,7 +113,7 @@ impl SpoolPublisher {
                 .read_page(after, at.through, PAGE_ENTRIES)
                 .unwrap_or_else(|error| {
                     // The keeper meets the same error at its next write and opens the store again.
-                    tracing::error!(error = chain(&error), "failed to read the spool");
+                    tracing::error!(error = describe_error(&error), "failed to read the spool");
                     Vec::new()
                 });
 
@@ -210,7 +211,7 @@ impl Desk {
                 // The process is stopping; the entry stays in the spool.
                 Err(PublishError::Closed { .. }) => return,
                 Err(error) if error.may_pass() => {
-                    tracing::warn!(error = chain(&error), event_id = %parcel.id, "failed to publish an event; it stays in the spool");
+                    tracing::warn!(error = describe_error(&error), event_id = %parcel.id, "failed to publish an event; it stays in the spool");
                     pause(TRY_AGAIN_AFTER).await;
                 }
                 Err(error) => return self.give_up(outbox, key, parcel, &error).await,
@@ -224,7 +225,7 @@ impl Desk {
             Ok(()) => outbox.remove_entry(key, parcel),
             Err(PublishError::Closed { .. }) => {}
             Err(second) => {
-                tracing::error!(error = chain(&second), event_id = %parcel.id, "event rejected by the stream; quarantined in the spool");
+                tracing::error!(error = describe_error(&second), event_id = %parcel.id, "event rejected by the stream; quarantined in the spool");
                 outbox.set_aside(key, parcel);
             }
         }

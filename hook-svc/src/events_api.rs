@@ -162,7 +162,10 @@ fn wait_for(trace: &mut Trace, reply: &Queued) {
 }
 
 fn refusal(error: &QueryProjectionError) -> (usize, String) {
-    tracing::warn!(error = crate::error::chain(error), "read model query failed");
+    tracing::warn!(
+        error = shared::error_chain::describe_error(error),
+        "read model query failed"
+    );
     (UNAVAILABLE, error.to_string())
 }
 

@@ -25,6 +25,7 @@ use shared::bus::dead_letter::Verdict;
 use shared::bus::partition::{Again, Owned};
 use shared::bus::{Incoming, PublishError};
 use shared::clock::pause;
+use shared::error_chain::describe_error;
 use shared::model::event::Event;
 use shared::process::trace;
 use shared::wire::headers::Carrier;
@@ -489,7 +490,7 @@ impl Owner {
                 patience.ends(self.evaluator.clock.monotonic(), longest)
             };
 
-            let (detail, tries) = (error.chain(), patience.tries());
+            let (detail, tries) = (describe_error(&error), patience.tries());
             if ends {
                 let detail = format!("event {}: {detail}", task.event.id);
                 self.give_up(&task.incoming, &Verdict::new("keeps_failing", detail))

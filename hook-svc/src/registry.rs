@@ -172,7 +172,7 @@ impl Registry {
             };
             if let Err(error) = &written {
                 tracing::warn!(
-                    error = crate::error::chain(error),
+                    error = shared::error_chain::describe_error(error),
                     "failed to write schedules of hooks; retrying"
                 );
             }
@@ -220,7 +220,7 @@ impl Registry {
                 Ok(_) => taken = Taken::Partly,
                 Err(error) => {
                     tracing::error!(
-                        error = crate::error::chain(&error),
+                        error = shared::error_chain::describe_error(&error),
                         "failed to load hooks; keeping the former ones"
                     );
                     self.keep(former);

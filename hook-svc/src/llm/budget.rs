@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use shared::bus::{Bus, CasError, Kv};
 use shared::clock::SharedClock;
+use shared::error_chain::describe_error;
 use shared::llm::{MicroDollars, Price, Usage, cost};
 use shared::model::hook::HookSpend;
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::HOOK_SPEND;
 
 use super::purse::{Draft, OverBudget, Purse, Taken};
-use crate::error::chain;
 use crate::runner::{Call, CallError, Spent};
 
 /// Milliseconds in a day.
@@ -211,7 +211,10 @@ impl Budget {
                 }
                 Ok(Err(over)) => return Err(over_budget(account, over, cost)),
                 Err(error) => {
-                    let text = format!("the budget of today cannot be read or written: {}", chain(&error));
+                    let text = format!(
+                        "the budget of today cannot be read or written: {}",
+                        describe_error(&error)
+                    );
                     return Err(CallError::new("budget_unknown", text));
                 }
             }
@@ -288,7 +291,7 @@ impl Budget {
             Err(error) => {
                 tracing::warn!(
                     key = account.key,
-                    error = chain(&error),
+                    error = describe_error(&error),
                     "failed to record the cost of model calls"
                 );
             }

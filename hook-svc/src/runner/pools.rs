@@ -12,6 +12,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use shared::clock::SharedClock;
+use shared::error_chain::describe_error;
 use tokio::sync::{broadcast, mpsc};
 
 use super::parts::{Joined, Steps};
@@ -21,7 +22,6 @@ use super::{
     Counters, Done, Evaluation, HookSet, HookSource, Job, LoadHooksError, Outcome, Pool, PoolConfig, Spent,
     StartPoolError, Step, Stray, Verdict,
 };
-use crate::error::chain;
 
 /// Author of the files in the hooks directory and of hooks that operators push.
 const OPERATOR: &str = "operator";
@@ -148,7 +148,7 @@ impl Pools {
                 Ok(runs) => Ok(runs),
                 Err(error) if author == OPERATOR => return Err(error),
                 Err(error) => {
-                    let error = chain(&error);
+                    let error = describe_error(&error);
                     tracing::error!(author, error, "failed to start workers for the hooks of an author");
                     failed.push(author.clone());
                     Err(error)
@@ -221,7 +221,7 @@ impl Pools {
             if let Err(error) = pool.load(Arc::default()).await {
                 tracing::error!(
                     author,
-                    error = chain(&error),
+                    error = describe_error(&error),
                     "failed to unload the deleted hooks of an author; they stay loaded until the next edit"
                 );
             }
