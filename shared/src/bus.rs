@@ -37,6 +37,7 @@ mod task_lease;
 mod witness;
 mod writer;
 
+pub use breakers::{BreakerChange, BreakerNotes, BreakerScope, BreakerView, KnownBreaker};
 pub use connect::{Bus, Durability, NatsConfig};
 pub use consume::{Ordered, Pull, PullOptions};
 pub use durability::Promise;
