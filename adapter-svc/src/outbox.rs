@@ -131,6 +131,7 @@ pub struct EventSpool {
     durable: watch::Receiver<DurableMark>,
 }
 
+// By hand: the store within has no useful `Debug`.
 impl std::fmt::Debug for EventSpool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Outbox")

@@ -39,17 +39,9 @@ struct Job {
 }
 
 /// A handle to the task that publishes parcels. Clones share it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct SpoolPublisher {
     jobs: mpsc::Sender<Job>,
-}
-
-impl std::fmt::Debug for SpoolPublisher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Publisher")
-            .field("room", &self.jobs.capacity())
-            .finish()
-    }
 }
 
 impl SpoolPublisher {

@@ -118,6 +118,7 @@ impl Size {
     }
 }
 
+// By hand: the database would print its entries.
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store")
@@ -246,6 +247,7 @@ impl<T> Clone for Tree<T> {
     }
 }
 
+// By hand: the tree would print its entries.
 impl<T> std::fmt::Debug for Tree<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tree")

@@ -221,6 +221,7 @@ async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, role: Role)
     }
 }
 
+// By hand: the state of all workers and hooks would be printed.
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool")

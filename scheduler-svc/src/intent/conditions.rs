@@ -86,6 +86,7 @@ pub async fn remove_mark(bus: &Bus, intent: &Intent) {
 }
 
 /// A match that is to be handled.
+#[derive(Debug)]
 struct Match {
     mark: IntentMark,
     at: UnixMillis,
@@ -100,6 +101,7 @@ struct Awaited {
 }
 
 /// Reads events for the intents that wait for one.
+#[derive(Debug)]
 pub struct ConditionWatcher {
     clerk: Arc<IntentExecutor>,
     marks: BTreeMap<String, Awaited>,
@@ -111,14 +113,6 @@ pub struct ConditionWatcher {
     /// Of some marks the leader was not asked yet.
     has_unasked: bool,
     waiting: VecDeque<Match>,
-}
-
-impl std::fmt::Debug for ConditionWatcher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Conditions")
-            .field("marks", &self.marks.len())
-            .finish_non_exhaustive()
-    }
 }
 
 impl ConditionWatcher {

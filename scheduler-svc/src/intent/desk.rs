@@ -43,18 +43,9 @@ pub struct IntentService {
     /// Whoever acts on those that are there.
     pub clerk: Arc<IntentExecutor>,
     /// Where names of intents come from that nobody named.
-    pub ids: IdSource,
+    pub ids: SharedIds,
     /// The person who decides, besides whoever holds the installation itself.
     pub owner: watch::Receiver<Option<String>>,
-}
-
-/// Names for intents that come without one.
-pub struct IdSource(pub SharedIds);
-
-impl std::fmt::Debug for IdSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("IdSource").finish_non_exhaustive()
-    }
 }
 
 /// Who asks: the agent, or the operator by name.
@@ -69,7 +60,7 @@ impl IntentService {
     /// [`HandleIntentError`] where neither could be written.
     pub async fn propose_intent(&self, question: ProposeIntent) -> Result<IntentAnswer, HandleIntentError> {
         let clerk = &self.clerk;
-        let id = question.id.unwrap_or_else(|| self.ids.0.ulid());
+        let id = question.id.unwrap_or_else(|| self.ids.ulid());
         let agent = question.agent.as_str();
         let (found, book) = tokio::try_join!(clerk.store.get(Some(agent), id), clerk.books.read(agent))?;
 

@@ -56,7 +56,7 @@ pub struct DailyBudgets {
     pub firings_per_day: u64,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AgentRules {
     tokens_per_day: Option<u64>,
@@ -99,12 +99,6 @@ pub struct KindRegistry {
     kinds: BTreeMap<String, IntentKind>,
     budgets: DailyBudgets,
     agents: BTreeMap<String, AgentRules>,
-}
-
-impl std::fmt::Debug for AgentRules {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AgentRules").finish_non_exhaustive()
-    }
 }
 
 impl KindRegistry {

@@ -21,7 +21,7 @@ use super::bell::TurnListener;
 use super::books::BudgetLedger;
 use super::clerk::IntentExecutor;
 use super::conditions::ConditionWatcher;
-use super::desk::{IdSource, IntentService};
+use super::desk::IntentService;
 use super::reconcile;
 use super::registry::KindRegistry;
 use super::store::IntentStore;
@@ -33,7 +33,7 @@ const AT_ONCE: usize = 128;
 const RING_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// What intents need of the process.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct IntentContext {
     /// The bus.
     pub bus: Bus,
@@ -47,14 +47,6 @@ pub struct IntentContext {
     pub instance: String,
     /// The request to stop.
     pub shutdown: Shutdown,
-}
-
-impl std::fmt::Debug for IntentContext {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Needs")
-            .field("instance", &self.instance)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The registry that `path` names; the shipped one where it is empty.
@@ -84,7 +76,7 @@ pub fn new_desk(needs: &IntentContext, registry: KindRegistry) -> Arc<IntentServ
 
     Arc::new(IntentService {
         clerk,
-        ids: IdSource(Arc::clone(&needs.ids)),
+        ids: Arc::clone(&needs.ids),
         owner: needs.owner.clone(),
     })
 }

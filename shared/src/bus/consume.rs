@@ -77,6 +77,7 @@ pub struct Pull {
     missed: Missed,
 }
 
+// By hand: the stream of messages has no `Debug`.
 impl std::fmt::Debug for Pull {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pull")
@@ -255,6 +256,7 @@ pub struct Ordered {
     reading: Reading,
 }
 
+// By hand: the stream of messages has no `Debug`.
 impl std::fmt::Debug for Ordered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ordered")

@@ -37,6 +37,7 @@ struct Request {
     lost: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
+// By hand: the batch under way has no `Debug`.
 impl std::fmt::Debug for Fetcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Fetcher")

@@ -42,6 +42,7 @@ pub(super) struct Room {
     clock: SharedClock,
 }
 
+// By hand: the headers hold the key.
 impl std::fmt::Debug for Room {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Room")
