@@ -6,6 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use shared::bus::PublishError;
+use shared::error_chain::describe_error;
 use shared::model::event::EventId;
 
 use crate::gateway::bodies::MIN_BYTES_PER_SECOND;
@@ -186,7 +187,7 @@ impl RequestRejection {
     /// Returns the `error` object of the response.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
-        json!({ "code": self.kind().1, "message": chain(self), "where": self.place() })
+        json!({ "code": self.kind().1, "message": describe_error(self), "where": self.place() })
     }
 }
 
@@ -201,21 +202,6 @@ const fn accept_kind(error: &AcceptEventsError) -> (StatusCode, &'static str) {
     }
 }
 
-/// Returns `error` and its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let said = next.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = next.source();
-    }
-
-    text
-}
-
 impl IntoResponse for RequestRejection {
     fn into_response(self) -> Response {
         let (status, code) = self.kind();
@@ -226,7 +212,7 @@ impl IntoResponse for RequestRejection {
             RETRY_AFTER_S
         };
 
-        let message = chain(&self);
+        let message = describe_error(&self);
         tracing::info!(%status, code, message, place = self.place(), "request rejected");
         metrics::counter!("nexus_adapter_refused_total", "code" => code).increment(1);
 

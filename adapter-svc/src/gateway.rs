@@ -47,9 +47,9 @@ pub struct GatewayParts {
     /// Bus for the chat's replies and history.
     pub bus: Bus,
     /// Clock of the process.
-    pub clock: DebugClock,
+    pub clock: SharedClock,
     /// Source of ids for events that have no other identity.
-    pub ids: DebugIds,
+    pub ids: SharedIds,
     /// Webhook sources by name.
     pub webhooks: HashMap<String, WebhookEndpoint>,
     /// Access rules of `/v1/events`.
@@ -72,40 +72,6 @@ pub struct GatewayParts {
     pace: Option<Mutex<RateLimiter>>,
     /// Proxies whose `X-Forwarded-For` is trusted.
     trusted: TrustedNetworks,
-}
-
-/// A [`SharedClock`] that implements `Debug`.
-#[derive(Clone)]
-pub struct DebugClock(SharedClock);
-
-impl std::ops::Deref for DebugClock {
-    type Target = dyn shared::clock::Clock;
-    fn deref(&self) -> &Self::Target {
-        &*self.0
-    }
-}
-
-impl std::fmt::Debug for DebugClock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Clock")
-    }
-}
-
-/// A [`SharedIds`] that implements `Debug`.
-#[derive(Clone)]
-pub struct DebugIds(SharedIds);
-
-impl std::ops::Deref for DebugIds {
-    type Target = dyn shared::clock::IdSource;
-    fn deref(&self) -> &Self::Target {
-        &*self.0
-    }
-}
-
-impl std::fmt::Debug for DebugIds {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Ids")
-    }
 }
 
 impl std::ops::Deref for GatewayState {
@@ -137,8 +103,8 @@ impl GatewayState {
         Ok(Self(Arc::new(GatewayParts {
             intake,
             bus,
-            clock: DebugClock(clock),
-            ids: DebugIds(ids),
+            clock,
+            ids,
             webhooks,
             access: config.token_access().map_err(|faults| faults.join("; "))?,
             approvals: config.approvals.callback_auth()?,

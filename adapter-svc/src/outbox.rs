@@ -15,11 +15,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use shared::clock::pause;
+use shared::error_chain::describe_error;
 use shared::store::{LocalStore, StoreError, StoreTree};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::encoded_event::EncodedEvent;
-use crate::error::{AcceptEventsError, chain};
+use crate::error::AcceptEventsError;
 
 /// Maximum number of requests that wait for the keeper.
 const WAITING_REQUESTS: usize = 1_024;
@@ -78,7 +79,10 @@ impl Shelf {
                     again += 1;
                 }
                 Err(error @ StoreError::Decode { .. }) => {
-                    tracing::error!(error = chain(&error), "failed to read a quarantined spool entry");
+                    tracing::error!(
+                        error = describe_error(&error),
+                        "failed to read a quarantined spool entry"
+                    );
                 }
                 Err(error) => return Err(error),
             }
@@ -127,6 +131,7 @@ pub struct EventSpool {
     durable: watch::Receiver<DurableMark>,
 }
 
+// By hand: the store within has no useful `Debug`.
 impl std::fmt::Debug for EventSpool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Outbox")
@@ -236,7 +241,7 @@ impl EventSpool {
             match entry {
                 Ok((bytes, parcel)) => page.extend(SpoolKey::try_from(bytes.as_slice()).map(|key| (key, parcel))),
                 Err(error @ StoreError::Decode { .. }) => {
-                    tracing::error!(error = chain(&error), "failed to read a spool entry");
+                    tracing::error!(error = describe_error(&error), "failed to read a spool entry");
                 }
                 Err(error) => return Err(error),
             }
@@ -254,7 +259,7 @@ impl EventSpool {
         if let Some(shelf) = self.shared.open_spool()
             && let Err(error) = shelf.entries.remove(key)
         {
-            tracing::warn!(error = chain(&error), event_id = %parcel.id, "failed to remove a spool entry");
+            tracing::warn!(error = describe_error(&error), event_id = %parcel.id, "failed to remove a spool entry");
         }
     }
 
@@ -267,7 +272,7 @@ impl EventSpool {
                 .insert(key, parcel)
                 .and_then(|()| shelf.entries.remove(key))
         {
-            tracing::warn!(error = chain(&error), event_id = %parcel.id, "failed to quarantine a spool entry");
+            tracing::warn!(error = describe_error(&error), event_id = %parcel.id, "failed to quarantine a spool entry");
         }
     }
 
@@ -325,7 +330,7 @@ async fn run_writer(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, dur
                 durable.send_modify(|known| known.through = through);
                 Ok(())
             }
-            Err(error) => Err(chain(&error)),
+            Err(error) => Err(describe_error(&error)),
         };
 
         metrics::histogram!("nexus_adapter_spool_group_entries").record(entries as f64);
@@ -410,7 +415,7 @@ async fn reopen_store(shared: &Shared, durable: &watch::Sender<DurableMark>) {
 
                 return;
             }
-            Err(error) => tracing::error!(error = chain(&error), "failed to reopen the spool"),
+            Err(error) => tracing::error!(error = describe_error(&error), "failed to reopen the spool"),
         }
     }
 }

@@ -7,12 +7,13 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use shared::bus::{Bus, PublishError};
 use shared::clock::{SharedClock, pause};
+use shared::error_chain::describe_error;
 use shared::process::ShutdownSignal;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::encoded_event::EncodedEvent;
-use crate::error::{AcceptEventsError, chain};
+use crate::error::AcceptEventsError;
 use crate::keyed_queue::KeyedQueue;
 use crate::outbox::{DurableMark, EventSpool, SpoolKey};
 
@@ -38,17 +39,9 @@ struct Job {
 }
 
 /// A handle to the task that publishes parcels. Clones share it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct SpoolPublisher {
     jobs: mpsc::Sender<Job>,
-}
-
-impl std::fmt::Debug for SpoolPublisher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Publisher")
-            .field("room", &self.jobs.capacity())
-            .finish()
-    }
 }
 
 impl SpoolPublisher {
@@ -112,7 +105,7 @@ impl SpoolPublisher {
                 .read_page(after, at.through, PAGE_ENTRIES)
                 .unwrap_or_else(|error| {
                     // The keeper meets the same error at its next write and opens the store again.
-                    tracing::error!(error = chain(&error), "failed to read the spool");
+                    tracing::error!(error = describe_error(&error), "failed to read the spool");
                     Vec::new()
                 });
 
@@ -212,7 +205,7 @@ impl Desk {
                 // The process is stopping; the entry stays in the spool.
                 Err(PublishError::Closed { .. }) => return,
                 Err(error) if error.may_pass() => {
-                    tracing::warn!(error = chain(&error), event_id = %parcel.id, "failed to publish an event; it stays in the spool");
+                    tracing::warn!(error = describe_error(&error), event_id = %parcel.id, "failed to publish an event; it stays in the spool");
                     pause(TRY_AGAIN_AFTER).await;
                 }
                 Err(error) => return self.give_up(outbox, key, parcel, &error).await,
@@ -226,7 +219,7 @@ impl Desk {
             Ok(()) => outbox.remove_entry(key, parcel),
             Err(PublishError::Closed { .. }) => {}
             Err(second) => {
-                tracing::error!(error = chain(&second), event_id = %parcel.id, "event rejected by the stream; quarantined in the spool");
+                tracing::error!(error = describe_error(&second), event_id = %parcel.id, "event rejected by the stream; quarantined in the spool");
                 outbox.set_aside(key, parcel);
             }
         }

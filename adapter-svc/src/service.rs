@@ -72,7 +72,7 @@ impl Service for AdapterService {
 }
 
 /// The parts of the process that the service uses.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ServiceContext {
     /// Bus for publishing and requests.
     pub bus: Bus,
@@ -86,14 +86,6 @@ pub struct ServiceContext {
     pub shutdown: ShutdownSignal,
     /// Maximum time for stopping.
     pub drain: Duration,
-}
-
-impl std::fmt::Debug for ServiceContext {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Surroundings")
-            .field("drain", &self.drain)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The running service with its tasks.

@@ -4,10 +4,10 @@
 //! permissions allow its name. The secrets that it may use are in [`credentials`], which the model never sees.
 
 pub mod agents;
+pub mod arguments;
 pub mod catalogue;
 pub mod credentials;
 pub mod mcp;
-pub mod schema;
 pub mod service;
 pub mod toolbox;
 

@@ -88,15 +88,10 @@ impl Book {
 }
 
 /// The calls of one process.
+#[derive(Debug)]
 pub struct ProcessCalls {
     book: Mutex<Book>,
     clock: SharedClock,
-}
-
-impl std::fmt::Debug for ProcessCalls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Calls").finish_non_exhaustive()
-    }
 }
 
 impl ProcessCalls {

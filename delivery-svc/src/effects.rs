@@ -27,6 +27,7 @@ use crate::restore_gate::RestoreGate;
 use crate::resume::SentPart;
 
 /// The context that all deliveries of this process share.
+#[derive(Debug)]
 pub struct DelivererContext {
     /// Bus for all reads and writes.
     pub bus: Bus,
@@ -63,14 +64,6 @@ impl DelivererContext {
             .get(&target.channel)
             .and_then(|channel| channel.part_limit(account));
         plan_parts(reply, limit)
-    }
-}
-
-impl std::fmt::Debug for DelivererContext {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outfit")
-            .field("channels", &self.channels)
-            .finish_non_exhaustive()
     }
 }
 

@@ -99,23 +99,4 @@ impl HandleEventError {
             | Self::Stopped => false,
         }
     }
-
-    /// Returns the error and its causes in one line.
-    #[must_use]
-    pub fn chain(&self) -> String {
-        chain(self)
-    }
-}
-
-/// Returns `error` and its causes in one line.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

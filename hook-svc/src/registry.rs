@@ -194,7 +194,7 @@ impl HookRegistry {
             };
             if let Err(error) = &written {
                 tracing::warn!(
-                    error = crate::error::chain(error),
+                    error = shared::error_chain::describe_error(error),
                     "failed to write schedules of hooks; retrying"
                 );
             }
@@ -243,7 +243,7 @@ impl HookRegistry {
                 Ok(_) => taken = Taken::Partly,
                 Err(error) => {
                     tracing::error!(
-                        error = crate::error::chain(&error),
+                        error = shared::error_chain::describe_error(&error),
                         "failed to load hooks; keeping the former ones"
                     );
                     self.keep_roster(former);

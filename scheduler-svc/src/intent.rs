@@ -1,7 +1,7 @@
 //! HookIntents: the future actions that agents request, admitted or rejected, fired once each, and followed to their
 //! end.
 //!
-//! Pure: [`registry`] and [`schema`] (the kinds), [`plan`] (when an intent fires), [`admission`] (whether it is
+//! Pure: [`registry`] (the kinds), [`plan`] (when an intent fires), [`admission`] (whether it is
 //! admitted), [`machine`] (the lifecycle), [`refold`] (the lifecycle from `AUDIT`), [`firing`] (the event and the
 //! dispatch of a firing), [`outcome`] (how its turn ended), [`card`] (the text for an approver).
 //!
@@ -32,7 +32,6 @@ pub mod reconcile;
 pub mod refold;
 pub mod registry;
 pub mod requests;
-pub mod schema;
 pub mod sending;
 pub mod service;
 pub mod store;

@@ -35,19 +35,12 @@ pub enum PublishTickError {
 }
 
 /// Publisher of the ticks.
+#[derive(Debug)]
 pub struct TickPublisher {
     bus: Bus,
     clock: SharedClock,
     look_every: Duration,
     last: Option<EpochMinute>,
-}
-
-impl std::fmt::Debug for TickPublisher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ticker")
-            .field("last", &self.last)
-            .finish_non_exhaustive()
-    }
 }
 
 impl TickPublisher {

@@ -40,6 +40,7 @@ pub struct TimerDispatcher<T> {
     owner: Arc<dyn OnFire<T>>,
 }
 
+// By hand: owners of timers need no `Debug`, nor do timers.
 impl<T> std::fmt::Debug for TimerDispatcher<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Fired")

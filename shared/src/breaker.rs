@@ -28,6 +28,15 @@ pub fn key_of(hook_id: &str) -> String {
     }
 }
 
+/// Time beyond the time-out of a hook for which its probe is held before another caller may claim it, in milliseconds.
+const PROBE_GRACE_MS: u64 = 5_000;
+
+/// Returns for how long the probe of a hook with the time-out `timeout_ms` is claimed, in milliseconds.
+#[must_use]
+pub const fn probe_claim_ms(timeout_ms: u64) -> u64 {
+    timeout_ms.saturating_add(PROBE_GRACE_MS)
+}
+
 /// The conditions under which a breaker opens, and its cool-down. The defaults are the seed's five failures and five
 /// minutes.
 ///

@@ -38,6 +38,7 @@ mod task_lease;
 mod witness;
 mod writer;
 
+pub use breakers::{BreakerChange, BreakerNotes, BreakerScope, BreakerView, KnownBreaker};
 pub use connect::{Bus, NatsConfig, StreamDurability};
 pub use consume::{OrderedReader, PullOptions, PullSettings};
 pub use durability::DurabilityPromise;

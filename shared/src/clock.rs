@@ -15,7 +15,7 @@ use ulid::Ulid;
 use crate::model::time::UnixMillis;
 
 /// A source of time for a service.
-pub trait Clock: Send + Sync + 'static {
+pub trait Clock: std::fmt::Debug + Send + Sync + 'static {
     /// Returns the wall-clock time, which is written into messages and compared with instants from outside. It may
     /// jump.
     fn now(&self) -> UnixMillis;
@@ -110,6 +110,7 @@ pub fn is_rehearsed() -> bool {
 }
 
 /// A wall clock that is ahead of another by a fixed time, to rehearse future dates.
+#[derive(Debug)]
 pub struct OffsetClock {
     inner: SharedClock,
     ahead_ms: i64,
@@ -138,7 +139,7 @@ impl Clock for OffsetClock {
 }
 
 /// A source of ids for new things; deterministic ids are computed from their cause instead.
-pub trait IdSource: Send + Sync + 'static {
+pub trait IdSource: std::fmt::Debug + Send + Sync + 'static {
     /// Returns a new ULID.
     fn ulid(&self) -> Ulid;
 }

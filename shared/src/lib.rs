@@ -5,6 +5,8 @@ pub mod breaker;
 pub mod bus;
 pub mod clock;
 pub mod embed;
+pub mod error_chain;
+pub mod json_schema;
 pub mod llm;
 pub mod model;
 pub mod process;

@@ -118,6 +118,7 @@ impl StoreSize {
     }
 }
 
+// By hand: the database would print its entries.
 impl std::fmt::Debug for LocalStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store")
@@ -248,6 +249,7 @@ impl<T> Clone for StoreTree<T> {
     }
 }
 
+// By hand: the tree would print its entries.
 impl<T> std::fmt::Debug for StoreTree<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tree")

@@ -10,11 +10,12 @@ use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use shared::clock::{Clock, SystemClock, pause};
+use shared::error_chain::describe_error;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::bodies::{BodyDeadline, BodyId, BodyMemory, NoRoom};
 use super::client::ClientAddress;
-use crate::error::{RequestRejection, chain};
+use crate::error::RequestRejection;
 use crate::listener::line::InHand;
 
 /// Maximum memory of all requests in progress, in bytes.
@@ -177,7 +178,7 @@ async fn read(headers: &HeaderMap, body: Body, max: usize, room: &Room) -> Resul
             break;
         };
 
-        let chunk = chunk.map_err(|error| RequestRejection::BrokenBody(chain(&error)))?;
+        let chunk = chunk.map_err(|error| RequestRejection::BrokenBody(describe_error(&error)))?;
         arrival.note_bytes(chunk.len(), SystemClock.monotonic());
         read = read.saturating_add(chunk.len());
 

@@ -27,8 +27,8 @@ use crate::agent::message_text::with_names;
 use crate::agent::personas::{Persona, Personas};
 use crate::agent::port::TurnMessage;
 use crate::agent::port::{AgentAnswer, AskAgentError};
+use crate::tool::arguments::find_misfit;
 use crate::tool::credentials::{SecretReferences, TurnCredentials};
-use crate::tool::schema::find_misfit;
 use crate::tool::toolbox::Toolbox;
 use crate::tool::{ToolCall, failed_outcome};
 

@@ -11,7 +11,7 @@ use shared::model::time::UnixMillis;
 
 use super::reply::SHOWN_DIGITS;
 use super::scope::{ResolvedParty, is_agreed};
-use crate::tool::schema::find_misfit;
+use crate::tool::arguments::find_misfit;
 use crate::turn::arguments::args_hash;
 
 /// Maximum size of the arguments that an approver may write, bytes of JSON.

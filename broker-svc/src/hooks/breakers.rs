@@ -6,22 +6,17 @@
 //! that does not fail costs neither a read nor a write. While the server cannot be reached, each broker counts for
 //! itself.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
-use shared::breaker::{Breaker, BreakerAdmission, BreakerPolicy, TURN_PREFIX, key_of};
-use shared::bus::{Bus, Kv, KvEvent};
+use shared::breaker::{Breaker, BreakerAdmission, BreakerPolicy, TURN_PREFIX, key_of, probe_claim_ms};
+use shared::bus::{BreakerScope, BreakerView, Bus};
 use shared::clock::SharedClock;
 use shared::model::time::UnixMillis;
-use shared::wire::topology::buckets::BREAKERS;
 
 use super::declared::DeclaredHook;
 use super::outcome::RunHookError;
 use crate::broker::BrokerContext;
-
-/// Time beyond a hook's time-out for which its probe is claimed, milliseconds.
-const CLAIM_GRACE_MS: u64 = 5_000;
 
 /// Follows the breakers that other brokers change, until shutdown is requested.
 pub async fn serve(broker: Arc<BrokerContext>) {
@@ -34,13 +29,11 @@ pub async fn serve(broker: Arc<BrokerContext>) {
 /// The breakers of hooks inside turns; see the module.
 #[derive(Debug)]
 pub struct TurnBreakers {
-    kv: Kv<Breaker>,
+    view: BreakerView,
     clock: SharedClock,
     /// Name of this broker, which claims probes.
     me: String,
     policy: BreakerPolicy,
-    /// Breakers that are not at rest, with their revisions, by KV key.
-    restless: Mutex<HashMap<String, (Breaker, u64)>>,
 }
 
 impl TurnBreakers {
@@ -49,31 +42,18 @@ impl TurnBreakers {
     #[must_use]
     pub fn new(bus: &Bus, clock: SharedClock, me: &str) -> Self {
         Self {
-            kv: bus.kv(BREAKERS),
+            view: BreakerView::new(bus, BreakerScope::Turns),
             clock,
             me: me.to_owned(),
             policy: BreakerPolicy::default(),
-            restless: Mutex::default(),
         }
     }
 
     /// Follows the bucket forever.
     pub async fn follow_bucket(&self) {
-        let mut watch = self.kv.watch(&format!("{}.", key_prefix()));
+        let mut watch = self.view.watch();
         loop {
-            match watch.next().await {
-                KvEvent::Put { key, value, revision } => self.learn_breaker(&key, value, revision),
-                KvEvent::Gone { key, .. } => {
-                    self.lock_restless().remove(&key);
-                }
-                KvEvent::Bad { key, error, .. } => tracing::error!(key, error, "failed to read a circuit breaker"),
-                // Values that the bucket reports from now on count with any revision.
-                KvEvent::Anew => self
-                    .lock_restless()
-                    .values_mut()
-                    .for_each(|(_, revision)| *revision = 0),
-                KvEvent::Current => {}
-            }
+            self.view.apply(watch.next().await);
         }
     }
 
@@ -98,7 +78,7 @@ impl TurnBreakers {
         }
 
         // The claim of a probe must outlive the probe itself, or a second one would start.
-        let held = hook.timeout_ms.saturating_add(CLAIM_GRACE_MS);
+        let held = probe_claim_ms(hook.timeout_ms);
         let mut claimed = false;
         let breaker = self
             .change_breaker(hook, |breaker| {
@@ -121,8 +101,13 @@ impl TurnBreakers {
     /// still have that declaration may be asking by it.
     async fn clear_outdated(&self, hook: &DeclaredHook, now: UnixMillis) {
         let key = key_of(&id_of(hook));
-        let is_over = |(other, _): &(Breaker, u64)| other.admit_operation(&self.me, now) == BreakerAdmission::Claim;
-        if self.lock_restless().get(&key).is_some_and(is_over) {
+        let is_over = {
+            let known = self.view.known();
+            known
+                .get(&key)
+                .is_some_and(|other| other.breaker.admit_operation(&self.me, now) == BreakerAdmission::Claim)
+        };
+        if is_over {
             self.change_breaker(hook, Breaker::at_rest).await;
         }
     }
@@ -162,57 +147,25 @@ impl TurnBreakers {
         }
     }
 
-    fn lock_restless(&self) -> MutexGuard<'_, HashMap<String, (Breaker, u64)>> {
-        self.restless.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the breaker of `hook` as it is declared now, if it is not at rest.
     fn known_breaker(&self, hook: &DeclaredHook) -> Option<Breaker> {
-        let restless = self.lock_restless();
-        if restless.is_empty() {
+        if self.view.is_empty() {
             return None;
         }
-        let (breaker, _) = restless.get(&key_of(&id_of(hook)))?;
-        (breaker.content_hash == hash_of(hook)).then(|| breaker.clone())
-    }
-
-    fn learn_breaker(&self, key: &str, breaker: Breaker, revision: u64) {
-        let mut restless = self.lock_restless();
-        if restless.get(key).is_some_and(|(_, known)| *known > revision) {
-            return;
-        }
-        if breaker.is_at_rest() {
-            restless.remove(key);
-        } else {
-            restless.insert(key.to_owned(), (breaker, revision));
-        }
+        self.view.breaker_of_source(&id_of(hook), &hash_of(hook))
     }
 
     /// Applies `next` to the breaker of `hook`, for all brokers; if the server cannot be reached, for this one alone.
     async fn change_breaker(&self, hook: &DeclaredHook, mut next: impl FnMut(&Breaker) -> Option<Breaker>) -> Breaker {
-        let key = key_of(&id_of(hook));
-        match self.kv.change_breaker(&id_of(hook), &hash_of(hook), &mut next).await {
-            Ok((breaker, entry)) => {
-                if let Some(entry) = entry {
-                    self.learn_breaker(&key, entry.value, entry.revision);
-                }
-                breaker
-            }
+        let (id, hash) = (id_of(hook), hash_of(hook));
+        match self.view.change(&id, &hash, &mut next).await {
+            Ok((breaker, _)) => breaker,
             Err(error) => {
                 tracing::warn!(hook = hook.name, %error, "failed to share a hook's circuit breaker; using a local one");
-                let known = self.lock_restless().get(&key).cloned();
-                let (known, revision) = known.unwrap_or_else(|| (Breaker::for_hook(&id_of(hook), &hash_of(hook)), 0));
-                let breaker = next(&known).unwrap_or(known);
-                self.learn_breaker(&key, breaker.clone(), revision);
-                breaker
+                self.view.change_alone(&id, &hash, next)
             }
         }
     }
-}
-
-/// Returns the first token of the keys of hooks inside turns.
-fn key_prefix() -> &'static str {
-    TURN_PREFIX.trim_end_matches(':')
 }
 
 /// Returns the name of `hook`'s breaker for people.

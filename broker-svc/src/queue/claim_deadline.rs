@@ -12,20 +12,12 @@ use shared::clock::SharedClock;
 /// Deadline of a claim; shared by the worker and the task that sends signs of life.
 #[derive(Debug)]
 pub struct ClaimDeadline {
-    clock: HoldClock,
+    clock: SharedClock,
     base: Instant,
     ack_wait: Duration,
     /// Deadline in milliseconds after `base`.
     deadline_ms: AtomicU64,
     forfeited: AtomicBool,
-}
-
-struct HoldClock(SharedClock);
-
-impl std::fmt::Debug for HoldClock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("HoldClock")
-    }
 }
 
 impl ClaimDeadline {
@@ -34,7 +26,7 @@ impl ClaimDeadline {
     pub fn new(clock: SharedClock, received: Instant, ack_wait: Duration) -> Self {
         let deadline_ms = AtomicU64::new(duration_millis(ack_wait));
         Self {
-            clock: HoldClock(clock),
+            clock,
             base: received,
             ack_wait,
             deadline_ms,
@@ -51,13 +43,13 @@ impl ClaimDeadline {
     /// Returns the time since the claim was received, milliseconds of the boot-time clock.
     #[must_use]
     pub fn held_ms(&self) -> u64 {
-        duration_millis(self.clock.0.monotonic().saturating_duration_since(self.base))
+        duration_millis(self.clock.monotonic().saturating_duration_since(self.base))
     }
 
     /// Returns the present time, to be read before a sign of life is sent.
     #[must_use]
     pub fn monotonic_now(&self) -> Instant {
-        self.clock.0.monotonic()
+        self.clock.monotonic()
     }
 
     /// Extends the hold after a sign of life that was sent after `before`, by the ack wait from then. A hold that has

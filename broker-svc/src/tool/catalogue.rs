@@ -248,6 +248,8 @@ fn proposed_question(call: &ToolCall) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use shared::json_schema::JsonSchema;
+
     use super::*;
 
     #[test]
@@ -261,5 +263,14 @@ mod tests {
         let with_reason = ["disable_hook", "schedule_intent", "reschedule_intent", "cancel_intent"];
         let told = ROWS.iter().filter(|row| (row.properties)().get("reason").is_some());
         assert_eq!(told.map(|row| row.name).collect::<Vec<_>>(), with_reason);
+    }
+
+    #[test]
+    fn schemas_of_built_in_tools_have_no_keyword_that_is_not_checked() {
+        for row in &ROWS {
+            let described = described(row.name, row.description, &(row.properties)(), row.required);
+            let parsed = JsonSchema::parse_own(&described.parameters);
+            assert!(parsed.is_ok(), "{}: {parsed:?}", row.name);
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::turn::TurnOutcome;
 use crate::agent::personas::Persona;
 use crate::agent::port::{OfferedTool, StepAgent};
 use crate::hooks::HookedTurn;
-use crate::tool::schema::find_misfit;
+use crate::tool::arguments::find_misfit;
 use crate::turn::Turn;
 
 /// Inputs that stay the same over the steps of a turn.

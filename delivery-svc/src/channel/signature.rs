@@ -11,6 +11,7 @@ use shared::process::key::{WeakKeyError, standard_key};
 #[derive(Clone)]
 pub struct SigningKey(Hmac<Sha256>);
 
+// By hand: a key is not printed.
 impl std::fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("SigningKey")

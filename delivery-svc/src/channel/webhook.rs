@@ -13,6 +13,7 @@ use reqwest::redirect::{Action, Attempt, Policy};
 use serde::Serialize;
 use serde_json::Value;
 use shared::clock::run_for;
+use shared::error_chain::describe_causes;
 use shared::model::event::Attachment;
 use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::{TRACEPARENT, TRACESTATE};
@@ -210,7 +211,9 @@ impl Channel for WebhookChannel {
 
         match sent {
             Ok(response) => read(response).await,
-            Err(error) => CallOutcome::Unreachable { reason: chain(&error) },
+            Err(error) => CallOutcome::Unreachable {
+                reason: describe_unreachable(&error),
+            },
         }
     }
 }
@@ -250,22 +253,13 @@ async fn read(mut response: reqwest::Response) -> CallOutcome {
 }
 
 /// Returns the error and its causes in one line, without the URL, which may contain a secret.
-fn chain(error: &reqwest::Error) -> String {
-    let what = if error.is_timeout() {
+fn describe_unreachable(error: &reqwest::Error) -> String {
+    let kind = if error.is_timeout() {
         "timed out"
     } else if error.is_connect() {
         "no connection"
     } else {
         "no answer"
     };
-
-    let mut line = what.to_owned();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        line.push_str(": ");
-        line.push_str(&cause.to_string());
-        source = cause.source();
-    }
-
-    line
+    describe_causes(kind, error)
 }

@@ -25,6 +25,7 @@ use shared::bus::dead_letter::MessageVerdict;
 use shared::bus::partition::{OwnedPartition, RedeliverySource};
 use shared::bus::{IncomingMessage, PublishError};
 use shared::clock::pause;
+use shared::error_chain::describe_error;
 use shared::model::event::Event;
 use shared::process::trace;
 use shared::wire::headers::TraceCarrier;
@@ -514,7 +515,7 @@ impl PartitionConsumer {
                 patience.is_over(self.evaluator.clock.monotonic(), longest)
             };
 
-            let (detail, tries) = (error.chain(), patience.failed_tries());
+            let (detail, tries) = (describe_error(&error), patience.failed_tries());
             // An event that fails again and again would hold back its whole conversation.
             if ends {
                 let detail = format!("event {}: {detail}", task.event.id);

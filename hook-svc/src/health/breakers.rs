@@ -5,26 +5,20 @@
 //! While a breaker is not closed, its hook's status in KV `hook_state` is `paused`: every replica that sees a change
 //! writes the status, so that a replica that dies in between leaves no wrong one.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use metrics::{counter, gauge};
-use shared::breaker::{Breaker, BreakerAdmission, BreakerPolicy, BreakerState, TURN_PREFIX};
-use shared::bus::{Bus, CasError, Kv, KvEvent};
+use shared::breaker::{Breaker, BreakerAdmission, BreakerPolicy, BreakerState, key_of, probe_claim_ms};
+use shared::bus::{BreakerNotes, BreakerScope, BreakerView, Bus, CasError, Kv};
 use shared::clock::SharedClock;
 use shared::model::hook::{HookState, HookStatus};
 use shared::model::time::UnixMillis;
-use shared::wire::subject::token;
-use shared::wire::topology::buckets::{BREAKERS, HOOK_STATE};
+use shared::wire::topology::buckets::HOOK_STATE;
 use tokio::sync::watch;
 
 use crate::registry::change_state;
 use crate::registry::one_shot;
 use crate::runner::{HookSet, HookSource};
-
-/// Time in milliseconds beyond a hook's time-out for which its probe is held before another evaluation may claim it.
-const CLAIM_GRACE_MS: u64 = 5_000;
 
 /// All breakers in the view of this replica; cheap to clone.
 #[derive(Debug, Clone)]
@@ -34,26 +28,31 @@ pub struct HookBreakers {
 
 #[derive(Debug)]
 struct Inner {
-    kv: Kv<Breaker>,
+    view: BreakerView<Counts>,
     states: Kv<HookState>,
     clock: SharedClock,
     policy: BreakerPolicy,
-    /// Breakers that are not at rest, by KV key.
-    restless: Mutex<HashMap<String, Known>>,
-    /// Number of breakers in `restless`.
-    count: AtomicUsize,
     /// Notifies that a breaker has opened, closed, or is probed.
     changed: watch::Sender<()>,
 }
 
-#[derive(Debug, Clone)]
-struct Known {
-    breaker: Breaker,
-    revision: u64,
+/// What this replica counts of a hook whose breaker is not at rest.
+#[derive(Debug, Default)]
+struct Counts {
     /// Number of errors outside of evaluations that no success has offset.
     strays: u32,
     /// Number of evaluations on this replica that were not yet reported with a failure.
     untold: u32,
+}
+
+impl BreakerNotes for Counts {
+    fn carried(self, former: &Breaker, next: &Breaker) -> Self {
+        let is_same = former.content_hash == next.content_hash && next.is_closed();
+        Self {
+            strays: if is_same { self.strays } else { 0 },
+            untold: self.untold,
+        }
+    }
 }
 
 /// Change that a breaker needs before an event is shown to its hook.
@@ -68,12 +67,10 @@ impl HookBreakers {
     #[must_use]
     pub fn new(bus: &Bus, clock: SharedClock, policy: BreakerPolicy) -> Self {
         let inner = Inner {
-            kv: bus.kv(BREAKERS),
+            view: BreakerView::new(bus, BreakerScope::Events),
             states: bus.kv(HOOK_STATE),
             clock,
             policy,
-            restless: Mutex::default(),
-            count: AtomicUsize::new(0),
             changed: watch::Sender::default(),
         };
 
@@ -82,19 +79,15 @@ impl HookBreakers {
 
     /// Follows the bucket; never returns.
     pub async fn follow_bucket(&self) {
-        let mut watch = self.inner.kv.watch_all();
+        let mut watch = self.inner.view.watch();
         loop {
-            match watch.next().await {
-                // Hooks inside turns belong to the brokers.
-                KvEvent::Put { value, .. } if value.hook_id.starts_with(TURN_PREFIX) => {}
-                KvEvent::Put { value, revision, .. } => {
-                    self.inner.learn_breaker(&value, revision);
-                    self.inner.show(&value).await;
-                }
-                KvEvent::Gone { key, .. } => self.inner.forget_breaker(&key),
-                KvEvent::Bad { key, error, .. } => tracing::error!(key, error, "failed to read a circuit breaker"),
-                KvEvent::Anew => self.inner.count_anew(),
-                KvEvent::Current => {}
+            let Some(change) = self.inner.view.apply(watch.next().await) else {
+                continue;
+            };
+            self.inner.report_change(change.has_turned);
+
+            if let Some(breaker) = &change.breaker {
+                self.inner.show(breaker).await;
             }
         }
     }
@@ -103,7 +96,7 @@ impl HookBreakers {
     /// shown to (`None` = all). Claims the probe of each whose cool-down is over; if that fails, the hook is skipped.
     pub async fn paused_hooks(&self, set: &HookSet, called: Option<&[u32]>, me: &str) -> Vec<u32> {
         // No hook has failed lately: the common case costs one load.
-        if self.inner.count.load(Ordering::Relaxed) == 0 {
+        if self.inner.view.is_empty() {
             return Vec::new();
         }
 
@@ -111,8 +104,7 @@ impl HookBreakers {
         for (index, want) in wants {
             let hook = &set.hooks()[index as usize];
             let now = self.inner.clock.now();
-            let claim =
-                |breaker: &Breaker| breaker.claim_probe(me, hook.timeout_ms.saturating_add(CLAIM_GRACE_MS), now);
+            let claim = |breaker: &Breaker| breaker.claim_probe(me, probe_claim_ms(hook.timeout_ms), now);
             let decided = match want {
                 Want::Claim => self.inner.change_breaker(hook, claim).await,
                 // The state that another version of the hook left is removed first.
@@ -196,7 +188,7 @@ impl HookBreakers {
     /// Records that the hooks of `set` for which `was_called` is true did not fail when `me` showed them an event.
     pub async fn record_successes(&self, set: &HookSet, me: &str, was_called: impl Fn(u32) -> bool) {
         // Called for every event, and nearly always no hook has failed lately.
-        if self.inner.count.load(Ordering::Relaxed) == 0 {
+        if self.inner.view.is_empty() {
             return;
         }
 
@@ -231,23 +223,20 @@ impl HookBreakers {
     pub fn breaker_of(&self, id: &str) -> Option<Breaker> {
         let known = self
             .inner
-            .lock_restless()
-            .get(&token(id))
+            .view
+            .known()
+            .get(&key_of(id))
             .map(|known| known.breaker.clone());
         known.filter(|breaker| !breaker.is_at_rest())
     }
 }
 
 impl Inner {
-    fn lock_restless(&self) -> MutexGuard<'_, HashMap<String, Known>> {
-        self.restless.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn sort_out(&self, set: &HookSet, called: Option<&[u32]>, me: &str) -> (Vec<u32>, Vec<(u32, Want)>) {
         let now = self.clock.now();
         let (mut refused, mut wants) = (Vec::new(), Vec::new());
         // Only hooks that failed lately are listed, so this is short.
-        for known in self.lock_restless().values() {
+        for known in self.view.known().values() {
             let Some(index) = set.index(&known.breaker.hook_id) else {
                 continue;
             };
@@ -273,29 +262,26 @@ impl Inner {
 
     /// Returns whether `hook`'s breaker is known to be open, so that another failure of `me` adds no information.
     fn is_refusing(&self, hook: &HookSource, me: &str, now: UnixMillis) -> bool {
-        let restless = self.lock_restless();
-        let known = restless
-            .get(&token(&hook.id))
-            .filter(|known| known.breaker.content_hash == hook.content_hash);
-        known.is_some_and(|known| matches!(known.breaker.admit_operation(me, now), BreakerAdmission::Refuse { .. }))
+        let known = self.view.breaker_of_source(&hook.id, &hook.content_hash);
+        known.is_some_and(|breaker| matches!(breaker.admit_operation(me, now), BreakerAdmission::Refuse { .. }))
     }
 
     /// Returns the number of evaluations of `hook` that were not yet reported, and resets it.
     fn take_untold(&self, hook: &HookSource) -> u32 {
-        let mut restless = self.lock_restless();
-        let known = restless.get_mut(&token(&hook.id));
-        known.map_or(0, |known| std::mem::take(&mut known.untold))
+        let mut known = self.view.known();
+        let known = known.get_mut(&key_of(&hook.id));
+        known.map_or(0, |known| std::mem::take(&mut known.notes.untold))
     }
 
     /// Returns the hooks whose breakers a success at `now` changes, and counts the success for all that failed
     /// recently.
     fn relieved_hooks(&self, set: &HookSet, me: &str, was_called: impl Fn(u32) -> bool, now: UnixMillis) -> Vec<u32> {
-        let mut restless = self.lock_restless();
+        let mut all = self.view.known();
         let mut relieved = Vec::new();
-        for known in restless.values_mut() {
+        for known in all.values_mut() {
             let index = set.index(&known.breaker.hook_id).filter(|index| was_called(*index));
             let Some(index) = index else { continue };
-            known.untold = known.untold.saturating_add(1);
+            known.notes.untold = known.notes.untold.saturating_add(1);
 
             // The hour in which its errors were counted is over.
             if known.breaker.without_past_hour(now).is_some() {
@@ -307,8 +293,8 @@ impl Inner {
                 continue;
             }
 
-            match known.strays.checked_sub(1) {
-                Some(left) => known.strays = left,
+            match known.notes.strays.checked_sub(1) {
+                Some(left) => known.notes.strays = left,
                 None => relieved.push(index),
             }
         }
@@ -318,10 +304,10 @@ impl Inner {
 
     /// Cancels one later success of `hook`, unless its breaker has opened.
     fn note_stray(&self, hook: &HookSource) {
-        let mut restless = self.lock_restless();
-        let known = restless.get_mut(&token(&hook.id));
+        let mut known = self.view.known();
+        let known = known.get_mut(&key_of(&hook.id));
         if let Some(known) = known.filter(|known| known.breaker.is_closed()) {
-            known.strays = known.strays.saturating_add(1);
+            known.notes.strays = known.notes.strays.saturating_add(1);
         }
     }
 
@@ -331,69 +317,26 @@ impl Inner {
         hook: &HookSource,
         next: impl FnMut(&Breaker) -> Option<Breaker>,
     ) -> Result<Breaker, CasError> {
-        let (stands, entry) = self.kv.change_breaker(&hook.id, &hook.content_hash, next).await?;
-        if let Some(entry) = entry {
-            self.learn_breaker(&entry.value, entry.revision);
-        }
-        Ok(stands)
+        let (breaker, has_turned) = self.view.change(&hook.id, &hook.content_hash, next).await?;
+        self.report_change(has_turned);
+        Ok(breaker)
     }
 
-    fn learn_breaker(&self, breaker: &Breaker, revision: u64) {
-        let key = token(&breaker.hook_id);
-        let mut restless = self.lock_restless();
-        // Writes of other replicas may arrive out of order.
-        if restless.get(&key).is_some_and(|known| known.revision > revision) {
-            return;
-        }
-
-        let former = restless.remove(&key);
-        let stood = former
-            .as_ref()
-            .map_or(BreakerState::Closed, |known| known.breaker.circuit.clone());
-
-        if !breaker.is_at_rest() || breaker.recent.is_some() {
-            let is_same = |former: &&Known| former.breaker.content_hash == breaker.content_hash && breaker.is_closed();
-            let known = Known {
-                breaker: breaker.clone(),
-                revision,
-                // What was counted locally and not yet written must not be lost.
-                strays: former.as_ref().filter(is_same).map_or(0, |former| former.strays),
-                untold: former.map_or(0, |former| former.untold),
-            };
-
-            restless.insert(key, known);
-        }
-
-        self.update_gauges(&restless);
-
-        if stood != breaker.circuit {
-            self.changed.send_replace(());
-        }
-    }
-
-    /// Resets the known revisions, because the bucket was replaced: its values count with any revision.
-    fn count_anew(&self) {
-        for known in self.lock_restless().values_mut() {
-            known.revision = 0;
-        }
-    }
-
-    fn forget_breaker(&self, key: &str) {
-        let mut restless = self.lock_restless();
-        let former = restless.remove(key);
-        self.update_gauges(&restless);
-        if former.is_some_and(|known| !known.breaker.is_closed()) {
-            self.changed.send_replace(());
-        }
-    }
-
-    fn update_gauges(&self, restless: &HashMap<String, Known>) {
-        self.count.store(restless.len(), Ordering::Relaxed);
-        let open = restless.values().filter(|known| !known.breaker.is_closed()).count();
-        gauge!("nexus_hook_breakers_open").set(open as f64);
+    /// Updates the gauges after a change, and notifies of one that `has_turned` a breaker.
+    fn report_change(&self, has_turned: bool) {
         let now = self.clock.now();
-        let degraded = restless.values().filter(|known| known.breaker.is_degraded(now)).count();
+        let (open, degraded) = {
+            let known = self.view.known();
+            let open = known.values().filter(|known| !known.breaker.is_closed()).count();
+            let degraded = known.values().filter(|known| known.breaker.is_degraded(now)).count();
+            (open, degraded)
+        };
+        gauge!("nexus_hook_breakers_open").set(open as f64);
         gauge!("nexus_hooks_degraded").set(degraded as f64);
+
+        if has_turned {
+            self.changed.send_replace(());
+        }
     }
 
     /// Updates the hook's status to match its breaker.

@@ -3,7 +3,7 @@
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 /// Handles of the service's metrics, created once.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct ServiceMeters {
     /// Number of events completed by evaluation.
     pub(crate) evaluated: Counter,
@@ -89,11 +89,5 @@ impl WaitingEvent {
 impl Drop for WaitingEvent {
     fn drop(&mut self) {
         gauge!("nexus_hook_deferred_events").decrement(1.0);
-    }
-}
-
-impl std::fmt::Debug for ServiceMeters {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Meters").finish_non_exhaustive()
     }
 }

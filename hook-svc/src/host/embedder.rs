@@ -41,11 +41,15 @@ fn open_embedder(config: &HooksConfig) -> Result<Option<Arc<dyn TextEmbedder>>, 
         EmbedderKind::None => Ok(None),
         EmbedderKind::Static => {
             let model = StaticModel::load(&model_folder(&config.embedder_model, STATIC_MODEL));
-            Ok(Some(Arc::new(model.map_err(|error| crate::error::chain(&error))?)))
+            Ok(Some(Arc::new(
+                model.map_err(|error| shared::error_chain::describe_error(&error))?,
+            )))
         }
         EmbedderKind::Minilm => {
             let model = MiniLm::load(&model_folder(&config.embedder_model, MINILM_MODEL));
-            Ok(Some(Arc::new(model.map_err(|error| crate::error::chain(&error))?)))
+            Ok(Some(Arc::new(
+                model.map_err(|error| shared::error_chain::describe_error(&error))?,
+            )))
         }
         EmbedderKind::Openai => {
             let key = config.embedder_key.as_ref();

@@ -290,7 +290,7 @@ fn unreachable_error(error: &reqwest::Error) -> CallError {
     } else {
         "unreachable"
     };
-    CallError::new(code, format!("fetch(): {}", crate::error::chain(error)))
+    CallError::new(code, format!("fetch(): {}", shared::error_chain::describe_error(error)))
 }
 
 /// Error for a name that has only addresses in this network.

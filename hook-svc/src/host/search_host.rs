@@ -46,7 +46,7 @@ impl SearchHost {
         let found = tokio::time::timeout(SEARCH_TIMEOUT, search).await.map_err(late)?;
         let reply = found.map_err(|error| {
             tracing::warn!(
-                event_id = %call.event_id, hook_id = call.hook.id, error = crate::error::chain(&error),
+                event_id = %call.event_id, hook_id = call.hook.id, error = shared::error_chain::describe_error(&error),
                 "search() failed"
             );
             CallError::new("unavailable", error.to_string())

@@ -175,7 +175,10 @@ fn wait_for(trace: &mut EventTrace, reply: &Queued) {
 }
 
 fn query_refusal(error: &QueryProjectionError) -> (usize, String) {
-    tracing::warn!(error = crate::error::chain(error), "read model query failed");
+    tracing::warn!(
+        error = shared::error_chain::describe_error(error),
+        "read model query failed"
+    );
     (UNAVAILABLE, error.to_string())
 }
 

@@ -7,9 +7,8 @@
 use std::time::Duration;
 
 use shared::clock::pause;
+use shared::error_chain::describe_error;
 use shared::projection::Projection;
-
-use crate::error::chain;
 
 /// Interval at which the size of the log is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -31,7 +30,11 @@ pub(crate) async fn watch_log(projection: Projection) {
             again_beyond = match projection.shorten_log().await {
                 Ok(()) => TOO_LARGE,
                 Err(error) => {
-                    tracing::warn!(error = chain(&error), bytes, "failed to truncate the read model's log");
+                    tracing::warn!(
+                        error = describe_error(&error),
+                        bytes,
+                        "failed to truncate the read model's log"
+                    );
                     // The writer was blocked by the attempt: the larger the log, the longer the wait until the next
                     // one.
                     bytes.saturating_mul(2)

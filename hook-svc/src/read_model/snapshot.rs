@@ -10,14 +10,13 @@ use std::time::Duration;
 
 use shared::bus::{Bus, CasError, ReadStreamError, StoreObjectError, StoredObject};
 use shared::clock::{SharedClock, pause};
+use shared::error_chain::describe_error;
 use shared::model::time::UnixMillis;
 use shared::projection::{FeedSource, Projection, QueryProjectionError, snapshot};
 use shared::wire::session_mark::CopyMark;
 use shared::wire::topology::buckets::ATTEMPTS;
 use shared::wire::topology::objects::{MAX_SNAPSHOT_BYTES, SNAPSHOTS};
 use shared::wire::topology::streams::EVENTS;
-
-use crate::error::chain;
 
 /// Interval at which a replica checks whether a copy is due.
 const LOOK_EVERY: Duration = Duration::from_mins(10);
@@ -95,7 +94,7 @@ pub async fn bootstrap_model(bus: &Bus, path: &Path) {
         Ok(Some(name)) => tracing::info!(name, "read model starts from a snapshot"),
         Ok(None) => tracing::info!("no snapshot of the read model; rebuilding it"),
         Err(error) => tracing::warn!(
-            error = chain(&error),
+            error = describe_error(&error),
             "failed to load a snapshot of the read model; rebuilding it"
         ),
     }
@@ -231,7 +230,10 @@ pub(crate) async fn keep_copies(bus: Bus, projection: Projection, clock: SharedC
         match copy_if_due(&bus, &projection, clock.now()).await {
             Ok(Some(events)) => tracing::info!(events, "read model snapshot stored"),
             Ok(None) => {}
-            Err(error) => tracing::warn!(error = chain(&error), "failed to store a snapshot of the read model"),
+            Err(error) => tracing::warn!(
+                error = describe_error(&error),
+                "failed to store a snapshot of the read model"
+            ),
         }
     }
 }

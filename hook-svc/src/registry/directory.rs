@@ -15,12 +15,13 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use sha2::{Digest, Sha256};
 use shared::bus::{Bus, CasError, Kv};
 use shared::clock::{SharedClock, pause};
+use shared::error_chain::describe_error;
 use shared::model::hook::{HookRecord, HookState};
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::{HOOK_STATE, HOOKS};
 use tokio::sync::{Notify, watch};
 
-use crate::error::{ScanDirectoryError, chain};
+use crate::error::ScanDirectoryError;
 use crate::registry::authored;
 use crate::registry::metadata;
 use crate::registry::sync;
@@ -109,7 +110,7 @@ impl HooksDirectory {
                     });
                 }
                 Err(error) => tracing::warn!(
-                    path = %self.path.display(), error = %chain(&error), "failed to sync the hooks directory; the registry is unchanged"
+                    path = %self.path.display(), error = %describe_error(&error), "failed to sync the hooks directory; the registry is unchanged"
                 ),
             }
 
@@ -192,7 +193,7 @@ impl HooksDirectory {
             match self.write(&id, file.as_ref()).await {
                 Ok(holds) => *revision = holds.max(*revision),
                 Err(error) => {
-                    tracing::warn!(hook_id = id, error = %chain(&error), "failed to sync a hook; retrying");
+                    tracing::warn!(hook_id = id, error = %describe_error(&error), "failed to sync a hook; retrying");
                     // The former hash is kept, so that the next scan tries again.
                     match before.get(&id) {
                         Some(hash) => now.insert(id, hash.clone()),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use shared::bus::{Bus, ServiceSpec};
 use shared::clock::SharedClock;
+use shared::error_chain::describe_error;
 use shared::model::event::{Event, EventId};
 use shared::model::hook::{HookRecord, HookStatus};
 use shared::model::hook_api::{HookRun, RunHook, TestHook};
@@ -13,7 +14,6 @@ use shared::wire::envelope::WireMessage as _;
 use shared::wire::topology::streams::EVENTS;
 
 use crate::dry_run::{DryRun, DryRunner};
-use crate::error::chain;
 use crate::registry::HookRegistry;
 use crate::registry::active_hooks::source_of;
 use crate::registry::authored::AuthorHookError;
@@ -143,8 +143,8 @@ impl HookApi {
         let event = self.requested_event(event).await?;
         let now = now.unwrap_or_else(|| self.clock.now());
         self.lab.run(trial, &event, now).await.map_err(|error| {
-            tracing::warn!(error = chain(&error), "failed to test a hook");
-            (UNAVAILABLE, chain(&error))
+            tracing::warn!(error = describe_error(&error), "failed to test a hook");
+            (UNAVAILABLE, describe_error(&error))
         })
     }
 
@@ -155,7 +155,7 @@ impl HookApi {
         {
             tracing::warn!(
                 hook_id = record.id,
-                error = chain(&error),
+                error = describe_error(&error),
                 "failed to disable a hook at its own request"
             );
         }
@@ -182,7 +182,7 @@ impl HookApi {
 
         let stored = self.bus.at_sequence(EVENTS, sequence).await;
         let stored = stored
-            .map_err(|error| (UNAVAILABLE, chain(&error)))?
+            .map_err(|error| (UNAVAILABLE, describe_error(&error)))?
             .ok_or_else(absent)?;
 
         stored
@@ -192,16 +192,18 @@ impl HookApi {
 
     fn first_sequence(&self, id: &EventId) -> Result<Option<u64>, Refusal> {
         let sequence = self.projection.first_sequence(id);
-        sequence.map_err(|error| (UNAVAILABLE, chain(&error)))
+        sequence.map_err(|error| (UNAVAILABLE, describe_error(&error)))
     }
 
     /// Waits until the read model has applied every event that is stored now. Fails after [`CATCH_UP`].
     async fn catch_up(&self) -> Result<(), Refusal> {
         let state = self.bus.stream_state(EVENTS).await;
-        let last = state.map_err(|error| (UNAVAILABLE, chain(&error)))?.last;
+        let last = state.map_err(|error| (UNAVAILABLE, describe_error(&error)))?.last;
         let reached = tokio::time::timeout(CATCH_UP, self.projection.wait_reached(FeedSource::Events, last)).await;
         let late = |_| (UNAVAILABLE, "the read model lags behind".to_owned());
-        reached.map_err(late)?.map_err(|error| (UNAVAILABLE, chain(&error)))
+        reached
+            .map_err(late)?
+            .map_err(|error| (UNAVAILABLE, describe_error(&error)))
     }
 }
 
@@ -211,10 +213,10 @@ fn keep_refusal(error: &KeepHookError) -> Refusal {
         KeepHookError::Author(AuthorHookError::Taken { .. } | AuthorHookError::Foreign { .. }) => CONFLICT,
         KeepHookError::Author(AuthorHookError::Name(_) | AuthorHookError::Id(_) | AuthorHookError::Source(_)) => WRONG,
         KeepHookError::Read(_) | KeepHookError::Write(_) | KeepHookError::Query(_) => {
-            tracing::warn!(error = chain(error), "hook request failed");
+            tracing::warn!(error = describe_error(error), "hook request failed");
             UNAVAILABLE
         }
     };
 
-    (code, chain(error))
+    (code, describe_error(error))
 }

@@ -12,6 +12,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use shared::clock::SharedClock;
+use shared::error_chain::describe_error;
 use tokio::sync::{broadcast, mpsc};
 
 use super::author_slots::{EvaluationSlot, HeldSlots, NoSeat};
@@ -21,7 +22,6 @@ use super::{
     AsyncError, CallUsage, Evaluation, EvaluationEnd, EvaluationJob, EvaluationStep, HookCounters, HookSet, HookSource,
     HookVerdict, LoadHooksError, PoolConfig, RunOutcome, StartPoolError, WorkerPool,
 };
-use crate::error::chain;
 
 /// Author of the files in the hooks directory and of hooks that operators push.
 const OPERATOR: &str = "operator";
@@ -151,7 +151,7 @@ impl WorkerPools {
                 // The operator's hooks must run. Another author's failure must not stop the rest.
                 Err(error) if author == OPERATOR => return Err(error),
                 Err(error) => {
-                    let error = chain(&error);
+                    let error = describe_error(&error);
                     tracing::error!(author, error, "failed to start workers for the hooks of an author");
                     failed.push(author.clone());
                     Err(error)
@@ -227,7 +227,7 @@ impl WorkerPools {
             if let Err(error) = pool.load(Arc::default()).await {
                 tracing::error!(
                     author,
-                    error = chain(&error),
+                    error = describe_error(&error),
                     "failed to unload the deleted hooks of an author; they stay loaded until the next edit"
                 );
             }

@@ -87,6 +87,7 @@ pub async fn remove_mark(bus: &Bus, intent: &Intent) {
 }
 
 /// A match to be handled.
+#[derive(Debug)]
 struct Match {
     mark: IntentMark,
     at: UnixMillis,
@@ -101,6 +102,7 @@ struct Awaited {
 }
 
 /// Reads events for the intents that wait for one.
+#[derive(Debug)]
 pub struct ConditionWatcher {
     clerk: Arc<IntentExecutor>,
     marks: BTreeMap<String, Awaited>,
@@ -112,14 +114,6 @@ pub struct ConditionWatcher {
     /// Whether the start of some marks is still unknown.
     has_unasked: bool,
     waiting: VecDeque<Match>,
-}
-
-impl std::fmt::Debug for ConditionWatcher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Conditions")
-            .field("marks", &self.marks.len())
-            .finish_non_exhaustive()
-    }
 }
 
 impl ConditionWatcher {

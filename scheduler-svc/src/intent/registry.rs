@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use shared::json_schema::JsonSchema;
 use shared::model::intent::{ApprovalRequirement, IntentRejection};
 use shared::model::permission::PermissionLevel;
 use shared::process::config::{KeyFault, read_yaml};
-
-use super::schema::Schema;
 
 /// Largest number of pending intents of one agent.
 pub const MAX_PENDING: usize = 100;
@@ -57,7 +56,7 @@ pub struct DailyBudgets {
     pub firings_per_day: u64,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AgentRules {
     tokens_per_day: Option<u64>,
@@ -91,7 +90,7 @@ pub struct IntentKind {
     pub capability: Option<String>,
     /// Tokens that one firing reserves.
     pub tokens: u64,
-    schema: Schema,
+    schema: JsonSchema,
 }
 
 /// All kinds, and the budgets of agents.
@@ -100,12 +99,6 @@ pub struct KindRegistry {
     kinds: BTreeMap<String, IntentKind>,
     budgets: DailyBudgets,
     agents: BTreeMap<String, AgentRules>,
-}
-
-impl std::fmt::Debug for AgentRules {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AgentRules").finish_non_exhaustive()
-    }
 }
 
 impl KindRegistry {
@@ -178,7 +171,7 @@ fn add_kinds(file: &File, kinds: &mut BTreeMap<String, IntentKind>) -> Vec<KeyFa
             faults.push(KeyFault::new(format!("kinds.{name}.{key}"), problem));
         };
 
-        let schema = Schema::parse(&rules.parameters).map_err(|why| fault("parameters", why));
+        let schema = JsonSchema::parse_own(&rules.parameters).map_err(|error| fault("parameters", error.to_string()));
         let tokens = file.budget_classes.get(&rules.budget).copied();
         if tokens.is_none() {
             fault(
@@ -216,10 +209,10 @@ impl IntentKind {
     /// # Errors
     /// Returns [`IntentRejection::BadParameters`] with the first place that does not fit.
     pub fn check(&self, parameters: &Map<String, Value>) -> Result<(), IntentRejection> {
-        let misfit = self.schema.check(&Value::Object(parameters.clone()));
-        misfit.map_err(|misfit| IntentRejection::BadParameters {
-            path: misfit.path,
-            why: misfit.why,
+        let checked = self.schema.check(&Value::Object(parameters.clone()));
+        checked.map_err(|mismatch| IntentRejection::BadParameters {
+            path: mismatch.path,
+            why: mismatch.problem,
         })
     }
 

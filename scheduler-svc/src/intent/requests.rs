@@ -44,18 +44,9 @@ pub struct IntentService {
     /// Executor of the steps of existing intents.
     pub clerk: Arc<IntentExecutor>,
     /// Source of ids for intents that are proposed without one.
-    pub ids: IdSource,
+    pub ids: SharedIds,
     /// Id of the person who decides, besides the operator; absent if there is no owner.
     pub owner: watch::Receiver<Option<String>>,
-}
-
-/// Source of ids for intents that are proposed without one.
-pub struct IdSource(pub SharedIds);
-
-impl std::fmt::Debug for IdSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("IdSource").finish_non_exhaustive()
-    }
 }
 
 /// Returns the name of the caller: the agent, or the operator.
@@ -70,7 +61,7 @@ impl IntentService {
     /// Returns [`HandleIntentError`] if neither outcome could be written.
     pub async fn propose_intent(&self, question: ProposeIntent) -> Result<IntentAnswer, HandleIntentError> {
         let clerk = &self.clerk;
-        let id = question.id.unwrap_or_else(|| self.ids.0.ulid());
+        let id = question.id.unwrap_or_else(|| self.ids.ulid());
         let agent = question.agent.as_str();
         // Both reads are needed in most cases, so they run together.
         let (found, book) = tokio::try_join!(clerk.store.get(Some(agent), id), clerk.books.read(agent))?;

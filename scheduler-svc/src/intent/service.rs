@@ -22,7 +22,7 @@ use super::conditions::ConditionWatcher;
 use super::executor::IntentExecutor;
 use super::reconcile;
 use super::registry::KindRegistry;
-use super::requests::{IdSource, IntentService};
+use super::requests::IntentService;
 use super::store::IntentStore;
 use super::turn_listener::TurnListener;
 use crate::timer_dispatch::SERVICE as OURS;
@@ -33,7 +33,7 @@ const AT_ONCE: usize = 128;
 const RING_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Resources of the process that intents use.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct IntentContext {
     /// Connection to the server.
     pub bus: Bus,
@@ -47,14 +47,6 @@ pub struct IntentContext {
     pub instance: String,
     /// Signal that the process must stop.
     pub shutdown: ShutdownSignal,
-}
-
-impl std::fmt::Debug for IntentContext {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Needs")
-            .field("instance", &self.instance)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Reads the registry from `path`; an empty path means the one that is part of the program.
@@ -84,7 +76,7 @@ pub fn new_desk(needs: &IntentContext, registry: KindRegistry) -> Arc<IntentServ
 
     Arc::new(IntentService {
         clerk,
-        ids: IdSource(Arc::clone(&needs.ids)),
+        ids: Arc::clone(&needs.ids),
         owner: needs.owner.clone(),
     })
 }

@@ -73,18 +73,12 @@ pub enum KeepScheduleError {
 }
 
 /// Keeper of the schedules.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ScheduleWriter {
     bus: Bus,
     book: ScheduleBook,
     timers: TimerStore,
     clock: SharedClock,
-}
-
-impl std::fmt::Debug for ScheduleWriter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keeper").finish_non_exhaustive()
-    }
 }
 
 /// Returns the plan of `record`, with the current data of its time zone.

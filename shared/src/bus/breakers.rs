@@ -1,9 +1,13 @@
 //! Compare-and-set of the breakers that all replicas share; each change is based on the leader's value.
 
+mod view;
+
 use crate::breaker::{Breaker, key_of};
 
 use super::error::CasError;
 use super::kv::{Kv, KvEntry};
+
+pub use view::{BreakerChange, BreakerNotes, BreakerScope, BreakerView, KnownBreaker};
 
 /// Maximum number of retries of a compare-and-set after a conflict.
 const MAX_TRIES: u32 = 20;

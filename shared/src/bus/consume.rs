@@ -77,6 +77,7 @@ pub struct PullSettings {
     missed: MissedMessages,
 }
 
+// By hand: the stream of messages has no `Debug`.
 impl std::fmt::Debug for PullSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pull")
@@ -265,6 +266,7 @@ pub struct OrderedReader {
     reading: ConnectionWatch,
 }
 
+// By hand: the stream of messages has no `Debug`.
 impl std::fmt::Debug for OrderedReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ordered")

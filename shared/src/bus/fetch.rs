@@ -37,6 +37,7 @@ struct OpenRequest {
     lost: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
+// By hand: the batch under way has no `Debug`.
 impl std::fmt::Debug for MessageFetcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Fetcher")

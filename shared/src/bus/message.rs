@@ -133,6 +133,7 @@ pub(super) enum MessageAcker {
     Floor(Arc<Floor>),
 }
 
+// By hand: the headers and the payload are private, and the payload may be large.
 impl std::fmt::Debug for IncomingMessage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Incoming")

@@ -30,6 +30,7 @@ pub struct ServiceSpec {
     endpoints: Vec<(&'static str, Answer)>,
 }
 
+// By hand: the handlers of the endpoints are closures.
 impl std::fmt::Debug for ServiceSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ServiceSpec")

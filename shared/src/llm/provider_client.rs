@@ -42,6 +42,7 @@ pub(super) struct ProviderClient {
     clock: SharedClock,
 }
 
+// By hand: the headers hold the key.
 impl std::fmt::Debug for ProviderClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Room")

@@ -112,6 +112,7 @@ fn read_file(path: &str) -> Result<String, ResolveSecretError> {
     Ok(line.to_owned())
 }
 
+// By hand: a secret is not printed.
 impl fmt::Debug for SecretValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Secret({})", self.reference)

@@ -88,6 +88,7 @@ pub trait Service: 'static {
 }
 
 /// Resources that a service gets from its process.
+#[derive(Debug)]
 pub struct ServiceShell<C> {
     /// Value of the service's own section.
     pub config: C,
@@ -110,17 +111,6 @@ pub struct ServiceShell<C> {
     /// Directory in which running processes of this machine announce themselves, if there is one.
     pub run_dir: Option<PathBuf>,
     pub(super) announcement: ServiceAnnouncement,
-}
-
-impl<C: std::fmt::Debug> std::fmt::Debug for ServiceShell<C> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut shell = f.debug_struct("Shell");
-        shell
-            .field("instance", &self.instance)
-            .field("config", &self.config)
-            .field("common", &self.common);
-        shell.finish_non_exhaustive()
-    }
 }
 
 impl<C> ServiceShell<C> {

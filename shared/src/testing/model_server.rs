@@ -89,6 +89,7 @@ pub struct ModelServer {
     serving: JoinHandle<()>,
 }
 
+// By hand: the requests that it has taken may be large.
 impl std::fmt::Debug for ModelServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ModelServer")

@@ -132,6 +132,7 @@ impl SealKey {
     }
 }
 
+// By hand: a key is not printed.
 impl std::fmt::Debug for SealKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("SealKey(…)")

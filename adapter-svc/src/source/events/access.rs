@@ -64,6 +64,7 @@ pub struct TokenAccess {
     tokens: Vec<([u8; 32], Arc<TokenScope>)>,
 }
 
+// By hand: hashes of tokens are not printed.
 impl std::fmt::Debug for TokenAccess {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Access")

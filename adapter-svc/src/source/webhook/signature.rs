@@ -31,6 +31,7 @@ impl SigningKey {
     }
 }
 
+// By hand: a key is not printed.
 impl std::fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Key(…)")

@@ -12,6 +12,8 @@ use rmcp::service::{NotificationContext, Peer, RoleClient, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::{ClientHandler, ServiceExt as _};
+use serde_json::Value;
+use shared::json_schema::JsonSchema;
 use shared::process::SecretValue;
 use tokio::process::Child;
 
@@ -67,6 +69,7 @@ impl McpConnection {
         match tokio::time::timeout(LIST_WITHIN, self.running.list_all_tools()).await {
             Ok(Ok(tools)) => {
                 tracing::info!(server, tools = tools.len(), "tools of an MCP server changed");
+                warn_of_schemas(server, &tools);
                 *self.tools.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(tools);
             }
             Ok(Err(error)) => self.still_changed(server, &error.to_string()),
@@ -114,6 +117,7 @@ pub(super) async fn connect(
 
     let tools = running.list_all_tools().await.map_err(|error| error.to_string())?;
     tracing::info!(server = name, tools = tools.len(), "connected to an MCP server");
+    warn_of_schemas(name, &tools);
 
     Ok(McpConnection {
         peer: running.peer().clone(),
@@ -122,6 +126,15 @@ pub(super) async fn connect(
         running,
         _program: program,
     })
+}
+
+/// Logs which of `tools` no arguments can fit, because their schemas cannot be used.
+fn warn_of_schemas(server: &str, tools: &[Tool]) {
+    for tool in tools {
+        if let Err(error) = JsonSchema::parse_foreign(&Value::Object(tool.input_schema.as_ref().clone())) {
+            tracing::warn!(server, tool = %tool.name, %error, "schema of a tool cannot be used; its calls will be refused");
+        }
+    }
 }
 
 /// Returns a value of the declaration, with a credential's name replaced by the secret.

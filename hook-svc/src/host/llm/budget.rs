@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use shared::bus::{Bus, CasError, Kv};
 use shared::clock::SharedClock;
+use shared::error_chain::describe_error;
 use shared::llm::{MicroDollars, ModelPrice, estimate};
 use shared::model::hook::HookSpend;
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::HOOK_SPEND;
 
 use super::purse::{BudgetShare, OverBudget, SpendDraft, SpentTotal};
-use crate::error::chain;
 use crate::runner::{CallError, CallUsage, HostCall};
 
 /// Milliseconds in a day.
@@ -207,7 +207,7 @@ impl SpendBudget {
                 }
                 Ok(Err(over)) => return Err(over_budget(account, over, cost)),
                 Err(error) => {
-                    let text = format!("failed to read or write today's budget: {}", chain(&error));
+                    let text = format!("failed to read or write today's budget: {}", describe_error(&error));
                     return Err(CallError::new("budget_unknown", text));
                 }
             }
@@ -285,7 +285,7 @@ impl SpendBudget {
             Err(error) => {
                 tracing::warn!(
                     key = account.key,
-                    error = chain(&error),
+                    error = describe_error(&error),
                     "failed to record the cost of model calls"
                 );
             }

@@ -1,5 +1,6 @@
 //! After a worker's death: its answers are saved, the rest goes back to the board, and a hook is blamed.
 
+use shared::error_chain::describe_error;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
@@ -25,7 +26,7 @@ impl Run<'_> {
         let now = self.clock.monotonic();
         let (common, index, role) = (self.common, self.index, self.role);
         let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let cause = chain(death);
+        let cause = describe_death(death);
         let note = state
             .note
             .as_ref()
@@ -192,12 +193,8 @@ fn salvage_flights(state: &mut State<'_>) -> Vec<(u32, InFlightEvent)> {
 }
 
 /// Describes why the process died, in at most [`MAX_CAUSE_BYTES`] bytes: the error may quote a message of any length.
-fn chain(error: &WorkerDeath) -> String {
-    let mut cause = match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    };
-
+fn describe_death(error: &WorkerDeath) -> String {
+    let mut cause = describe_error(error);
     cause.truncate(cause.floor_char_boundary(MAX_CAUSE_BYTES));
     cause
 }

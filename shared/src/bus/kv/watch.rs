@@ -64,6 +64,7 @@ pub struct KvWatch<T> {
     looked_at: Instant,
 }
 
+// By hand: the stream of messages has no `Debug`.
 impl<T> std::fmt::Debug for KvWatch<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KvWatch")

@@ -32,12 +32,6 @@ pub(super) struct LeaseDeadline {
     pub(super) stop: CancellationToken,
 }
 
-impl std::fmt::Debug for dyn crate::clock::Clock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Clock")
-    }
-}
-
 impl LeaseDeadline {
     fn new(clock: SharedClock, asked_at: Instant) -> Self {
         Self {

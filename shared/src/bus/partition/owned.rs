@@ -50,6 +50,7 @@ pub struct OwnedPartition {
     watchdog: Option<Duration>,
 }
 
+// By hand: the stream of messages has no `Debug`.
 impl std::fmt::Debug for OwnedPartition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Owned")

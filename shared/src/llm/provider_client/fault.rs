@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::error_chain::describe_error;
 use crate::llm::error::AskModelError;
 use crate::llm::wire::WireFault;
 use crate::model::time::UnixMillis;
@@ -35,7 +36,7 @@ pub(super) fn of_wire(fault: WireFault, received: usize) -> AskModelError {
 
 /// Converts a failed connection: before the answer's body began, or, if `begun`, within it.
 pub(super) fn of_connection(error: &(dyn std::error::Error + 'static), received: usize, begun: bool) -> AskModelError {
-    let detail = chain(error, &error.to_string());
+    let detail = describe_error(error);
     if begun {
         return broken_error(received, &detail);
     }
@@ -135,18 +136,6 @@ fn retry_after(millis: Option<&str>, seconds: Option<&str>, now: UnixMillis) -> 
     });
 
     asked.map(|asked| asked.min(MAX_RETRY_AFTER))
-}
-
-/// Returns the error and its causes in one line.
-fn chain(error: &(dyn std::error::Error + 'static), cause: &str) -> String {
-    let mut line = cause.to_owned();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        line.push_str(": ");
-        line.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    line
 }
 
 fn shorten_text(text: &str) -> String {

@@ -19,6 +19,7 @@ pub const MAX_OPEN: usize = 8;
 #[derive(Default)]
 pub struct QueryStop(Mutex<Option<InterruptHandle>>);
 
+// By hand: the handle of SQLite has no `Debug`.
 impl std::fmt::Debug for QueryStop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Stop").finish_non_exhaustive()

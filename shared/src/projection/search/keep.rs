@@ -12,6 +12,7 @@ use super::store::{self, PendingText, VectorRow};
 use super::vectors::{QuantizedVector, VectorIndex};
 use crate::clock::{SharedClock, pause};
 use crate::embed::TextEmbedder;
+use crate::error_chain::describe_error;
 use crate::projection::error::{ApplyBatchError, QueryProjectionError};
 use crate::projection::{FeedSource, Projection};
 
@@ -43,7 +44,7 @@ pub async fn run(projection: Projection, embedder: Arc<dyn TextEmbedder>, clock:
             Err(error) => {
                 tracing::warn!(
                     model = embedder.model(),
-                    error = chain(&error),
+                    error = describe_error(&error),
                     "failed to store vectors; retrying"
                 );
                 pause(RETRY_PAUSE).await;
@@ -82,13 +83,6 @@ impl From<ApplyBatchError> for KeepVectorsError {
             ApplyBatchError::Rebuilt => Self::Renewed,
             ApplyBatchError::Passing(_) => Self::Write(error),
         }
-    }
-}
-
-fn chain(error: &KeepVectorsError) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
     }
 }
 
