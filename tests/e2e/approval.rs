@@ -339,7 +339,7 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
     );
 
     brings(&story.world, &word(4, "ann", "approve")).await;
-    delivers(&story.world, "it is approved").await;
+    delivers(&story.world, "the approval is approved").await;
     story.ran_once("p3", &question).await;
 
     // The command line; the broker dies right after the word.

@@ -217,7 +217,7 @@ async fn intents_run_it(story: &Story) {
     .await;
 
     let (to, why) = story.runs("June").await;
-    assert!(to == "failed" && why.contains("switched off"), "{to}: {why}");
+    assert!(to == "failed" && why.contains("is disabled"), "{to}: {why}");
 
     let said = delivered(&story.world).await;
     let reports = said.iter().filter(|said| said.contains("The report")).count();

@@ -259,7 +259,7 @@ async fn a_word_in_the_channel_decides_and_is_no_message_to_the_agent() {
     eventually("the replies", async || story.replies().await.len() == 3).await;
     assert_eq!(
         story.replies().await[1..],
-        ["it is approved".to_owned(), "done".to_owned()]
+        ["the approval is approved".to_owned(), "done".to_owned()]
     );
 
     let repeats = |reply: &String| reply.to_lowercase().contains(&code.to_lowercase());
