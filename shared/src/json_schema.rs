@@ -4,7 +4,7 @@
 //!
 //! - Nothing is fetched: a reference leads to a place in the same schema (`#` or `#/…`), or the schema is refused.
 //! - Everything is bounded: the size and the depth of a schema, the memory of its patterns, and the work of one check
-//!   ([`cost`]). Patterns run in time linear in the text, so look-around and back-references are not supported.
+//!   (`cost`). Patterns run in time linear in the text, so look-around and back-references are not supported.
 //! - A schema of ours ([`JsonSchema::parse_own`]) is refused if it has a keyword that would not be checked, because a
 //!   keyword that is not understood must not count as met. A schema of a tool ([`JsonSchema::parse_foreign`]) is not
 //!   ours to refuse: such a keyword, `format` and a pattern that is not supported are annotations there.

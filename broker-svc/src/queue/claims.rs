@@ -1,7 +1,7 @@
 //! Claims: pulled for free slots, kept alive while they are worked on, and never acknowledged past their deadline.
 //!
 //! A claim is requested only if a slot is reserved for it, so that no claim lies here while other brokers could work
-//! on it. A claim counts as received at the last time at which certainly none was on its way ([`quiet`]).
+//! on it. A claim counts as received at the last time at which certainly none was on its way (`quiet`).
 
 mod quiet;
 

@@ -135,11 +135,11 @@ impl<N: BreakerNotes> BreakerView<N> {
         (breaker.content_hash == content_hash).then(|| breaker.clone())
     }
 
-    /// Changes the breaker for all replicas, as [`Kv::change`], and the view with it. Returns the resulting breaker, and
+    /// Changes the breaker for all replicas, as [`Kv::change_breaker`], and the view with it. Returns the resulting breaker, and
     /// whether it has opened, closed, or is probed in the view.
     ///
     /// # Errors
-    /// As [`Kv::change`].
+    /// As [`Kv::change_breaker`].
     pub async fn change(
         &self,
         hook_id: &str,
