@@ -143,9 +143,11 @@ impl JsonSchema {
     /// [`ParseSchemaError`] if the schema exceeds a bound, breaks a rule, or refers to a place outside of it.
     pub fn parse_foreign(schema: &Value) -> Result<Self, ParseSchemaError> {
         check_soundness(schema, Origin::Foreign)?;
-        let draft = match Draft::default().detect(schema) {
-            Draft::Unknown => Draft::default(),
-            known => known,
+        let named = Draft::default().detect(schema);
+        let draft = if named == Draft::Unknown {
+            Draft::default()
+        } else {
+            named
         };
 
         Self::compile(schema.clone(), draft).or_else(|error| {

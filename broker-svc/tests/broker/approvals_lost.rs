@@ -337,7 +337,7 @@ async fn an_approval_that_is_over_is_not_listed_as_open_where_kv_is_put_back() {
         let (mut story, id) = waiting("{}").await;
         let values = story.bench.bus.kv::<ConfirmationTerms>("approvals");
         let older = values.get(&key(&id)).await.expect("KV").expect("asked").value;
-        assert_eq!(listed(&story, ApprovalStatus::Pending).await, [id.clone()]);
+        assert_eq!(listed(&story, ApprovalStatus::Pending).await, std::slice::from_ref(&id));
 
         story.says(&id, "ann", approve, None).await.expect("decided");
         if approve {
@@ -349,7 +349,7 @@ async fn an_approval_that_is_over_is_not_listed_as_open_where_kv_is_put_back() {
 
         values.put(&key(&id), &older).await.expect("put back");
         assert_eq!(listed(&story, ApprovalStatus::Pending).await, [""; 0], "{ended:?}");
-        assert_eq!(listed(&story, ended).await, [id.clone()]);
+        assert_eq!(listed(&story, ended).await, std::slice::from_ref(&id));
         assert_eq!(story.stands(&id).await.status, ended);
 
         story.stop().await;

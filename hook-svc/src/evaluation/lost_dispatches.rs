@@ -97,6 +97,9 @@ enum LookError {
     Witness(#[from] WitnessError),
 }
 
+/// A dispatch that was made again, with its message; or the message that it was to be made from, and why it cannot be.
+type MadeAgain = Result<(Dispatch, OutgoingMessage), (Box<StoredMessage>, String)>;
+
 impl LostDispatches {
     /// That of `owner`'s bus.
     pub(crate) fn new(owner: Arc<PartitionConsumer>) -> Self {
@@ -336,12 +339,7 @@ impl LostDispatches {
     }
 
     /// The dispatch `id`, made as it was for the first time; else what is given up instead, and why.
-    async fn made_again(
-        &self,
-        id: Ulid,
-        fired: &Fired,
-        stored: &StoredMessage,
-    ) -> Result<Result<(Dispatch, OutgoingMessage), (Box<StoredMessage>, String)>, ReadStreamError> {
+    async fn made_again(&self, id: Ulid, fired: &Fired, stored: &StoredMessage) -> Result<MadeAgain, ReadStreamError> {
         let given_up = |message: &StoredMessage, why: &str| Ok(Err((Box::new(message.clone()), why.to_owned())));
         let Ok(record) = stored.decode::<EventInvocations>() else {
             return given_up(stored, "its record cannot be read");
@@ -379,13 +377,7 @@ impl LostDispatches {
 
     /// Makes the dispatch `id` of `message`, or returns why that is impossible; `None` if `message` is no message of the
     /// record's event.
-    fn make(
-        &self,
-        id: Ulid,
-        fired: &Fired,
-        record: &EventInvocations,
-        message: StoredMessage,
-    ) -> Option<Result<(Dispatch, OutgoingMessage), (Box<StoredMessage>, String)>> {
+    fn make(&self, id: Ulid, fired: &Fired, record: &EventInvocations, message: StoredMessage) -> Option<MadeAgain> {
         let performer = &self.evaluator().performer;
         let event = message.read_event(performer.bus.trust()).ok()?;
         if event.id != record.event_id {

@@ -194,7 +194,7 @@ fn a_keyword_that_is_not_checked_is_refused_in_a_schema_of_ours_only() {
     ] {
         match JsonSchema::parse_own(&schema) {
             Err(ParseSchemaError::Keyword { at: found, keyword }) => {
-                assert_eq!((found.as_str(), keyword.as_str()), (at, named))
+                assert_eq!((found.as_str(), keyword.as_str()), (at, named));
             }
             other => panic!("{schema}: {other:?}"),
         }

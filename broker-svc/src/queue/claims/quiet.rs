@@ -45,11 +45,13 @@ impl Quiet {
 
 #[cfg(test)]
 mod tests {
+    use shared::clock::{Clock as _, SystemClock};
+
     use super::*;
 
     #[test]
     fn what_lay_in_the_socket_while_the_process_was_stopped_is_as_old_as_the_look_before() {
-        let begun = Instant::now();
+        let begun = SystemClock.monotonic();
         let at = |ms: u64| begun + Duration::from_millis(ms);
         let mut quiet = Quiet::new(at(0));
         for ms in [10, 110, 210, 310] {
@@ -68,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_claim_that_comes_while_the_process_runs_is_never_too_old() {
-        let begun = Instant::now();
+        let begun = SystemClock.monotonic();
         let mut quiet = Quiet::new(begun);
         let mut now = begun;
         for _ in 0..100 {
