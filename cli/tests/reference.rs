@@ -5,22 +5,43 @@ use std::path::Path;
 
 use clap::{Arg, Command, CommandFactory as _};
 use cli::args::Cli;
+use cli::exit::Exit;
 
 const PREFACE: &str = "\
 # The command `nexus`
 
 Made from the command line itself by `cli/tests/reference.rs`; `NEXUS_WRITE_GOLDEN=1 cargo nextest run -p cli --test reference` writes it.
+`nexus completions SHELL` prints the completions of a shell, and `nexus man DIRECTORY` writes these pages for `man`.
+
+## Output
+
+Every command prints the same result in one of three forms:
+
+| form | a list | one thing | a stream (`tail`, `logs -f`, `hook logs -f`, `session tail`, `top`) |
+| --- | --- | --- | --- |
+| table | a header and a line for each entry | labels and values | a line for each entry |
+| `--json` | an array | one object | one object a line |
+| `--quiet` | the id of each entry | the id | the id of each entry |
+
+The names of JSON fields are those of the NATS services (`nexus.svc.*`), times are Unix milliseconds, and a field without a value may be missing.
+Tables fit the terminal, or 80 columns if the output is none: long texts are cut with `…` or go on in the next line, and ids are never cut. `--wide`
+shows everything. Times are in the local time zone (`TZ`), with `--utc` in UTC; a schedule shows the times of its own zone. Characters that could
+control the terminal are escaped. Notes and errors go to standard error. If the reader of a pipe has gone, the command ends with code 0.
+`nexus send` prints the id alone on a pipe. `nexus mcp` speaks its protocol, and `nexus completions` prints a script, whatever the options.
 
 ## Exit codes
 
 The same for all commands, with and without `--json`. The services' own exit codes are in [operations](operations.md).
 
-| code | meaning |
-| --- | --- |
-| 0 | done |
-| 1 | failed or refused, or the answer is no (`doctor`, `topology plan`, `session wait`, `config check`) |
-| 2 | the command line is wrong |
 ";
+
+/// The table of the exit codes.
+fn exit_codes() -> String {
+    let rows = Exit::ALL
+        .iter()
+        .map(|(exit, meaning)| format!("| {} | {meaning} |\n", *exit as u8));
+    format!("| code | meaning |\n| --- | --- |\n{}", rows.collect::<String>())
+}
 
 /// An option or argument in a line: how it is written and what it does.
 fn line(arg: &Arg) -> String {
@@ -86,7 +107,7 @@ fn reference() -> String {
         .map(line)
         .collect();
 
-    let mut out = format!("{PREFACE}\n## Global options\n\n{global}");
+    let mut out = format!("{PREFACE}{}\n## Global options\n\n{global}", exit_codes());
     for child in command.get_subcommands() {
         describe(&mut out, &format!("nexus {}", child.get_name()), child);
     }
