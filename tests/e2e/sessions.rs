@@ -441,9 +441,9 @@ async fn parked(operator: &Operator) {
 
     let words = operator
         .world
-        .words(&["session", "show", PERSONA, &parked.session])
+        .words(&["--utc", "session", "show", PERSONA, &parked.session])
         .await;
-    let why = "quarantined since 2027-01-15T08:00:00Z: its claim came again and again";
+    let why = "quarantined since 2027-01-15 08:00:00: its claim came again and again";
     assert!(words.contains(why), "{words}");
 
     operator
