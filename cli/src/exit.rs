@@ -81,7 +81,7 @@ pub fn failure(exit: Exit, text: impl Into<String>) -> anyhow::Error {
 }
 
 /// Gives the error of a result an exit code.
-pub trait ExitContext<T> {
+pub(crate) trait ExitContext<T> {
     /// Returns the value, or the error, unchanged for readers, with exit code `exit`.
     ///
     /// # Errors
