@@ -376,3 +376,17 @@ async fn shells_and_man_know_the_commands() {
     let text = std::fs::read_to_string(here.join("pages/nexus-dlq-drop.1")).expect("a page");
     assert!(text.contains("Delete one dead letter"), "{text}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_written_twice_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    let text = "[adapter]\nlisten = \"127.0.0.1:1\"\nlisten = \"127.0.0.1:2\"\n";
+    std::fs::write(here.join("nexus.toml"), text).expect("written");
+    let ended = nexus(here, &["topology", "plan"]).await;
+    assert_eq!(ended.code, 2, "{ended:?}");
+    assert!(
+        ended.err.contains("nexus.toml: line 3: duplicate key `listen`"),
+        "{ended:?}"
+    );
+}
