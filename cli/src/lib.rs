@@ -10,6 +10,7 @@
 pub mod approval;
 pub mod args;
 pub mod backup;
+#[cfg(feature = "bench")]
 pub mod bench;
 pub mod breaker;
 pub mod config;
@@ -47,6 +48,11 @@ pub mod when;
 use anyhow::Result;
 use args::{Cli, Command};
 
+/// Error of `nexus bench` in a build without it.
+#[cfg(not(feature = "bench"))]
+const WITHOUT_BENCH: &str = "this `nexus` was built without the benchmark: `make bench` builds one with it \
+                             (`cargo build --release -p cli --features bench`)";
+
 /// Runs the command of the command line.
 ///
 /// # Errors
@@ -79,7 +85,10 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Approval(action) => approval::execute(&common, action).await,
         Command::Owner(action) => owner::execute(&common, action).await,
         Command::Config(action) => config::execute(&common, action),
+        #[cfg(feature = "bench")]
         Command::Bench(options) => bench::execute(&common, options).await,
+        #[cfg(not(feature = "bench"))]
+        Command::Bench(_) => Err(exit::failure(exit::Exit::Refused, WITHOUT_BENCH)),
         Command::Status => status::execute(&common).await,
         Command::Logs(options) => logs::execute(&common, &options).await,
         Command::Completions { shell } => manual::completions(shell),
