@@ -13,7 +13,7 @@ export PATH := $(ROOT)/.tools/bin:$(PATH)
 
 # Two cores and one target directory: cargo is parallel enough.
 .NOTPARALLEL:
-.PHONY: help demo test up down bench bench-json chaos tools build build-release fmt lint deny unit doc-test doc book
+.PHONY: help demo test up down bench bench-json chaos tools build build-release build-bench fmt lint deny unit doc-test doc book
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -30,10 +30,10 @@ up: tools build ## start everything and keep it running, data in .nexus/
 down: ## stop what `make up` started
 	@if [ -x $(TARGET)/debug/nexus ]; then $(TARGET)/debug/nexus down; else echo "down: nothing was built here yet"; fi
 
-bench: tools build-release ## measure: table (release build, two cores suffice)
+bench: tools build-bench ## measure: table (release build, two cores suffice)
 	$(TARGET)/release/nexus bench
 
-bench-json: tools build-release ## measure: JSON on standard output
+bench-json: tools build-bench ## measure: JSON on standard output
 	@$(TARGET)/release/nexus bench --json
 
 chaos: tools build ## the long forms: at least 200 kills, every zone's clock changes, a million streams of models, floods, slow conversations, races, hostile hooks one by one
@@ -51,18 +51,23 @@ tools: ## nats-server and Bun into .tools/, unless fitting ones are on the PATH
 	@deploy/fetch-tools --optional wordllama-l2-supercat-256
 
 # One profile and one feature set for the demo and the tests, so that nothing is built twice.
+FEATURES := --features cli/bench
+
 build: ## the six binaries, dev profile
-	cargo build --workspace --bins
+	cargo build --workspace --bins $(FEATURES)
 
 build-release: ## the six binaries, release profile
 	@cargo build --release --bins -p adapter-svc -p hook-svc -p broker-svc -p delivery-svc -p scheduler-svc -p cli
+
+build-bench: ## the six binaries with `nexus bench`, release profile
+	@cargo build --release --bins -p adapter-svc -p hook-svc -p broker-svc -p delivery-svc -p scheduler-svc -p cli $(FEATURES)
 
 fmt: ## format
 	cargo fmt --all
 
 lint: ## formatting and lints
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --workspace --all-targets $(FEATURES) -- -D warnings
 
 # Advisories need a database that is fetched from outside: checked where one is at hand.
 deny: ## licences, bans and sources of the dependencies
@@ -75,10 +80,10 @@ deny: ## licences, bans and sources of the dependencies
 unit: build ## unit, integration and end-to-end tests
 	@deploy/fetch-tools --optional cargo-nextest all-minilm-l6-v2
 	@if cargo nextest --version >/dev/null 2>&1; then \
-		cargo nextest run --workspace --profile $(NEXTEST_PROFILE); \
+		cargo nextest run --workspace $(FEATURES) --profile $(NEXTEST_PROFILE); \
 	else \
 		echo "unit: no cargo-nextest: running cargo test, one binary after another"; \
-		cargo test --workspace --lib --bins --tests -- --test-threads=2; \
+		cargo test --workspace $(FEATURES) --lib --bins --tests -- --test-threads=2; \
 	fi
 
 doc-test: ## examples in the documentation

@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use shared::bus::{Bus, RequestError};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use shared::bus::Bus;
 use shared::model::approval::{ApprovalParty, ApprovalStatus, ConfirmationTerms, DecisionProof};
 use shared::model::approval_api::{ApprovalAnswer, ApprovalList, DecideApproval, GetApproval, ListApprovals};
-use shared::model::time::UnixMillis;
-use shared::wire::headers::Headers;
 
 use crate::args::{ApprovalAction, Common, Speaker};
-use crate::output::{brief, bus, json, plain, table};
-use crate::say;
+use crate::connect::connect_bus;
+use crate::exit::{Exit, ExitContext as _};
+use crate::output::{Cell, Column, Table, View, reader_zone};
+use crate::service::call_service;
 
 /// Longest time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -23,126 +25,112 @@ const CLI: &str = "cli";
 /// # Errors
 /// Fails if no broker answers, or if the broker refuses.
 pub async fn execute(common: &Common, action: ApprovalAction) -> Result<()> {
-    let bus = bus(common).await?;
     match action {
-        ApprovalAction::List { status, limit } => list(common, &bus, status, limit).await,
-        ApprovalAction::Show { id } => show(common, &bus, id).await,
-        ApprovalAction::Approve(speaker) => say(common, &bus, speaker, true, None).await,
-        ApprovalAction::Deny(speaker) => say(common, &bus, speaker, false, None).await,
+        ApprovalAction::List { status, limit } => list_approvals(common, status, limit).await,
+        ApprovalAction::Show { id } => show_approval(common, id).await,
+        ApprovalAction::Approve(speaker) => send_decision(common, speaker, true, None).await,
+        ApprovalAction::Deny(speaker) => send_decision(common, speaker, false, None).await,
         ApprovalAction::Edit { arguments, speaker } => {
-            let arguments = serde_json::from_str(&arguments).context("--arguments, in JSON")?;
-            say(common, &bus, speaker, true, Some(arguments)).await
+            let arguments = serde_json::from_str(&arguments);
+            let arguments = arguments.context("--arguments is not JSON").exit(Exit::Usage)?;
+            send_decision(common, speaker, true, Some(arguments)).await
         }
     }
 }
 
-async fn ask<Q: serde::Serialize, A: serde::de::DeserializeOwned>(bus: &Bus, what: &str, question: &Q) -> Result<A> {
-    let subject = format!("nexus.svc.approval.{what}");
-    let asked = bus.request(&subject, Headers::new(), question, PATIENCE).await;
-    asked.map_err(|error| match error {
-        RequestError::Service { code, text, .. } => anyhow::anyhow!("{code}: {text}"),
-        error @ (RequestError::NoResponder { .. } | RequestError::Timeout { .. } | RequestError::Answer { .. }) => {
-            anyhow::Error::new(error).context("does broker-svc run?")
-        }
-    })
+async fn ask_broker<Q: Serialize, A: DeserializeOwned>(bus: &Bus, endpoint: &str, question: &Q) -> Result<A> {
+    let subject = format!("nexus.svc.approval.{endpoint}");
+    call_service(bus, "broker-svc", &subject, question, PATIENCE).await
 }
 
-fn instant(at: UnixMillis) -> String {
-    let time = jiff::Timestamp::from_millisecond(at.0);
-    time.map_or_else(|_| at.to_string(), |time| format!("{time:.0}"))
-}
-
-async fn list(common: &Common, bus: &Bus, status: Option<String>, limit: usize) -> Result<()> {
+async fn list_approvals(common: &Common, status: Option<String>, limit: usize) -> Result<()> {
     let status: Option<ApprovalStatus> = match status {
         Some(status) => Some(
             serde_json::from_value(status.clone().into())
-                .with_context(|| format!("--status {status}: pending, approved, denied, expired, …"))?,
+                .with_context(|| format!("--status {status}: no status of an approval"))
+                .exit(Exit::Usage)?,
         ),
         None => None,
     };
 
-    let found: ApprovalList = ask(bus, "list", &ListApprovals { status, limit }).await?;
-    if common.json {
-        return json(&found);
-    }
+    let bus = connect_bus(common).await?;
+    let found: ApprovalList = ask_broker(&bus, "list", &ListApprovals { status, limit }).await?;
+    let columns = [
+        Column::id("ID"),
+        Column::text("STATUS"),
+        Column::text("TOOL"),
+        Column::text("ARGUMENTS"),
+        Column::text("REQUESTED BY").extra(),
+        Column::time("EXPIRES"),
+        Column::text("DECIDED BY").extra(),
+    ];
+    let table = Table::new(&columns).with(&found.approvals, |one| {
+        [
+            (&one.request.id).into(),
+            one.status.name().into(),
+            (&one.request.tool).into(),
+            one.request.arguments.to_string().into(),
+            (&one.requested_by).into(),
+            one.request.expires_at.into(),
+            one.decided_by.as_ref().into(),
+        ]
+    });
 
-    let mut lines = table(&["ID", "STATUS", "TOOL", "ARGUMENTS", "ASKED BY", "EXPIRES", "DECIDED BY"]);
-    for one in &found.approvals {
-        lines.add_row([
-            one.request.id.clone(),
-            one.status.name().to_owned(),
-            plain(&one.request.tool),
-            brief(&one.request.arguments.to_string(), 40),
-            plain(&one.requested_by),
-            instant(one.request.expires_at),
-            plain(&one.decided_by.clone().unwrap_or_default()),
-        ]);
-    }
-
-    say!("{lines}");
-    Ok(())
+    View::list(&found.approvals, table)?.show(common)
 }
 
-async fn show(common: &Common, bus: &Bus, id: String) -> Result<()> {
-    let one: ConfirmationTerms = ask(bus, "get", &GetApproval { id }).await?;
-    if common.json {
-        return json(&one);
-    }
-
+async fn show_approval(common: &Common, id: String) -> Result<()> {
+    let bus = connect_bus(common).await?;
+    let one: ConfirmationTerms = ask_broker(&bus, "get", &GetApproval { id }).await?;
     let request = &one.request;
-    say!("{} is {}", request.id, one.status.name());
-    say!("{} wants to run {}", plain(&one.requested_by), plain(&request.tool));
-    say!("arguments  {}", plain(&request.arguments.to_string()));
-    say!("sha256     {}", request.arguments_hash);
+    let zone = reader_zone(common);
 
-    if let Some(edited) = &one.trail.edited {
-        say!("edited     {}", plain(&edited.arguments.to_string()));
-        say!("sha256     {}", edited.hash);
-    }
-
-    say!("policy     {}", request.policy);
-    say!("decides    {}", request.approvers.join(", "));
-    say!("asked      {}", instant(one.requested_at));
-    say!("expires    {}", instant(request.expires_at));
-
-    if let Some(asked) = &request.asked_in {
-        say!("session    {}, turn {}", plain(&asked.session.to_string()), asked.turn);
-    }
-
-    for vote in &one.trail.votes {
-        say!("yes        {} at {}", plain(&vote.by), instant(vote.at));
-    }
-
-    let lines = [
-        ("escalated", one.trail.escalated_at),
-        ("decided", one.decided_at),
-        ("consumed", one.trail.consumed_at),
+    let mut fields: Vec<(&'static str, Cell)> = vec![
+        ("approval", (&request.id).into()),
+        ("status", one.status.name().into()),
+        ("tool", (&request.tool).into()),
+        ("requested by", (&one.requested_by).into()),
+        ("arguments", request.arguments.to_string().into()),
+        ("sha256", (&request.arguments_hash).into()),
     ];
 
-    for (what, at) in lines {
-        if let Some(at) = at {
-            say!("{what:<10} {}", instant(at));
-        }
+    if let Some(edited) = &one.trail.edited {
+        fields.push(("edited", edited.arguments.to_string().into()));
+        fields.push(("sha256", (&edited.hash).into()));
     }
 
+    fields.extend([
+        ("policy", (&request.policy).into()),
+        ("approvers", request.approvers.join(", ").into()),
+        ("requested", one.requested_at.into()),
+        ("expires", request.expires_at.into()),
+    ]);
+    if let Some(asked) = &request.asked_in {
+        fields.push(("session", format!("{}, turn {}", asked.session, asked.turn).into()));
+    }
+    for vote in &one.trail.votes {
+        fields.push((
+            "approved by",
+            format!("{} at {}", vote.by, zone.date_time(vote.at)).into(),
+        ));
+    }
+
+    fields.extend([
+        ("escalated", one.trail.escalated_at.into()),
+        ("decided", one.decided_at.into()),
+        ("consumed", one.trail.consumed_at.into()),
+    ]);
     if let Some(by) = &one.decided_by {
-        say!(
-            "by         {}, by way of {}",
-            plain(by),
-            plain(one.trail.via.as_deref().unwrap_or("the service"))
-        );
+        let via = one.trail.via.as_deref().unwrap_or("the service");
+        fields.push(("decided by", format!("{by}, through {via}").into()));
     }
+    fields.push(("reason", one.response.as_ref().into()));
 
-    if let Some(response) = &one.response {
-        say!("note       {}", plain(response));
-    }
-
-    Ok(())
+    View::one(&request.id, &one)?.fields(fields).show(common)
 }
 
-async fn say(
+async fn send_decision(
     common: &Common,
-    bus: &Bus,
     speaker: Speaker,
     approve: bool,
     arguments: Option<serde_json::Value>,
@@ -159,20 +147,17 @@ async fn say(
         via: CLI.to_owned(),
         arguments,
         arguments_hash: None,
-        response: speaker.note,
+        response: speaker.reason,
     };
 
-    let answer: ApprovalAnswer = ask(bus, "decide", &question).await?;
-    if common.json {
-        return json(&answer);
-    }
-
-    let was = if answer.changed { "" } else { ", as it was" };
-    say!("{} is {}{was}", answer.id, answer.status.name());
+    let bus = connect_bus(common).await?;
+    let answer: ApprovalAnswer = ask_broker(&bus, "decide", &question).await?;
+    let was = if answer.changed { "" } else { ", as before" };
+    let mut view = View::one(&answer.id, &answer)?.line(format!("{} is {}{was}", answer.id, answer.status.name()));
 
     if answer.status == ApprovalStatus::Pending {
-        say!("said yes so far: {}", answer.votes.join(", "));
+        view = view.line(format!("approved so far by: {}", answer.votes.join(", ")));
     }
 
-    Ok(())
+    view.show(common)
 }

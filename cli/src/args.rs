@@ -7,17 +7,25 @@ use clap::{Args, Parser, Subcommand};
 mod approval;
 mod backup;
 mod bench;
+mod dlq;
 mod hook;
 mod intent;
+mod logs;
 mod owner;
+mod schedule;
+mod session;
 mod top;
 
 pub use approval::{ApprovalAction, Speaker};
 pub use backup::{BackupOptions, RestoreOptions};
 pub use bench::{BenchHooksOptions, BenchOptions, BenchPart, BenchReadModelOptions};
+pub use dlq::{DlqAction, LetterChoice};
 pub use hook::{BacktestOptions, HookAction, ImportOptions, Status, TestOptions};
 pub use intent::{IntentAction, ListedIntents, ProposedIntent};
+pub use logs::LogsOptions;
 pub use owner::OwnerAction;
+pub use schedule::ScheduleAction;
+pub use session::{SessionAction, SessionName, SessionOrderOptions};
 pub use top::TopOptions;
 
 /// The event bus for AI agents.
@@ -41,9 +49,18 @@ pub struct Common {
     /// Address of the NATS server; overrides the configuration.
     #[arg(long, global = true, help_heading = "Global options", value_name = "URL")]
     pub server: Option<String>,
-    /// Print JSON instead of a table.
+    /// Print JSON: an array for a list, one object for one thing, one object a line for a stream.
     #[arg(long, global = true, help_heading = "Global options")]
     pub json: bool,
+    /// Print ids only, one a line.
+    #[arg(long, short, global = true, help_heading = "Global options", conflicts_with = "json")]
+    pub quiet: bool,
+    /// Do not cut tables to the width of the terminal (80 columns without one); show all columns.
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub wide: bool,
+    /// Show times in UTC instead of the local time zone.
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub utc: bool,
 }
 
 /// The commands of `nexus`.
@@ -55,6 +72,10 @@ pub enum Command {
     Down(DownOptions),
     /// Start Nexus, send one webhook and one chat message, print their traces, and stop.
     Demo(DemoOptions),
+    /// Show whether the server and every replica of every service are ready; exit code 1 if one is not.
+    Status,
+    /// Show the logs of a `nexus up` on this machine, merged by time.
+    Logs(LogsOptions),
     /// Check this machine, the NATS server, every service and the model provider.
     Doctor(DoctorOptions),
     /// Copy every stream and bucket into a directory while the services run.
@@ -111,6 +132,16 @@ pub enum Command {
     Bench(BenchOptions),
     /// Write configuration files with comments.
     Init(InitOptions),
+    /// Print the completions of a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages of all commands.
+    Man {
+        /// Directory to write into.
+        directory: PathBuf,
+    },
 }
 
 /// `nexus up`.
@@ -194,11 +225,11 @@ pub struct TailOptions {
     #[arg(long, value_delimiter = ',')]
     pub streams: Vec<String>,
     /// Start with the last N messages of each stream.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_name = "N")]
     pub last: u64,
-    /// Stop after this many messages.
+    /// Maximum number of messages; the command ends after the last one.
     #[arg(long)]
-    pub count: Option<u64>,
+    pub limit: Option<u64>,
 }
 
 /// `nexus events`.
@@ -206,7 +237,7 @@ pub struct TailOptions {
 pub enum EventsAction {
     /// Search events by words and by meaning.
     Search(SearchOptions),
-    /// Show one event as JSON.
+    /// Show one event.
     Show {
         /// Id of the event.
         event_id: String,
@@ -221,13 +252,13 @@ pub struct SearchOptions {
     /// Only events on this channel; can be repeated.
     #[arg(long, value_name = "CHANNEL")]
     pub channel: Vec<String>,
-    /// Only events since this time: an age (90s, 15m, 2h, 7d) or Unix milliseconds.
+    /// Only events since this time: an age (90s, 15m, 2h, 7d), an instant (2026-11-22T09:00:00Z) or Unix milliseconds.
     #[arg(long, value_name = "WHEN")]
     pub since: Option<String>,
     /// Only events before this time.
     #[arg(long, value_name = "WHEN")]
     pub until: Option<String>,
-    /// Maximum number of lines.
+    /// Maximum number of entries.
     #[arg(long, value_name = "N")]
     pub limit: Option<u32>,
 }
@@ -240,34 +271,6 @@ pub struct TraceOptions {
     /// Wait until the trace is complete, at most this many seconds.
     #[arg(long, default_value_t = 0)]
     pub wait: u64,
-}
-
-/// `nexus dlq`.
-#[derive(Debug, Subcommand)]
-pub enum DlqAction {
-    /// List dead letters, newest last.
-    List {
-        /// Only dead letters of this service.
-        #[arg(long)]
-        service: Option<String>,
-        /// Maximum number of lines.
-        #[arg(long, default_value_t = 50)]
-        limit: usize,
-    },
-    /// Show one dead letter.
-    Show {
-        /// Number of the dead letter, as `nexus dlq list` prints it.
-        number: u64,
-    },
-    /// Republish one dead letter, or all, to the original subject.
-    Redrive {
-        /// Number of the dead letter, as `nexus dlq list` prints it.
-        #[arg(required_unless_present = "all")]
-        number: Option<u64>,
-        /// All of them.
-        #[arg(long, conflicts_with = "number")]
-        all: bool,
-    },
 }
 
 /// `nexus recover`.
@@ -313,156 +316,6 @@ pub enum BreakerAction {
         /// Id of the hook.
         hook: String,
     },
-}
-
-/// `nexus schedule`.
-#[derive(Debug, Subcommand)]
-pub enum ScheduleAction {
-    /// List schedules.
-    List {
-        /// Only ids with this prefix: `hook:`, `persona:`, `config:`.
-        #[arg(default_value = "")]
-        prefix: String,
-    },
-    /// Show one schedule.
-    Show {
-        /// Id of the schedule.
-        id: String,
-    },
-    /// Print the next times of a schedule, or of a text such as "cron 0 9 * * MON-FRI".
-    Next {
-        /// Id of a schedule, or a schedule as text.
-        schedule: String,
-        /// Time zone for a schedule given as text.
-        #[arg(long, value_name = "ZONE")]
-        zone: Option<String>,
-        /// Number of times to print.
-        #[arg(long, default_value_t = 10)]
-        count: usize,
-    },
-    /// Pause a schedule until it is resumed.
-    Pause {
-        /// Id of the schedule.
-        id: String,
-        /// Reason, kept with the record.
-        #[arg(long, default_value = "")]
-        reason: String,
-    },
-    /// Resume a paused schedule; missed firings are not repeated.
-    Resume {
-        /// Id of the schedule.
-        id: String,
-    },
-    /// Fire a schedule once, now.
-    Fire {
-        /// Id of the schedule.
-        id: String,
-    },
-    /// Fire the missed times of a past period, in order, at most 100.
-    Backfill {
-        /// Id of the schedule.
-        id: String,
-        /// Start of the period, for example 2026-11-22T09:00:00Z.
-        #[arg(long)]
-        from: String,
-        /// End of the period, exclusive [default: now].
-        #[arg(long)]
-        until: Option<String>,
-    },
-}
-
-/// `nexus session`.
-#[derive(Debug, Subcommand)]
-pub enum SessionAction {
-    /// Release a session from quarantine.
-    Release(SessionName),
-    /// List sessions with the number of records in their ledgers.
-    List {
-        /// Only sessions of this persona.
-        #[arg(long)]
-        persona: Option<String>,
-        /// Maximum number of lines, up to 1000.
-        #[arg(long, default_value_t = 50)]
-        limit: usize,
-    },
-    /// Show the state of a session.
-    Show(SessionName),
-    /// Stream a session's ledger as JSON lines.
-    Tail {
-        /// The session.
-        #[command(flatten)]
-        name: SessionName,
-        /// Stop after this many records.
-        #[arg(long)]
-        count: Option<u64>,
-        /// Start at the first record of the ledger.
-        #[arg(long)]
-        all: bool,
-    },
-    /// Cancel the running turn and drop all queued messages.
-    Abort(SessionOrderOptions),
-    /// Cancel the running turn; queued messages run next.
-    Interrupt(SessionOrderOptions),
-    /// Start a new history for a session.
-    Reset(SessionOrderOptions),
-    /// Set the queue settings of a session; without options, remove them.
-    Queue {
-        /// The session.
-        #[command(flatten)]
-        order: SessionOrderOptions,
-        /// Effect of a message that arrives during a turn.
-        #[arg(long, value_parser = ["followup", "queue", "collect", "steer", "steer-backlog", "interrupt"])]
-        mode: Option<String>,
-        /// Time between the last message and the start of a collected turn, milliseconds.
-        #[arg(long)]
-        debounce_ms: Option<u64>,
-        /// Maximum number of queued messages.
-        #[arg(long)]
-        cap: Option<u32>,
-        /// Treatment of messages beyond `cap`.
-        #[arg(long, value_parser = ["summarize", "old", "new"])]
-        overflow: Option<String>,
-    },
-    /// Copy the history of a session into a new session.
-    Fork {
-        /// The session.
-        #[command(flatten)]
-        name: SessionName,
-        /// Name of the new session.
-        to: String,
-        /// Last turn to copy [default: the newest].
-        #[arg(long)]
-        turn: Option<String>,
-    },
-    /// Wait until a session is idle; exit code 1 if it is still busy.
-    Wait {
-        /// The session.
-        #[command(flatten)]
-        name: SessionName,
-        /// Maximum time to wait, seconds.
-        #[arg(long, default_value_t = 60)]
-        seconds: u64,
-    },
-}
-
-/// Names a session.
-#[derive(Debug, Clone, Args)]
-pub struct SessionName {
-    /// Persona of the session.
-    pub persona: String,
-    /// Name of the session.
-    pub session: String,
-}
-
-/// An order to a session.
-#[derive(Debug, Clone, Args)]
-pub struct SessionOrderOptions {
-    /// The session.
-    #[command(flatten)]
-    pub name: SessionName,
-    /// Reason, kept in the ledger.
-    #[arg(long, default_value = "")]
-    pub reason: String,
 }
 
 /// `nexus config`.

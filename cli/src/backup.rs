@@ -36,8 +36,3 @@ fn checksum(path: &Path) -> Result<(String, u64)> {
         bytes += count as u64;
     }
 }
-
-/// Returns `at` as a date and time in UTC.
-fn shown_time(at: shared::model::time::UnixMillis) -> String {
-    jiff::Timestamp::from_millisecond(at.0).map_or_else(|_| at.0.to_string(), |time| time.to_string())
-}

@@ -16,13 +16,14 @@ mod report;
 mod setting;
 mod throughput;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::{BenchOptions, BenchPart, Common};
+use crate::complain;
+use crate::exit::{Exit, failure};
 use crate::launch::Stack;
-use crate::output::json;
-use crate::say;
+use crate::output::View;
 
 use report::{Latency, Report};
 
@@ -42,16 +43,15 @@ pub async fn execute(common: &Common, options: BenchOptions) -> Result<()> {
         reports.push(run(&options, durability).await?);
     }
 
-    if common.json {
-        match reports.as_slice() {
-            [only] => json(only)?,
-            all => json(&all)?,
-        }
-    } else {
-        reports.iter().for_each(Report::print);
-    }
-
-    Ok(())
+    let view = match reports.as_slice() {
+        [only] => View::of(only)?,
+        all => View::of(all)?,
+    };
+    let view = view.ids(options.durability.iter().cloned());
+    reports
+        .iter()
+        .fold(view, |view, report| report.add_to(view))
+        .show(common)
 }
 
 fn step(text: &str) -> ProgressBar {
@@ -66,7 +66,8 @@ fn step(text: &str) -> ProgressBar {
 
 async fn run(options: &BenchOptions, durability: &str) -> Result<Report> {
     if !["process", "power", "replicated"].contains(&durability) {
-        bail!("--durability {durability}: one of process, power, replicated");
+        let text = format!("--durability {durability}: one of process, power, replicated");
+        return Err(failure(Exit::Usage, text));
     }
 
     let directory = tempfile::Builder::new()
@@ -98,7 +99,7 @@ async fn run(options: &BenchOptions, durability: &str) -> Result<Report> {
     bar.finish_and_clear();
 
     if options.keep {
-        say!("kept: {} {}", directory.keep().display(), evaluation.keep().display());
+        complain!("kept: {} {}", directory.keep().display(), evaluation.keep().display());
     }
 
     Ok(Report::new(options, durability, &measured, &flood, raw, hooks))

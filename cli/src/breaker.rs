@@ -1,34 +1,32 @@
 //! `nexus breaker list|reset`: lists hooks that keep failing, and lets them run again.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use shared::breaker::{Breaker, BreakerState, key_of};
 use shared::bus::{Bus, Kv};
 use shared::wire::topology::buckets::BREAKERS;
 
 use crate::args::{BreakerAction, Common};
-use crate::output::{bus, clock, json, table};
-use crate::say;
+use crate::connect::connect_bus;
+use crate::exit::{Exit, failure};
+use crate::output::{Column, Table, View, reader_zone};
 
 /// Runs the command.
 ///
 /// # Errors
 /// Fails if the hook has no open breaker, or if the server cannot be asked.
 pub async fn execute(common: &Common, action: BreakerAction) -> Result<()> {
-    let bus = bus(common).await?;
+    let bus = connect_bus(common).await?;
     match action {
-        BreakerAction::List { all } => list(common, &bus, all).await,
+        BreakerAction::List { all } => list_breakers(common, &bus, all).await,
         BreakerAction::Reset { hook } => {
             let former = reset(&bus, &hook).await?;
-            if common.json {
-                return json(&former);
-            }
-            say!("{hook} runs again; it had failed {} times in a row", former.failures);
-            Ok(())
+            let sentence = format!("{hook} runs again; it had failed {} times in a row", former.failures);
+            View::one(&hook, &former)?.line(sentence).show(common)
         }
     }
 }
 
-async fn list(common: &Common, bus: &Bus, all: bool) -> Result<()> {
+async fn list_breakers(common: &Common, bus: &Bus, all: bool) -> Result<()> {
     let kv: Kv<Breaker> = bus.kv(BREAKERS);
     let entries = kv.entries().await?;
     let mut shown: Vec<Breaker> = entries
@@ -36,31 +34,34 @@ async fn list(common: &Common, bus: &Bus, all: bool) -> Result<()> {
         .map(|(_, entry)| entry.value)
         .filter(|breaker| all || !breaker.is_at_rest())
         .collect();
-
     shown.sort_by(|a, b| a.hook_id.cmp(&b.hook_id));
 
-    if common.json {
-        return json(&shown);
-    }
-
-    let mut rows = table(&["hook", "state", "failures in a row", "last error (UTC)", "next"]);
-    for breaker in shown {
+    let zone = reader_zone(common);
+    let columns = [
+        Column::id("HOOK"),
+        Column::text("STATE"),
+        Column::number("FAILURES"),
+        Column::time("LAST ERROR"),
+        Column::text("NEXT"),
+    ];
+    let table = Table::new(&columns).with(&shown, |breaker| {
         let (state, next) = match &breaker.circuit {
             BreakerState::Closed => ("closed", String::new()),
-            BreakerState::Open { until } => ("open", format!("one probe after {}", clock(*until))),
-            BreakerState::HalfOpen { by, until } => ("half-open", format!("probed by {by} until {}", clock(*until))),
+            BreakerState::Open { until } => ("open", format!("one probe after {}", zone.date_time(*until))),
+            BreakerState::HalfOpen { by, until } => {
+                ("half-open", format!("probed by {by} until {}", zone.date_time(*until)))
+            }
         };
-        rows.add_row([
-            breaker.hook_id.clone(),
-            state.to_owned(),
-            breaker.failures.to_string(),
-            breaker.last_error_at.map(clock).unwrap_or_default(),
-            next,
-        ]);
-    }
+        [
+            (&breaker.hook_id).into(),
+            state.into(),
+            breaker.failures.into(),
+            breaker.last_error_at.into(),
+            next.into(),
+        ]
+    });
 
-    say!("{rows}");
-    Ok(())
+    View::list(&shown, table)?.show(common)
 }
 
 /// Closes the breaker of `hook`, even if replicas write it at the same moment. Returns its former value. Every replica
@@ -68,16 +69,18 @@ async fn list(common: &Common, bus: &Bus, all: bool) -> Result<()> {
 ///
 /// # Errors
 /// Fails if the breaker is closed already, or if the server cannot be asked.
-/// Fails if it is at rest already, or the server cannot be asked.
 pub async fn reset(bus: &Bus, hook: &str) -> Result<Breaker> {
     let kv: Kv<Breaker> = bus.kv(BREAKERS);
     if let Some(former) = kv.reset(hook).await? {
         return Ok(former);
     }
     if kv.get(&key_of(hook)).await?.is_some() {
-        bail!("{hook} has not failed since it last worked");
+        let text = format!("{hook} has not failed since it last worked");
+        return Err(failure(Exit::Refused, text));
     }
-    bail!("no failure of {hook} is known; see `nexus breaker list --all`")
+
+    let text = format!("no failure of {hook} is known; see `nexus breaker list --all`");
+    Err(failure(Exit::NotFound, text))
 }
 
 #[cfg(test)]

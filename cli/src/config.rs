@@ -2,14 +2,17 @@
 
 use std::process::{Command, Output};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
+use serde_json::{Map, Value, json};
 use shared::process::WARNING;
 use shared::process::config::CommonConfig as Shared;
 
 use crate::args::{Common, ConfigAction};
+use crate::complain;
+use crate::connect::load_document;
+use crate::exit::{Exit, failure};
 use crate::launch::SERVICES;
-use crate::output::{document, print};
-use crate::{complain, say};
+use crate::output::View;
 
 /// Runs the command.
 ///
@@ -23,7 +26,7 @@ pub fn execute(common: &Common, action: ConfigAction) -> Result<()> {
 }
 
 fn check(common: &Common) -> Result<()> {
-    let document = document(common);
+    let document = load_document(common);
     let (_, faults) = Shared::load(&document);
     let mut lines: Vec<String> = document
         .faults()
@@ -39,23 +42,25 @@ fn check(common: &Common) -> Result<()> {
         lines.extend(faults_in(name, &answer));
     }
 
-    for warning in &warnings {
-        say!("{WARNING}{warning}");
-    }
-
     lines.sort();
     lines.dedup();
 
+    let source = document.source();
+    let report = json!({ "source": source, "ok": lines.is_empty(), "faults": lines, "warnings": warnings });
+    let mut view = View::one(source, &report)?;
+    for warning in &warnings {
+        view = view.line(format!("{WARNING}{warning}"));
+    }
     if lines.is_empty() {
-        say!("{}: the configuration is sound", document.source());
-        return Ok(());
+        return view.line(format!("{source}: the configuration is sound")).show(common);
     }
 
+    view.show(common)?;
     for line in &lines {
         complain!("{line}");
     }
 
-    bail!("{} faults", lines.len());
+    Err(failure(Exit::No, format!("{} faults", lines.len())))
 }
 
 /// Runs service `name` on the configuration at `source` with `flag`.
@@ -92,13 +97,22 @@ fn faults_in(name: &str, answer: &Output) -> Vec<String> {
 }
 
 fn show(common: &Common) -> Result<()> {
-    let document = document(common);
+    let document = load_document(common);
     let (shared, _) = Shared::load(&document);
-    let text = toml::to_string(&shared).context("write TOML")?;
-    print(&format!("# {}\n{text}", document.source()))?;
+    let mut texts = vec![toml::to_string(&shared).context("write TOML")?];
     for name in SERVICES {
         let output = ask_service(name, "--show", document.source())?;
-        print(&format!("\n{}", String::from_utf8_lossy(&output.stdout)))?;
+        texts.push(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Ok(())
+
+    let mut whole = Map::new();
+    for text in &texts {
+        let part: Map<String, Value> = toml::from_str(text).context("read the configuration of a service")?;
+        whole.extend(part);
+    }
+
+    let source = document.source();
+    View::one(source, &whole)?
+        .line(format!("# {source}\n{}", texts.join("\n")))
+        .show(common)
 }

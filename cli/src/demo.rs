@@ -6,7 +6,7 @@ pub mod senders;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use shared::bus::Bus;
 use shared::clock::pause;
 use shared::model::event::EventId;
@@ -15,11 +15,12 @@ use shared::model::hook_api::{HookList, HookView, ListHooks};
 use shared::projection::api::EventTrace;
 
 use crate::args::{Common, DemoOptions};
-use crate::hook::ask;
+use crate::exit::{Exit, failure};
+use crate::hook::ask_hooks;
 use crate::launch::{Plan, Stack};
-use crate::output::json;
-use crate::say;
-use crate::trace::{await_complete, print};
+use crate::output::{View, is_for_people};
+use crate::trace::{await_complete, trace_view};
+use crate::{complain, say};
 
 use receiver::Receiver;
 
@@ -41,7 +42,10 @@ pub async fn execute(common: &Common, options: DemoOptions) -> Result<()> {
         .tempdir()
         .context("make a temporary directory")?;
     let path = directory.path().to_owned();
-    say!("starting nats-server and five services in {}", path.display());
+    tell(
+        common,
+        &format!("starting nats-server and five services in {}", path.display()),
+    );
     let mut receiver = Receiver::start().await?;
 
     let mut plan = Plan::all(&path, 1);
@@ -57,7 +61,7 @@ pub async fn execute(common: &Common, options: DemoOptions) -> Result<()> {
     stack.stop().await;
 
     if options.keep || outcome.is_err() {
-        say!("logs are kept in {}", directory.keep().display());
+        complain!("logs are kept in {}", directory.keep().display());
     }
 
     outcome
@@ -99,7 +103,10 @@ async fn show(common: &Common, stack: &Stack, receiver: &mut Receiver) -> Result
     let gateway = stack.gateway()?;
     await_hooks(&bus).await?;
 
-    say!("\n1. a signed GitHub webhook to {gateway}/hooks/github");
+    tell(
+        common,
+        &format!("\n1. a signed GitHub webhook to {gateway}/hooks/github"),
+    );
     let webhook = EventId::parse(senders::github(&gateway, GITHUB_SECRET).await?)?;
     let received = receiver
         .next(PATIENCE)
@@ -107,23 +114,40 @@ async fn show(common: &Common, stack: &Stack, receiver: &mut Receiver) -> Result
         .context("the channel's request did not arrive")?;
 
     let webhook = await_complete(&bus, &webhook, PATIENCE).await?;
-    tell(common, "webhook", &webhook)?;
-    say!("\nthe signed request that the channel `webhook`, account `demo`, received:\n{received}");
+    report_trace(common, "webhook", &webhook)?;
+    tell(
+        common,
+        &format!("\nthe signed request that the channel `webhook`, account `demo`, received:\n{received}"),
+    );
 
-    say!("\n2. a chat message over the web chat's socket");
+    tell(common, "\n2. a chat message over the web chat's socket");
     let (chat, answer) = senders::chat(&gateway, "hello, Nexus", PATIENCE).await?;
     let chat = await_complete(&bus, &EventId::parse(chat)?, PATIENCE).await?;
-    tell(common, "webchat", &chat)?;
-    say!("\nthe page was answered: {answer}");
+    report_trace(common, "webchat", &chat)?;
+    tell(common, &format!("\nthe page was answered: {answer}"));
+
+    if !is_for_people(common) {
+        let traces = [&webhook, &chat];
+        let ids = traces.iter().filter_map(|trace| trace.event.as_ref());
+        let ids: Vec<String> = ids.map(|event| event.id.to_string()).collect();
+        View::of(&traces)?.ids(ids).show(common)?;
+    }
 
     Ok(())
+}
+
+/// Prints the progress of the demo, if a person reads it.
+fn tell(common: &Common, text: &str) {
+    if is_for_people(common) {
+        say!("{text}");
+    }
 }
 
 /// Waits until every hook is active. A hook that needs a channel waits until delivery-svc has named its accounts.
 async fn await_hooks(bus: &Bus) -> Result<()> {
     let wait = async {
         loop {
-            let list: Result<HookList> = ask(bus, "list", &ListHooks::default()).await;
+            let list: Result<HookList> = ask_hooks(bus, "list", &ListHooks::default()).await;
             let is_active = |hook: &HookView| hook.status == HookStatus::Active;
             if list.is_ok_and(|list| !list.hooks.is_empty() && list.hooks.iter().all(is_active)) {
                 return;
@@ -136,14 +160,14 @@ async fn await_hooks(bus: &Bus) -> Result<()> {
     waited.context("the demo's hooks are not active: see `nexus hook list`")
 }
 
-fn tell(common: &Common, name: &str, trace: &EventTrace) -> Result<()> {
-    if common.json {
-        json(trace)?;
-    } else {
-        print(trace);
+/// Prints `trace` if a person reads it; fails if it is not complete.
+fn report_trace(common: &Common, name: &str, trace: &EventTrace) -> Result<()> {
+    if is_for_people(common) {
+        trace_view(trace, trace)?.show(common)?;
     }
     if !trace.complete {
-        bail!("the chain of the {name} event did not come to its end");
+        let text = format!("the trace of the {name} event is not complete");
+        return Err(failure(Exit::No, text));
     }
     Ok(())
 }

@@ -13,15 +13,16 @@ mod work;
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use futures_util::future::LocalBoxFuture;
 use shared::bus::{Bus, NatsConfig};
 use shared::process::config::ConfigDocument;
 use shared::process::status::{HeardStatus, hear_replicas};
 
 use crate::args::{Common, DoctorOptions};
-use crate::output::{document, json, nats_config, plain};
-use crate::say;
+use crate::connect::{load_document, nats_config};
+use crate::exit::{Exit, failure};
+use crate::output::View;
 
 /// Longest time that a server may take to answer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -142,7 +143,7 @@ pub async fn execute(common: &Common, options: DoctorOptions) -> Result<()> {
         findings.extend(found.unwrap_or_else(late));
     }
 
-    report(common, &findings)
+    print_findings(common, &findings)
 }
 
 async fn look_around(common: &Common, options: DoctorOptions) -> Surroundings {
@@ -162,29 +163,30 @@ async fn look_around(common: &Common, options: DoctorOptions) -> Surroundings {
 
     Surroundings {
         options,
-        document: document(common),
+        document: load_document(common),
         nats,
         bus,
         heard,
     }
 }
 
-fn report(common: &Common, findings: &[Finding]) -> Result<()> {
-    if common.json {
-        json(&findings)?;
-    } else {
-        for finding in findings {
-            let mark = match finding.level {
-                Level::Ok => "ok  ",
-                Level::Warning => "warn",
-                Level::Fault => "BAD ",
-            };
-            say!("{mark} {:<16} {}", plain(&finding.what), plain(&finding.detail));
-        }
+fn print_findings(common: &Common, findings: &[Finding]) -> Result<()> {
+    let mut view = View::of(findings)?.ids(findings.iter().map(|finding| finding.what.clone()));
+    for finding in findings {
+        let mark = match finding.level {
+            Level::Ok => "ok  ",
+            Level::Warning => "warn",
+            Level::Fault => "BAD ",
+        };
+        view = view.entry(format!("{mark} {:<16}", finding.what), &finding.detail);
     }
+    view.show(common)?;
 
     match findings.iter().filter(|finding| !finding.ok).count() {
         0 => Ok(()),
-        bad => bail!("{bad} of {} things are not as they should be", findings.len()),
+        bad => {
+            let text = format!("{bad} of {} things are not as they should be", findings.len());
+            Err(failure(Exit::No, text))
+        }
     }
 }

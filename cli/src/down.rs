@@ -4,12 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use serde_json::json;
 use shared::clock::{Clock as _, SystemClock, pause};
 
-use crate::args::DownOptions;
+use crate::args::{Common, DownOptions};
+use crate::exit::{Exit, failure};
 use crate::launch::hold::{holder, remains};
 use crate::launch::process::{ProcessName, Signal, send};
-use crate::say;
+use crate::output::View;
 
 /// Longest time that stopping may take: the services' drain and the server's end.
 const DEADLINE: Duration = Duration::from_secs(40);
@@ -22,13 +24,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// Fails if no process runs there, or if one does not end.
-pub async fn execute(options: &DownOptions) -> Result<()> {
+pub async fn execute(common: &Common, options: &DownOptions) -> Result<()> {
     let data = options.data.as_path();
     let Ok(data) = data.canonicalize() else {
-        bail!("nothing runs in {}: there is no such directory", data.display());
+        let text = format!("nothing runs in {}: there is no such directory", data.display());
+        return Err(failure(Exit::NotFound, text));
     };
 
     let up = holder(&data);
+    let mut lines = Vec::new();
     if let Some(up) = &up {
         send(Signal::TERM, up);
 
@@ -41,21 +45,27 @@ pub async fn execute(options: &DownOptions) -> Result<()> {
             );
         }
 
-        say!("stopped");
+        lines.push("stopped".to_owned());
     }
 
     let left = end_remains(&data).await?;
     if !left.is_empty() {
-        say!(
+        lines.push(format!(
             "ended {} processes that a killed Nexus left: {}",
             left.len(),
-            pids(&left)
-        );
+            list_pids(&left)
+        ));
     } else if up.is_none() {
-        bail!("nothing runs in {}", data.display());
+        return Err(failure(Exit::NotFound, format!("nothing runs in {}", data.display())));
     }
 
-    Ok(())
+    let stopped = up.map(|up| up.pid);
+    let left: Vec<u32> = left.iter().map(|process| process.pid).collect();
+    let pids = stopped.iter().chain(&left).map(ToString::to_string);
+    View::of(&json!({ "stopped": stopped, "left": left }))?
+        .ids(pids)
+        .line(lines.join("\n"))
+        .show(common)
 }
 
 /// Ends the processes that were left in `data`, and returns them.
@@ -71,7 +81,7 @@ async fn end_remains(data: &Path) -> Result<Vec<ProcessName>> {
     }
 
     let stuck: Vec<ProcessName> = left.into_iter().filter(ProcessName::is_running).collect();
-    bail!("processes {} do not end", pids(&stuck));
+    bail!("processes {} do not end", list_pids(&stuck));
 }
 
 /// Waits until all of `processes` have ended, at most `deadline`. Returns whether they have.
@@ -86,7 +96,7 @@ async fn ended(processes: &[ProcessName], deadline: Duration) -> bool {
     true
 }
 
-fn pids(processes: &[ProcessName]) -> String {
+fn list_pids(processes: &[ProcessName]) -> String {
     let pids: Vec<String> = processes.iter().map(|process| process.pid.to_string()).collect();
     pids.join(", ")
 }

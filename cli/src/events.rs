@@ -2,125 +2,128 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::EventId;
-use shared::model::time::UnixMillis;
 use shared::projection::api::{FindReply, FindRequest, SearchReply, SearchRequest};
-use shared::wire::headers::Headers;
 
 use crate::args::{Common, EventsAction, SearchOptions};
-use crate::output::{brief, bus, json, plain, table};
-use crate::say;
+use crate::complain;
+use crate::connect::connect_bus;
+use crate::exit::{Exit, ExitContext as _, failure};
+use crate::output::{Column, Table, View};
+use crate::service::call_service;
+use crate::when::parse_when;
 
 /// Longest time that one answer may take.
 const ANSWER: Duration = Duration::from_secs(30);
-
-/// Number of characters of a text that a table shows.
-const SHOWN: usize = 80;
 
 /// Runs the command.
 ///
 /// # Errors
 /// Fails if no replica answers, or if the event is not known.
 pub async fn execute(common: &Common, action: EventsAction) -> Result<()> {
-    let bus = bus(common).await?;
     match action {
-        EventsAction::Search(options) => search(common, &bus, options).await,
-        EventsAction::Show { event_id } => show(&bus, EventId::parse(event_id)?).await,
+        EventsAction::Search(options) => search(common, options).await,
+        EventsAction::Show { event_id } => show(common, parse_event_id(event_id)?).await,
     }
 }
 
-async fn search(common: &Common, bus: &Bus, options: SearchOptions) -> Result<()> {
+/// Parses the id of an event, as the command line names it.
+///
+/// # Errors
+/// Fails with exit code 2 if `text` cannot be an id.
+pub fn parse_event_id(text: String) -> Result<EventId> {
+    EventId::parse(text).exit(Exit::Usage)
+}
+
+async fn search(common: &Common, options: SearchOptions) -> Result<()> {
     let now = SystemClock.now();
-    let at = |text: Option<String>| text.map(|text| instant(&text, now)).transpose();
+    let at = |option, text: Option<String>| text.map(|text| parse_when(option, &text, now)).transpose();
     let request = SearchRequest {
         query: options.query,
         channels: (!options.channel.is_empty()).then_some(options.channel),
-        since: at(options.since)?,
-        until: at(options.until)?,
+        since: at("--since", options.since)?,
+        until: at("--until", options.until)?,
         limit: options.limit,
     };
 
-    let reply: SearchReply = ask(bus, "nexus.svc.events.search", &request).await?;
-    if common.json {
-        return json(&reply);
-    }
-
-    let mut rows = table(&["SCORE", "EVENT", "FROM", "TEXT"]);
-    for hit in &reply.hits {
-        let score = format!("{:.3}", hit.score);
-        rows.add_row([
-            score.as_str(),
-            plain(hit.event_id.as_str()).as_str(),
-            plain(&hit.from_id).as_str(),
-            brief(&hit.excerpt, SHOWN).as_str(),
-        ]);
-    }
-
-    say!("{rows}");
+    let bus = connect_bus(common).await?;
+    let reply: SearchReply = ask_read_model(&bus, "nexus.svc.events.search", &request).await?;
+    let columns = [
+        Column::number("SCORE"),
+        Column::id("EVENT"),
+        Column::text("FROM"),
+        Column::text("TEXT"),
+    ];
+    let table = Table::new(&columns).with(&reply.hits, |hit| {
+        [
+            format!("{:.3}", hit.score).into(),
+            hit.event_id.as_str().into(),
+            (&hit.from_id).into(),
+            (&hit.excerpt).into(),
+        ]
+    });
 
     if !reply.by_meaning {
-        say!("(by words alone: no embedding model is in use; see docs/read-model.md)");
+        complain!("searched by words alone: no embedding model is in use (docs/read-model.md)");
     }
 
-    Ok(())
+    View::list(&reply.hits, table)?.show(common)
 }
 
-async fn show(bus: &Bus, id: EventId) -> Result<()> {
+async fn show(common: &Common, id: EventId) -> Result<()> {
+    let bus = connect_bus(common).await?;
     let request = FindRequest {
         id: Some(id.clone()),
         ..FindRequest::default()
     };
-    let reply: FindReply = ask(bus, "nexus.svc.events.find", &request).await?;
-    match reply.events.first() {
-        Some(event) => json(event),
-        None => bail!("no event {id} is known (yet); see `nexus events search` and `nexus tail`"),
-    }
+    let reply: FindReply = ask_read_model(&bus, "nexus.svc.events.find", &request).await?;
+    let Some(event) = reply.events.first() else {
+        return Err(unknown_event(&id));
+    };
+
+    let peer_kind = serde_json::to_value(event.peer_kind)?;
+    let view = View::one(event.id.as_str(), event)?.fields([
+        ("event", event.id.as_str().into()),
+        ("at", event.timestamp.into()),
+        ("stored", event.published_at.into()),
+        ("revised", event.revised_at.into()),
+        ("sequence", event.sequence.into()),
+        ("direction", event.direction.name().into()),
+        (
+            "channel",
+            format!("{}, account {}", event.channel, event.account).into(),
+        ),
+        (
+            "peer",
+            format!("{} ({})", event.peer_id, peer_kind.as_str().unwrap_or_default()).into(),
+        ),
+        ("from", (&event.from_id).into()),
+        ("thread", event.thread_id.as_ref().into()),
+        ("reply to", event.reply_to.as_ref().into()),
+        ("types", event.content_types.join(", ").into()),
+        ("content", (&event.content).into()),
+    ]);
+
+    view.show(common)
 }
 
-async fn ask<T: serde::de::DeserializeOwned>(bus: &Bus, service: &str, question: &impl serde::Serialize) -> Result<T> {
-    bus.request(service, Headers::new(), question, ANSWER)
-        .await
-        .context("the read model is served by hook-svc: does one run?")
+/// Returns the error about an event that the read model does not have.
+pub fn unknown_event(id: &EventId) -> anyhow::Error {
+    failure(
+        Exit::NotFound,
+        format!("no event {id} is known (yet); see `nexus events search` and `nexus tail`"),
+    )
 }
 
-/// Parses a time: `90s`, `15m`, `2h`, `7d` before `now`, or Unix milliseconds.
-fn instant(text: &str, now: UnixMillis) -> Result<UnixMillis> {
-    if let Ok(millis) = text.parse() {
-        return Ok(UnixMillis(millis));
-    }
-
-    let units = [('s', 1_000), ('m', 60_000), ('h', 3_600_000), ('d', 86_400_000)];
-    let ago = units.iter().find_map(|(unit, millis)| {
-        let count: i64 = text.strip_suffix(*unit)?.parse().ok()?;
-        count.checked_mul(*millis)
-    });
-    match ago {
-        Some(ago) if ago >= 0 => Ok(UnixMillis(now.0.saturating_sub(ago))),
-        Some(_) | None => bail!("`{text}`: expected a span like 90s, 15m, 2h or 7d, or Unix milliseconds"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn instants_are_spans_before_now_or_milliseconds() {
-        let now = UnixMillis(1_000_000_000);
-        for (text, expected) in [
-            ("0s", 1_000_000_000),
-            ("2m", 999_880_000),
-            ("1d", 913_600_000),
-            ("12345", 12_345),
-        ] {
-            assert_eq!(instant(text, now).expect(text), UnixMillis(expected));
-        }
-
-        for text in ["", "d", "-1d", "2 weeks", "9999999999999999999d"] {
-            assert!(instant(text, now).is_err(), "{text}");
-        }
-    }
+/// Asks hook-svc, which serves the read model.
+///
+/// # Errors
+/// As [`call_service`].
+async fn ask_read_model<T: DeserializeOwned>(bus: &Bus, subject: &str, question: &impl Serialize) -> Result<T> {
+    call_service(bus, "hook-svc", subject, question, ANSWER).await
 }

@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use serde_json::Value;
 use shared::process::ProcessName;
 
 use crate::args::Common;
+use crate::connect::load_document;
+use crate::exit::{Exit, ExitContext as _, failure, of_status};
 use crate::launch::token;
-use crate::output::document;
 
 /// Default data directory of `nexus up`.
 const DATA: &str = ".nexus";
@@ -42,7 +43,7 @@ impl Gateway {
     /// # Errors
     /// Fails if there is no token; the error names the places that were searched.
     pub fn find(common: &Common, url: Option<&str>, token_file: Option<&Path>) -> Result<Self> {
-        let document = document(common);
+        let document = load_document(common);
         let adapter: Value = document
             .section::<toml::Table>("adapter", |_| Vec::new())
             .shown_values()
@@ -79,14 +80,14 @@ impl Gateway {
             }
         };
 
-        Self::new(&url, token::read(&path)?)
+        Self::new(&url, token::read(&path).exit(Exit::Usage)?)
     }
 
     /// Posts `body` (JSON: an event or a list of events). Returns the ids under which the events are stored.
     ///
     /// # Errors
     /// Fails if the gateway cannot be reached or refuses the events; the error has its answer.
-    pub async fn post(&self, body: Vec<u8>) -> Result<Vec<String>> {
+    pub async fn post_events(&self, body: Vec<u8>) -> Result<Vec<String>> {
         let url = format!("{}/v1/events", self.url);
         let answer = self
             .client
@@ -96,18 +97,42 @@ impl Gateway {
             .body(body)
             .send()
             .await
-            .with_context(|| format!("post to {url}: is adapter-svc running? `nexus up` starts one here"))?;
+            .map_err(|error| explain_post(&url, error))?;
 
         let status = answer.status();
         let said: Value = answer.json().await.unwrap_or(Value::Null);
         if !status.is_success() {
             let why = said["error"]["message"].as_str().unwrap_or("no reason given");
-            bail!("{url} answered {status}: {why}");
+            return Err(failure(
+                of_status(status.as_u16()),
+                format!("{url} answered {status}: {why}"),
+            ));
         }
 
         let ids = said["ids"].as_array().cloned().unwrap_or_default();
         Ok(ids.iter().filter_map(|id| id.as_str().map(str::to_owned)).collect())
     }
+}
+
+/// Returns the error of a post to `url`, with a hint if nothing listens there.
+fn explain_post(url: &str, error: reqwest::Error) -> anyhow::Error {
+    let exit = if error.is_builder() {
+        Exit::Usage
+    } else {
+        Exit::Unreachable
+    };
+    let error = anyhow::Error::new(error.without_url());
+    let is_refused = error.chain().any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        io.is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    });
+
+    let hint = if is_refused {
+        "; is adapter-svc running? `nexus up` starts it here"
+    } else {
+        ""
+    };
+    failure(exit, format!("post to {url}: {error:#}{hint}"))
 }
 
 /// Returns the address of a running adapter that is announced in `directory`.

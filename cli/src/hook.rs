@@ -12,17 +12,17 @@ mod trial;
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use shared::bus::{Bus, RequestError};
+use shared::bus::Bus;
 use shared::model::hook::HookStatus;
 use shared::model::hook_api::{DisableHook, HookView, ListHooks, NameHook};
-use shared::wire::headers::Headers;
 
 use crate::args::{Common, HookAction, Status};
-use crate::output::{bus, json, plain};
-use crate::say;
+use crate::connect::connect_bus;
+use crate::output::View;
+use crate::service::call_service;
 
 /// Longest time that an answer may take: a hook under test may use all of its time-out.
 const ANSWER: Duration = Duration::from_secs(330);
@@ -33,27 +33,27 @@ const ANSWER: Duration = Duration::from_secs(330);
 /// Fails with the fault, for people.
 pub async fn execute(common: &Common, action: HookAction) -> Result<()> {
     match action {
-        HookAction::New { name, dir } => start::write(&name, &dir),
+        HookAction::New { name, dir } => start::write(common, &name, &dir),
         HookAction::Test(options) => trial::run(common, &options).await,
         HookAction::Backtest(options) => backtest::run(common, options).await,
-        HookAction::ImportClaude(options) => import_claude::write(&options),
+        HookAction::ImportClaude(options) => import_claude::write(common, &options),
         HookAction::Push { path, id } => push::run(common, &path, id).await,
         HookAction::List { status, created_by } => {
             let status = status.map(status_of);
             show::list(common, ListHooks { status, created_by }).await
         }
-        HookAction::Show { id } => show::one(common, id).await,
-        HookAction::Logs { id, last, follow } => show::logs(common, &id, last, follow).await,
-        HookAction::Enable { id } => switched(common, "enable", &by_name(id)).await,
+        HookAction::Show { id } => show::show_hook(common, id).await,
+        HookAction::Logs { id, limit, follow } => show::show_logs(common, &id, limit, follow).await,
+        HookAction::Enable { id } => switch_hook(common, "enable", &by_name(id)).await,
         HookAction::Disable { id, reason } => {
             let disable = DisableHook {
                 name: id,
                 reason,
                 asked_by: None,
             };
-            switched(common, "disable", &disable).await
+            switch_hook(common, "disable", &disable).await
         }
-        HookAction::Rm { id } => switched(common, "delete", &by_name(id)).await,
+        HookAction::Rm { id } => switch_hook(common, "delete", &by_name(id)).await,
     }
 }
 
@@ -61,13 +61,9 @@ pub async fn execute(common: &Common, action: HookAction) -> Result<()> {
 ///
 /// # Errors
 /// Fails if the service refuses, with the service's own text.
-pub async fn ask<Q: Serialize, A: DeserializeOwned>(bus: &Bus, what: &str, question: &Q) -> Result<A> {
+pub async fn ask_hooks<Q: Serialize, A: DeserializeOwned>(bus: &Bus, what: &str, question: &Q) -> Result<A> {
     let subject = format!("nexus.svc.hook.{what}");
-    match bus.request(&subject, Headers::new(), question, ANSWER).await {
-        Ok(answer) => Ok(answer),
-        Err(RequestError::Service { text, .. }) => Err(anyhow::Error::msg(text)),
-        Err(error) => Err(error).context("hooks are served by hook-svc: does one run?"),
-    }
+    call_service(bus, "hook-svc", &subject, question, ANSWER).await
 }
 
 /// Returns a request about the hook `name` in the operator's name.
@@ -75,16 +71,15 @@ const fn by_name(name: String) -> NameHook {
     NameHook { name, asked_by: None }
 }
 
-async fn switched<Q: Serialize>(common: &Common, what: &str, question: &Q) -> Result<()> {
-    let view: HookView = ask(&bus(common).await?, what, question).await?;
-    if common.json {
-        return json(&view);
-    }
-    match &view.disabled_reason {
-        Some(reason) => say!("{} is {}: {}", view.id, show::name(view.status), plain(reason)),
-        None => say!("{} is {}", view.id, show::name(view.status)),
-    }
-    Ok(())
+async fn switch_hook<Q: Serialize>(common: &Common, what: &str, question: &Q) -> Result<()> {
+    let bus = connect_bus(common).await?;
+    let view: HookView = ask_hooks(&bus, what, question).await?;
+    let sentence = match &view.disabled_reason {
+        Some(reason) => format!("{} is {}: {reason}", view.id, show::name(view.status)),
+        None => format!("{} is {}", view.id, show::name(view.status)),
+    };
+
+    View::one(&view.id, &view)?.line(sentence).show(common)
 }
 
 const fn status_of(status: Status) -> HookStatus {

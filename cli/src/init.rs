@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
+use serde_json::json;
 
-use crate::args::InitOptions;
+use crate::args::{Common, InitOptions};
+use crate::exit::{Exit, failure};
 use crate::launch::keys::cluster_key;
 use crate::launch::token;
-use crate::say;
+use crate::output::View;
 
 /// Data directory of `nexus up`, below the directory of the configuration.
 const DATA: &str = ".nexus";
@@ -29,7 +31,7 @@ const HOOK: (&str, &str) = (
 ///
 /// # Errors
 /// Fails if one of the files exists already, or cannot be written.
-pub fn execute(options: &InitOptions) -> Result<()> {
+pub fn execute(common: &Common, options: &InitOptions) -> Result<()> {
     let files: Vec<(&str, &str)> = FILES.into_iter().chain([HOOK]).collect();
     if !options.force {
         let taken: Vec<&str> = files
@@ -39,33 +41,42 @@ pub fn execute(options: &InitOptions) -> Result<()> {
             .collect();
 
         if !taken.is_empty() {
-            bail!("{} there already (--force writes over)", taken.join(", "));
+            let text = format!("{} exist already (--force overwrites them)", taken.join(", "));
+            return Err(failure(Exit::Refused, text));
         }
     }
 
+    let mut written = Vec::new();
     for (name, text) in files {
-        write(&options.directory.join(name), text)?;
+        let path = options.directory.join(name);
+        write(&path, text)?;
+        written.push((path, ""));
     }
 
     let key = cluster_key(&options.directory)?;
-    say!("wrote {} (a secret: the services seal events with it)", key.display());
+    written.push((key, " (a secret: the services seal events with it)"));
     let path = token::file(&options.directory.join(DATA));
     let is_new = !path.exists();
     token::ensure(&path)?;
-
     if is_new {
-        say!("wrote {} (this machine's token for /v1/events)", path.display());
+        written.push((path, " (this machine's token for /v1/events)"));
     }
 
-    say!("next: nexus config check; nexus up");
-    Ok(())
+    let paths: Vec<String> = written.iter().map(|(path, _)| path.display().to_string()).collect();
+    let lines: Vec<String> = written
+        .iter()
+        .map(|(path, note)| format!("wrote {}{note}", path.display()))
+        .collect();
+    View::of(&json!({ "written": paths }))?
+        .ids(paths)
+        .line(lines.join("\n"))
+        .line("next: nexus config check; nexus up")
+        .show(common)
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
     }
-    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
-    say!("wrote {}", path.display());
-    Ok(())
+    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }

@@ -2,23 +2,26 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use shared::bus::{Bus, RequestError};
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use shared::bus::Bus;
 use shared::model::approval::{ApprovalParty, DecisionProof};
 use shared::model::approval_api::{ApprovalAnswer, DecideApproval};
 use shared::model::dispatch::DeliveryContext;
 use shared::model::intent::service::{
     CancelIntent, GetIntent, IntentAnswer, IntentHistory, IntentList, ListIntents, ProposeIntent, RescheduleIntent,
 };
-use shared::model::intent::{Intent, IntentStatus};
+use shared::model::intent::{Intent, IntentRecord, IntentStatus};
 use shared::model::permission::{PermissionLevel, PermissionSet};
-use shared::model::time::UnixMillis;
-use shared::wire::headers::Headers;
 use ulid::Ulid;
 
 use crate::args::{Common, IntentAction, ListedIntents, ProposedIntent};
-use crate::output::{brief, bus, json, plain, table};
-use crate::say;
+use crate::complain;
+use crate::connect::connect_bus;
+use crate::exit::{Exit, ExitContext as _, failure};
+use crate::output::{Cell, Column, Table, View, reader_zone};
+use crate::service::call_service;
 
 /// Longest time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,66 +35,67 @@ const OPERATOR: &str = "operator";
 /// # Errors
 /// Fails if no scheduler answers, or if the scheduler refuses.
 pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
-    let bus = bus(common).await?;
     let by = Some(OPERATOR.to_owned());
-    let (what, answer): (_, IntentAnswer) = match action {
-        IntentAction::List(options) => return list(common, &bus, options).await,
-        IntentAction::Show { id } => return show(common, &bus, parse(&id)?).await,
+    match action {
+        IntentAction::List(options) => list_intents(common, options).await,
+        IntentAction::Show { id } => show_intent(common, parse_id(&id)?).await,
         IntentAction::Cancel { id, reason } => {
-            let id = parse(&id)?;
             let question = CancelIntent {
-                id,
+                id: parse_id(&id)?,
                 agent: None,
                 turn: None,
                 by,
                 reason,
             };
-
-            ("cancel", ask(&bus, "cancel", &question).await?)
+            change(common, "cancel", &question).await
         }
         IntentAction::Reschedule { id, schedule, reason } => {
-            let schedule = serde_json::from_str(&schedule).context("the schedule, in JSON")?;
+            let schedule = serde_json::from_str(&schedule);
             let question = RescheduleIntent {
-                id: parse(&id)?,
-                schedule,
+                id: parse_id(&id)?,
+                schedule: schedule.context("the schedule is not valid JSON").exit(Exit::Usage)?,
                 agent: None,
                 by,
                 reason,
             };
-
-            ("reschedule", ask(&bus, "reschedule", &question).await?)
+            change(common, "reschedule", &question).await
         }
-        IntentAction::Approve { id, deny, by, note } => {
-            let id = parse(&id)?;
-            decide(&bus, id, !deny, by, note).await?;
-            let told: IntentHistory = ask(&bus, "get", &GetIntent { id, agent: None }).await?;
-            ("approve", IntentAnswer::from_intent(&told.intent))
+        IntentAction::Approve { id, deny, by, reason } => {
+            let id = parse_id(&id)?;
+            let bus = connect_bus(common).await?;
+            send_decision(&bus, id, !deny, by, reason).await?;
+            let told: IntentHistory = ask_scheduler(&bus, "get", &GetIntent { id, agent: None }).await?;
+            show_answer(common, "approve", &IntentAnswer::from_intent(&told.intent))
         }
-        IntentAction::Propose(options) => ("propose", ask(&bus, "propose", &proposal(options)?).await?),
-    };
-
-    if common.json {
-        return json(&answer);
+        IntentAction::Propose(options) => change(common, "propose", &build_proposal(options)?).await,
     }
+}
 
-    say!("{} is {}", answer.id, answer.status);
+/// Sends `question` to endpoint `what` of the scheduler, and shows the answer.
+async fn change<Q: Serialize>(common: &Common, what: &str, question: &Q) -> Result<()> {
+    let bus = connect_bus(common).await?;
+    show_answer(common, what, &ask_scheduler(&bus, what, question).await?)
+}
 
+/// Shows the state of an intent after request `what`; fails if the scheduler rejects it.
+fn show_answer(common: &Common, what: &str, answer: &IntentAnswer) -> Result<()> {
+    let mut view = View::one(answer.id.to_string(), answer)?.line(format!("{} is {}", answer.id, answer.status));
     if let Some(due) = answer.due {
-        say!("due {}", instant(due));
+        view = view.line(format!("due {}", reader_zone(common).date_time(due)));
     }
-
-    if let Some(approval) = answer.approval {
-        say!("waits for the approval {approval}");
+    if let Some(approval) = &answer.approval {
+        view = view.line(format!("waits for the approval {approval}"));
     }
+    view.show(common)?;
 
-    match answer.rejection {
-        Some(rejection) => bail!("{what} is refused: {rejection}"),
+    match &answer.rejection {
+        Some(rejection) => Err(failure(Exit::Refused, format!("{what} is refused: {rejection}"))),
         None => Ok(()),
     }
 }
 
 /// Sends an approver's decision to the broker, which decides approvals and knows the owner.
-async fn decide(bus: &Bus, id: Ulid, approve: bool, by: String, response: Option<String>) -> Result<()> {
+async fn send_decision(bus: &Bus, id: Ulid, approve: bool, by: String, response: Option<String>) -> Result<()> {
     let question = DecideApproval {
         id: format!("intent.{id}"),
         approve,
@@ -107,30 +111,26 @@ async fn decide(bus: &Bus, id: Ulid, approve: bool, by: String, response: Option
         response,
     };
 
-    let asked = bus
-        .request::<_, ApprovalAnswer>("nexus.svc.approval.decide", Headers::new(), &question, PATIENCE)
-        .await;
-    match asked {
-        Ok(_) => Ok(()),
-        Err(RequestError::Service { text, .. }) => bail!(text),
-        Err(
-            error @ (RequestError::NoResponder { .. } | RequestError::Timeout { .. } | RequestError::Answer { .. }),
-        ) => Err(anyhow::Error::new(error).context("does broker-svc run?")),
-    }
+    let subject = "nexus.svc.approval.decide";
+    let _: ApprovalAnswer = call_service(bus, "broker-svc", subject, &question, PATIENCE).await?;
+    Ok(())
 }
 
-fn parse(id: &str) -> Result<Ulid> {
-    id.parse().with_context(|| format!("`{id}` is not the id of an intent"))
+fn parse_id(id: &str) -> Result<Ulid> {
+    id.parse()
+        .map_err(|_| failure(Exit::Usage, format!("`{id}` is not the id of an intent")))
 }
 
-fn proposal(options: ProposedIntent) -> Result<ProposeIntent> {
-    let id = options.id.as_deref().map(parse).transpose()?;
+fn build_proposal(options: ProposedIntent) -> Result<ProposeIntent> {
+    let id = options.id.as_deref().map(parse_id).transpose()?;
     let level: PermissionLevel = serde_json::from_value(options.level.clone().into())
-        .with_context(|| format!("--level {}: full, restricted, group or minimal", options.level))?;
+        .with_context(|| format!("--level {}: full, restricted, group or minimal", options.level))
+        .exit(Exit::Usage)?;
+    let wish = serde_json::from_str(&options.wish);
 
     Ok(ProposeIntent {
         id,
-        wish: serde_json::from_str(&options.wish).context("the wish, in JSON")?,
+        wish: wish.context("the intent is not valid JSON").exit(Exit::Usage)?,
         agent: options.agent,
         session: options.session,
         turn: None,
@@ -147,31 +147,17 @@ fn proposal(options: ProposedIntent) -> Result<ProposeIntent> {
     })
 }
 
-async fn ask<Q: serde::Serialize, A: serde::de::DeserializeOwned>(bus: &Bus, what: &str, question: &Q) -> Result<A> {
-    let subject = format!("nexus.svc.intent.{what}");
-    let asked = bus.request(&subject, Headers::new(), question, PATIENCE).await;
-    asked.map_err(|error| match error {
-        RequestError::Service { text, .. } => anyhow::Error::msg(text),
-        error @ (RequestError::NoResponder { .. } | RequestError::Timeout { .. } | RequestError::Answer { .. }) => {
-            anyhow::Error::new(error).context("does scheduler-svc run?")
-        }
-    })
+async fn ask_scheduler<Q: Serialize, A: DeserializeOwned>(bus: &Bus, endpoint: &str, question: &Q) -> Result<A> {
+    let subject = format!("nexus.svc.intent.{endpoint}");
+    call_service(bus, "scheduler-svc", &subject, question, PATIENCE).await
 }
 
-fn instant(at: UnixMillis) -> String {
-    let time = jiff::Timestamp::from_millisecond(at.0);
-    time.map_or_else(|_| at.to_string(), |time| format!("{time:.0}"))
-}
-
-fn due(intent: &Intent) -> String {
-    intent.due.or(intent.deadline).map_or_else(String::new, instant)
-}
-
-async fn list(common: &Common, bus: &Bus, options: ListedIntents) -> Result<()> {
+async fn list_intents(common: &Common, options: ListedIntents) -> Result<()> {
     let status: Option<IntentStatus> = match &options.status {
         Some(status) => Some(
             serde_json::from_value(status.clone().into())
-                .with_context(|| format!("--status {status}: pending, running, completed, …"))?,
+                .with_context(|| format!("--status {status}: no status of an intent"))
+                .exit(Exit::Usage)?,
         ),
         None => None,
     };
@@ -183,74 +169,95 @@ async fn list(common: &Common, bus: &Bus, options: ListedIntents) -> Result<()> 
         after: options.after,
         limit: Some(options.limit),
     };
+    let bus = connect_bus(common).await?;
+    let found: IntentList = ask_scheduler(&bus, "list", &question).await?;
 
-    let found: IntentList = ask(bus, "list", &question).await?;
-    if common.json {
-        return json(&found);
-    }
-
-    let mut rows = table(&[
-        "INTENT", "STATUS", "KIND", "AGENT", "SESSION", "DUE", "SCHEDULE", "REASON",
-    ]);
-    for intent in &found.intents {
+    let columns = [
+        Column::id("INTENT"),
+        Column::text("STATUS"),
+        Column::text("KIND"),
+        Column::text("AGENT"),
+        Column::text("SESSION").extra(),
+        Column::time("DUE"),
+        Column::text("SCHEDULE").extra(),
+        Column::text("REASON").extra(),
+    ];
+    let table = Table::new(&columns).with(&found.intents, |intent| {
         let record = &intent.intent;
-        rows.add_row([
-            record.id.to_string(),
-            intent.status.to_string(),
-            plain(&record.kind),
-            plain(&record.agent),
-            brief(&record.session, 30),
-            due(intent),
-            brief(&record.schedule.to_string(), 40),
-            brief(&record.reason, 30),
-        ]);
-    }
+        [
+            record.id.to_string().into(),
+            intent.status.to_string().into(),
+            (&record.kind).into(),
+            (&record.agent).into(),
+            (&record.session).into(),
+            due_cell(intent),
+            record.schedule.to_string().into(),
+            (&record.reason).into(),
+        ]
+    });
 
-    say!("{rows}");
-
+    View::list(&found.intents, table)?.show(common)?;
     if let Some(next) = found.next {
-        say!("there may be more: --after {next}");
+        complain!("there may be more: --after {next}");
     }
 
     Ok(())
 }
 
-async fn show(common: &Common, bus: &Bus, id: Ulid) -> Result<()> {
-    let told: IntentHistory = ask(bus, "get", &GetIntent { id, agent: None }).await?;
-    if common.json {
-        return json(&told);
-    }
+/// Returns the time of the next firing, or of the deadline.
+fn due_cell(intent: &Intent) -> Cell {
+    intent.due.or(intent.deadline).into()
+}
 
+async fn show_intent(common: &Common, id: Ulid) -> Result<()> {
+    let bus = connect_bus(common).await?;
+    let told: IntentHistory = ask_scheduler(&bus, "get", &GetIntent { id, agent: None }).await?;
     let record = &told.intent.intent;
-    say!("{} · {} · {}", record.id, record.kind, told.intent.status);
-
-    // Parameters of an agent may repeat a stranger's text.
-    let place = format!("{}/{}, fires in {}", record.agent, record.session, told.intent.target());
     let parameters = serde_json::Value::Object(record.parameters.clone());
-    say!("{}", plain(&place));
-    say!("{}; next {}", plain(&record.schedule.to_string()), due(&told.intent));
-    say!("parameters {}", plain(&parameters.to_string()));
+    let fields = [
+        ("intent", Cell::from(record.id.to_string())),
+        ("kind", (&record.kind).into()),
+        ("status", told.intent.status.to_string().into()),
+        ("agent", (&record.agent).into()),
+        ("session", (&record.session).into()),
+        ("fires in", told.intent.target().to_string().into()),
+        ("schedule", record.schedule.to_string().into()),
+        ("due", due_cell(&told.intent)),
+        ("reason", (&record.reason).into()),
+        ("parameters", parameters.to_string().into()),
+    ];
 
-    let mut rows = table(&["N", "AT", "TO", "CODE", "BY", "WHY"]);
-    for step in &told.history {
+    View::one(id.to_string(), &told)?
+        .fields(fields)
+        .table(history_table(&told.history))
+        .show(common)
+}
+
+/// Returns the transitions of an intent as a table.
+fn history_table(history: &[IntentRecord]) -> Table {
+    let columns = [
+        Column::number("N"),
+        Column::time("AT"),
+        Column::text("TO"),
+        Column::text("CODE"),
+        Column::text("BY"),
+        Column::text("REASON"),
+    ];
+    Table::new(&columns).with(history, |step| {
         let code = serde_json::to_value(step.code).unwrap_or_default();
         let why = match &step.lineage {
             Some(lineage) => format!("{} → {}: {}", lineage.old, lineage.new, step.why),
             None => step.why.clone(),
         };
-
-        rows.add_row([
-            step.n.to_string(),
-            instant(step.at),
-            step.to.to_string(),
-            code.as_str().unwrap_or_default().to_owned(),
-            plain(&step.by),
-            plain(&why),
-        ]);
-    }
-
-    say!("{rows}");
-    Ok(())
+        [
+            step.n.to_string().into(),
+            step.at.into(),
+            step.to.to_string().into(),
+            code.as_str().unwrap_or_default().into(),
+            (&step.by).into(),
+            why.into(),
+        ]
+    })
 }
 
 #[cfg(test)]
@@ -269,12 +276,12 @@ mod tests {
             panic!("another command");
         };
 
-        let read = proposal(options).expect("a proposal");
+        let read = build_proposal(options).expect("a proposal");
         assert_eq!(
             (read.agent.as_str(), read.permissions.level),
             ("default", PermissionLevel::Restricted)
         );
         assert_eq!(read.wish.kind, "remind");
-        assert!(parse("nonsense").is_err());
+        assert!(parse_id("nonsense").is_err());
     }
 }

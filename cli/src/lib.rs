@@ -1,7 +1,8 @@
 //! The `nexus` command: one file per command group.
 //!
 //! [`launch`] starts a whole Nexus on this machine, for `up`, `demo`, `bench` and the tests; the other modules use a
-//! running one over the bus alone. Exit codes: 0 done, 1 failed or refused, 2 invalid command line.
+//! running one over the bus alone. Each command makes one value, which [`output`] shows as a table, as JSON or as ids,
+//! and ends with a code of [`exit`].
 
 // `say!` and `complain!` print instead: the standard macros panic if the reader has gone.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -9,35 +10,48 @@
 pub mod approval;
 pub mod args;
 pub mod backup;
+#[cfg(feature = "bench")]
 pub mod bench;
 pub mod breaker;
 pub mod config;
+pub mod connect;
 pub mod demo;
 pub mod dlq;
 pub mod doctor;
 pub mod down;
 pub mod events;
+pub mod exit;
 pub mod gateway;
 pub mod hook;
 pub mod http;
 pub mod init;
 pub mod intent;
 pub mod launch;
+pub mod logs;
+pub mod manual;
 pub mod mcp;
 pub mod output;
 pub mod owner;
 pub mod recover;
 pub mod schedule;
 pub mod send;
+pub mod service;
 pub mod session;
+pub mod status;
 pub mod tail;
 pub mod top;
 pub mod topology;
 pub mod trace;
 pub mod up;
+pub mod when;
 
 use anyhow::Result;
 use args::{Cli, Command};
+
+/// Error of `nexus bench` in a build without it.
+#[cfg(not(feature = "bench"))]
+const WITHOUT_BENCH: &str = "this `nexus` was built without the benchmark: `make bench` builds one with it \
+                             (`cargo build --release -p cli --features bench`)";
 
 /// Runs the command of the command line.
 ///
@@ -45,11 +59,11 @@ use args::{Cli, Command};
 /// Fails with the fault, for people.
 pub async fn execute(cli: Cli) -> Result<()> {
     let common = cli.common;
-    output::check_named_config(&common)?;
+    connect::check_named_config(&common)?;
 
     match cli.command {
         Command::Up(options) => up::execute(&common, options).await,
-        Command::Down(options) => down::execute(&options).await,
+        Command::Down(options) => down::execute(&common, &options).await,
         Command::Demo(options) => demo::execute(&common, options).await,
         Command::Doctor(options) => doctor::execute(&common, options).await,
         Command::Backup(options) => backup::take(&common, &options).await,
@@ -71,7 +85,14 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Approval(action) => approval::execute(&common, action).await,
         Command::Owner(action) => owner::execute(&common, action).await,
         Command::Config(action) => config::execute(&common, action),
+        #[cfg(feature = "bench")]
         Command::Bench(options) => bench::execute(&common, options).await,
-        Command::Init(options) => init::execute(&options),
+        #[cfg(not(feature = "bench"))]
+        Command::Bench(_) => Err(exit::failure(exit::Exit::Refused, WITHOUT_BENCH)),
+        Command::Status => status::execute(&common).await,
+        Command::Logs(options) => logs::execute(&common, &options).await,
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { directory } => manual::pages(&common, &directory),
+        Command::Init(options) => init::execute(&common, &options),
     }
 }

@@ -20,7 +20,7 @@ use shared::bus::{Bus, RequestError};
 use shared::wire::headers::Headers;
 
 use crate::args::{Common, McpOptions};
-use crate::output::bus;
+use crate::connect::connect_bus;
 
 /// Longest time that an answer may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ ctx.dbPath (SQLite), ctx.search(query), ctx.llm(prompt). Return { fire: boolean,
 /// Fails if the server cannot be asked, or if the peer does not use MCP.
 pub async fn execute(common: &Common, options: McpOptions) -> Result<()> {
     let tools = Tools {
-        bus: bus(common).await?,
+        bus: connect_bus(common).await?,
         created_by: options.created_by,
     };
     let running = tools.serve(rmcp::transport::stdio()).await.context("speak MCP")?;

@@ -4,7 +4,8 @@
 //! effect, and the operator decides. The decision is stored before anything is published, and a message is published
 //! under an id of its own.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
 use shared::bus::{Bus, KvEntry, OutgoingMessage, claim};
 use shared::model::dispatch::Dispatch;
 use shared::wire::envelope::decode;
@@ -12,8 +13,9 @@ use shared::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, Tra
 use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
 
 use crate::args::{Common, RecoverAction};
-use crate::output::{brief, bus, clock, json, table};
-use crate::say;
+use crate::connect::connect_bus;
+use crate::exit::{Exit, failure};
+use crate::output::{Column, Table, View};
 
 /// Prefix of the id of a message that is published again.
 const REDO: &str = "redo:";
@@ -23,16 +25,16 @@ const REDO: &str = "redo:";
 /// # Errors
 /// Fails if no message with that id is held, or if it cannot be published.
 pub async fn execute(common: &Common, action: RecoverAction) -> Result<()> {
-    let bus = bus(common).await?;
+    let bus = connect_bus(common).await?;
     match action {
-        RecoverAction::List { all } => list(common, &bus, all).await,
-        RecoverAction::Redo { id, .. } => decide(&bus, id.as_deref(), HeldUntil::Redo).await,
-        RecoverAction::Skip { id, .. } => decide(&bus, id.as_deref(), HeldUntil::Skip).await,
+        RecoverAction::List { all } => list_messages(common, &bus, all).await,
+        RecoverAction::Redo { id, .. } => write_decisions(common, &bus, id.as_deref(), HeldUntil::Redo).await,
+        RecoverAction::Skip { id, .. } => write_decisions(common, &bus, id.as_deref(), HeldUntil::Skip).await,
     }
 }
 
 /// Returns the held messages, oldest first.
-async fn all(bus: &Bus) -> Result<Vec<KvEntry<HeldMessage>>> {
+async fn list_held(bus: &Bus) -> Result<Vec<KvEntry<HeldMessage>>> {
     let found = bus
         .held_bucket()
         .entries()
@@ -43,7 +45,7 @@ async fn all(bus: &Bus) -> Result<Vec<KvEntry<HeldMessage>>> {
     Ok(held)
 }
 
-const fn said(wanted: HeldUntil) -> &'static str {
+const fn decision_word(wanted: HeldUntil) -> &'static str {
     match wanted {
         HeldUntil::Decided => "held",
         HeldUntil::Redo => "redo",
@@ -51,56 +53,91 @@ const fn said(wanted: HeldUntil) -> &'static str {
     }
 }
 
-async fn list(common: &Common, bus: &Bus, with_decided: bool) -> Result<()> {
-    let mut held = all(bus).await?;
-    held.retain(|entry| with_decided || entry.value.wanted == HeldUntil::Decided);
+async fn list_messages(common: &Common, bus: &Bus, with_decided: bool) -> Result<()> {
+    let mut held: Vec<HeldMessage> = list_held(bus).await?.into_iter().map(|entry| entry.value).collect();
+    held.retain(|one| with_decided || one.wanted == HeldUntil::Decided);
 
-    if common.json {
-        let rows: Vec<&HeldMessage> = held.iter().map(|entry| &entry.value).collect();
-        return json(&rows);
-    }
+    let columns = [
+        Column::id("ID"),
+        Column::text("KIND"),
+        Column::time("SINCE"),
+        Column::text("STATE"),
+        Column::text("SUBJECT").extra(),
+        Column::text("REASON"),
+    ];
+    let table = Table::new(&columns).with(&held, |one| {
+        [
+            one.id.to_string().into(),
+            one.kind.name().into(),
+            one.at.into(),
+            decision_word(one.wanted).into(),
+            (&one.subject).into(),
+            (&one.why).into(),
+        ]
+    });
 
-    let mut rows = table(&["id", "kind", "since (UTC)", "state", "subject", "why"]);
-    for KvEntry { value, .. } in &held {
-        rows.add_row([
-            value.id.to_string(),
-            value.kind.name().to_owned(),
-            clock(value.at),
-            said(value.wanted).to_owned(),
-            brief(&value.subject, 40),
-            brief(&value.why, 70),
-        ]);
-    }
-
-    say!("{rows}\n{} messages", held.len());
-    Ok(())
+    let count = format!("{} messages", held.len());
+    View::list(&held, table)?.line(count).show(common)
 }
 
-async fn decide(bus: &Bus, id: Option<&str>, wanted: HeldUntil) -> Result<()> {
-    let mut held = all(bus).await?;
+/// Decides the held message `id`, or every undecided one. What was decided before an error is shown all the same.
+async fn write_decisions(common: &Common, bus: &Bus, id: Option<&str>, wanted: HeldUntil) -> Result<()> {
+    let mut held = list_held(bus).await?;
     match id {
         Some(id) => held.retain(|entry| entry.value.id.to_string() == id),
         None => held.retain(|entry| entry.value.wanted == HeldUntil::Decided),
     }
 
     if let (Some(id), true) = (id, held.is_empty()) {
-        bail!("nothing with id {id} is held (`nexus recover list`)");
+        let text = format!("nothing with id {id} is held (`nexus recover list`)");
+        return Err(failure(Exit::NotFound, text));
     }
 
+    let mut decided: Vec<&HeldMessage> = Vec::new();
+    let mut failed = Ok(());
     for KvEntry { value, revision } in &held {
-        decide_one(bus, value, *revision, wanted).await?;
-        say!("{} {}: {}", value.kind.name(), value.id, said(wanted));
+        failed = decide_one(bus, value, *revision, wanted).await;
+        if failed.is_err() {
+            break;
+        }
+        decided.push(value);
     }
 
-    say!("{} messages", held.len());
-    Ok(())
+    if failed.is_ok() || !decided.is_empty() {
+        decisions_view(id.is_some(), &decided, wanted)?.show(common)?;
+    }
+    failed
+}
+
+/// Returns the decisions on `decided`: one object if one message `is_named`, else a list.
+fn decisions_view(is_named: bool, decided: &[&HeldMessage], wanted: HeldUntil) -> Result<View> {
+    let word = decision_word(wanted);
+    let objects: Vec<Value> = decided
+        .iter()
+        .map(|one| json!({ "id": one.id, "kind": one.kind.name(), "decision": word }))
+        .collect();
+    let view = match objects.as_slice() {
+        [only] if is_named => View::of(only)?,
+        all => View::of(all)?,
+    };
+
+    let sentences: Vec<String> = decided
+        .iter()
+        .map(|one| format!("{} {}: {word}", one.kind.name(), one.id))
+        .collect();
+
+    Ok(view
+        .ids(decided.iter().map(|one| one.id.to_string()))
+        .line(sentences.join("\n"))
+        .line(format!("{} messages", decided.len())))
 }
 
 /// Stores the decision, then publishes the message if it is to be done again. If the command is killed in between, the
 /// same command does the rest.
 async fn decide_one(bus: &Bus, held: &HeldMessage, revision: u64, wanted: HeldUntil) -> Result<()> {
     if held.wanted != HeldUntil::Decided && held.wanted != wanted {
-        bail!("{} was decided before: {}", held.id, said(held.wanted));
+        let text = format!("{} was decided before: {}", held.id, decision_word(held.wanted));
+        return Err(failure(Exit::Refused, text));
     }
 
     if held.wanted == HeldUntil::Decided {

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
 use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::schedule::ScheduleRecord;
@@ -13,12 +12,12 @@ use shared::model::schedule_api::{
     BackfillSchedule, ListSchedules, OneSchedule, PauseSchedule, PreviewSchedule, ScheduleFired, ScheduleList,
     SchedulePreview,
 };
-use shared::model::time::UnixMillis;
-use shared::wire::headers::Headers;
 
 use crate::args::{Common, ScheduleAction};
-use crate::output::{brief, bus, json, table};
-use crate::say;
+use crate::connect::connect_bus;
+use crate::output::{Cell, Column, Table, View, Zone};
+use crate::service::call_service;
+use crate::when::parse_when;
 
 /// Longest time that an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,44 +27,50 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// Fails if no scheduler answers, or if the scheduler refuses.
 pub async fn execute(common: &Common, action: ScheduleAction) -> Result<()> {
-    let bus = bus(common).await?;
+    let now = SystemClock.now();
     match action {
-        ScheduleAction::List { prefix } => list(common, &ask(&bus, "list", &ListSchedules { prefix }).await?),
-        ScheduleAction::Show { id } => show(common, &ask(&bus, "show", &OneSchedule { id }).await?),
-        ScheduleAction::Next { schedule, zone, count } => {
-            let question = question(schedule, zone, count);
-            next(common, &ask(&bus, "next", &question).await?)
+        ScheduleAction::List { prefix } => {
+            let list: ScheduleList = ask_scheduler(common, "list", &ListSchedules { prefix }).await?;
+            list_schedules(common, &list)
+        }
+        ScheduleAction::Show { id } => change(common, "show", &OneSchedule { id }).await,
+        ScheduleAction::Next { schedule, zone, limit } => {
+            let question = preview_request(schedule, zone, limit);
+            show_next(common, &ask_scheduler(common, "next", &question).await?)
         }
         ScheduleAction::Pause { id, reason: note } => {
             let by = "operator".to_owned();
-            show(common, &ask(&bus, "pause", &PauseSchedule { id, note, by }).await?)
+            change(common, "pause", &PauseSchedule { id, note, by }).await
         }
-        ScheduleAction::Resume { id } => show(common, &ask(&bus, "resume", &OneSchedule { id }).await?),
-        ScheduleAction::Fire { id } => fired(common, &ask(&bus, "fire", &OneSchedule { id }).await?),
-        ScheduleAction::Backfill { id, from, until } => {
+        ScheduleAction::Resume { id } => change(common, "resume", &OneSchedule { id }).await,
+        ScheduleAction::Fire { id } => show_fired(common, &ask_scheduler(common, "fire", &OneSchedule { id }).await?),
+        ScheduleAction::Backfill { id, since, until } => {
+            let from = parse_when("--since", &since, now)?;
             let until = match until {
-                Some(text) => instant(&text)?,
-                None => SystemClock.now(),
+                Some(text) => parse_when("--until", &text, now)?,
+                None => now,
             };
-            let from = instant(&from)?;
-
-            fired(
-                common,
-                &ask(&bus, "backfill", &BackfillSchedule { id, from, until }).await?,
-            )
+            let question = BackfillSchedule { id, from, until };
+            show_fired(common, &ask_scheduler(common, "backfill", &question).await?)
         }
     }
 }
 
-async fn ask<Q: Serialize, A: DeserializeOwned>(bus: &Bus, endpoint: &str, question: &Q) -> Result<A> {
+async fn ask_scheduler<Q: Serialize, A: DeserializeOwned>(common: &Common, endpoint: &str, question: &Q) -> Result<A> {
+    let bus: Bus = connect_bus(common).await?;
     let subject = format!("nexus.svc.schedule.{endpoint}");
-    let answer = bus.request(&subject, Headers::new(), question, TIMEOUT).await;
-    answer.context("ask the scheduler")
+    call_service(&bus, "scheduler-svc", &subject, question, TIMEOUT).await
+}
+
+/// Sends `question` to `endpoint`, and shows the schedule that it returns.
+async fn change<Q: Serialize>(common: &Common, endpoint: &str, question: &Q) -> Result<()> {
+    let record: ScheduleRecord = ask_scheduler(common, endpoint, question).await?;
+    show_schedule(common, &record)
 }
 
 /// Returns the preview request for `schedule`: an id has a colon before its first space, and a schedule text has its
 /// kind there.
-fn question(schedule: String, zone: Option<String>, count: usize) -> PreviewSchedule {
+fn preview_request(schedule: String, zone: Option<String>, limit: usize) -> PreviewSchedule {
     let is_text = ["every ", "cron ", "rrule ", "at "]
         .iter()
         .any(|kind| schedule.starts_with(kind));
@@ -80,114 +85,103 @@ fn question(schedule: String, zone: Option<String>, count: usize) -> PreviewSche
         schedule: text,
         zone,
         after: None,
-        count: Some(count),
+        count: Some(limit),
     }
 }
 
-fn instant(text: &str) -> Result<UnixMillis> {
-    let at: Timestamp = text
-        .parse()
-        .with_context(|| format!("`{text}`: expected 2026-11-22T09:00:00Z"))?;
-    Ok(UnixMillis(at.as_millisecond()))
-}
-
-/// Returns `at` as the wall clock in `zone` shows it.
-fn local(at: UnixMillis, zone: &str) -> String {
-    let zone = TimeZone::get(zone).unwrap_or(TimeZone::UTC);
-    let at = Timestamp::from_millisecond(at.0).unwrap_or_default().to_zoned(zone);
-    at.strftime("%a %Y-%m-%d %H:%M:%S %:z").to_string()
-}
-
-fn state(record: &ScheduleRecord) -> String {
+/// Returns whether a schedule is active, paused or over.
+const fn state_name(record: &ScheduleRecord) -> &'static str {
     match (&record.paused, &record.next) {
-        (Some(pause), _) if pause.note.is_empty() => "paused".to_owned(),
-        (Some(pause), _) => format!("paused: {}", brief(&pause.note, 30)),
-        (None, Some(next)) => local(next.nominal, &record.spec.zone),
-        (None, None) => "over".to_owned(),
+        (Some(_), _) => "paused",
+        (None, Some(_)) => "active",
+        (None, None) => "over",
     }
 }
 
-fn list(common: &Common, answer: &ScheduleList) -> Result<()> {
-    if common.json {
-        return json(&answer.schedules);
-    }
+fn list_schedules(common: &Common, answer: &ScheduleList) -> Result<()> {
+    let columns = [
+        Column::id("ID"),
+        Column::text("SCHEDULE"),
+        Column::text("ZONE"),
+        Column::text("STATE"),
+        Column::time("NEXT"),
+        Column::number("FIRED"),
+        Column::number("SKIPPED").extra(),
+    ];
+    let table = Table::new(&columns).with(&answer.schedules, |record| {
+        let next = record.next.as_ref().filter(|_| record.paused.is_none());
+        [
+            (&record.spec.id).into(),
+            (&record.spec.schedule).into(),
+            (&record.spec.zone).into(),
+            state_name(record).into(),
+            next.map(|next| next.nominal).into(),
+            record.fired.into(),
+            record.skipped.into(),
+        ]
+    });
 
-    let mut rows = table(&["id", "schedule", "zone", "next", "fired", "skipped"]);
-    for record in &answer.schedules {
-        rows.add_row([
-            record.spec.id.clone(),
-            brief(&record.spec.schedule, 40),
-            record.spec.zone.clone(),
-            state(record),
-            record.fired.to_string(),
-            record.skipped.to_string(),
-        ]);
-    }
-
-    say!("{rows}\n{} schedules", answer.schedules.len());
-    Ok(())
+    let count = format!("{} schedules", answer.schedules.len());
+    View::list(&answer.schedules, table)?.line(count).show(common)
 }
 
-fn show(common: &Common, record: &ScheduleRecord) -> Result<()> {
-    if common.json {
-        return json(record);
-    }
+/// Shows one schedule; its times are those of the wall clock in its own zone.
+fn show_schedule(common: &Common, record: &ScheduleRecord) -> Result<()> {
+    let spec = &record.spec;
+    let zone = Zone::named(&spec.zone);
+    let state = match &record.paused {
+        Some(pause) if !pause.note.is_empty() => format!("paused: {}", pause.note),
+        Some(_) | None => state_name(record).to_owned(),
+    };
+    let last = record.last.map(|last| {
+        let (nominal, at) = (zone.with_offset(last.nominal), zone.with_offset(last.at));
+        format!("{nominal}, decided at {at}")
+    });
 
-    let zone = &record.spec.zone;
-    let policies = &record.spec.policies;
-    say!(
-        "id        {}\nschedule  {}\nzone      {zone}",
-        record.spec.id,
-        record.spec.schedule
-    );
+    let policies = serde_json::to_string(&spec.policies).context("write the policies")?;
+    let fields = [
+        ("id", Cell::from(&spec.id)),
+        ("schedule", (&spec.schedule).into()),
+        ("zone", (&spec.zone).into()),
+        ("target", format!("{} {}", spec.target.kind(), spec.target.id()).into()),
+        ("state", state.into()),
+        (
+            "next",
+            record.next.as_ref().map(|next| zone.with_offset(next.nominal)).into(),
+        ),
+        ("last", last.into()),
+        ("fired", record.fired.into()),
+        ("skipped", record.skipped.into()),
+        ("policies", policies.into()),
+    ];
 
-    say!("target    {} {}", record.spec.target.kind(), record.spec.target.id());
-    say!("next      {}", state(record));
-
-    if let Some(last) = record.last {
-        say!(
-            "last      {}, decided at {}",
-            local(last.nominal, zone),
-            local(last.at, zone)
-        );
-    }
-
-    say!("fired     {}\nskipped   {}", record.fired, record.skipped);
-    say!(
-        "policies  {}",
-        serde_json::to_string(policies).context("write the policies")?
-    );
-
-    Ok(())
+    View::one(&spec.id, record)?.fields(fields).show(common)
 }
 
-fn next(common: &Common, answer: &SchedulePreview) -> Result<()> {
-    if common.json {
-        return json(answer);
-    }
+/// Shows the coming times of a schedule, by the wall clock of its zone.
+fn show_next(common: &Common, answer: &SchedulePreview) -> Result<()> {
+    let zone = Zone::named(&answer.zone);
+    let times: Vec<String> = answer
+        .firings
+        .iter()
+        .map(|firing| {
+            let jitter = firing.due.since(firing.nominal);
+            let delay = if jitter > 0 {
+                format!(" (+{jitter} ms)")
+            } else {
+                String::new()
+            };
+            format!("{}{delay}", zone.with_offset(firing.nominal))
+        })
+        .collect();
 
-    for firing in &answer.firings {
-        let jitter = firing.due.since(firing.nominal);
-        let put_off = if jitter > 0 {
-            format!(" (+{jitter} ms)")
-        } else {
-            String::new()
-        };
-
-        say!("{}{put_off}", local(firing.nominal, &answer.zone));
-    }
-
-    Ok(())
+    View::of(answer)?.ids(times.clone()).line(times.join("\n")).show(common)
 }
 
-fn fired(common: &Common, answer: &ScheduleFired) -> Result<()> {
-    if common.json {
-        return json(answer);
-    }
-    for event in &answer.events {
-        say!("{event}");
-    }
-    Ok(())
+fn show_fired(common: &Common, answer: &ScheduleFired) -> Result<()> {
+    let events: Vec<_> = answer.events.iter().map(|id| json!({ "event_id": id })).collect();
+    let table = Table::new(&[Column::id("EVENT")]).with(&answer.events, |id| [id.into()]);
+    View::list(&events, table)?.show(common)
 }
 
 #[cfg(test)]
@@ -196,17 +190,13 @@ mod tests {
 
     #[test]
     fn texts_are_told_from_ids() {
-        assert_eq!(question("hook:a:0".to_owned(), None, 3).id.as_deref(), Some("hook:a:0"));
         assert_eq!(
-            question("every 5m".to_owned(), None, 3).schedule.as_deref(),
+            preview_request("hook:a:0".to_owned(), None, 3).id.as_deref(),
+            Some("hook:a:0")
+        );
+        assert_eq!(
+            preview_request("every 5m".to_owned(), None, 3).schedule.as_deref(),
             Some("every 5m")
         );
-    }
-
-    #[test]
-    fn times_are_shown_in_the_schedules_zone() {
-        let at = instant("2026-11-22T09:00:00Z").expect("an instant");
-        assert_eq!(local(at, "America/New_York"), "Sun 2026-11-22 04:00:00 -05:00");
-        assert!(instant("tomorrow").is_err());
     }
 }

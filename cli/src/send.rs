@@ -8,8 +8,7 @@ use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
 
 use crate::args::{Common, SendOptions};
 use crate::gateway::Gateway;
-use crate::output::json;
-use crate::say;
+use crate::output::View;
 
 /// Runs the command.
 ///
@@ -17,39 +16,40 @@ use crate::say;
 /// Fails if the event is invalid, or if the gateway does not accept it.
 pub async fn execute(common: &Common, options: SendOptions) -> Result<()> {
     let gateway = Gateway::find(common, options.url.as_deref(), options.token_file.as_deref())?;
-    let body = if options.content == "-" {
+    let is_list = options.content == "-";
+    let body = if is_list {
         let mut text = Vec::new();
         std::io::stdin().read_to_end(&mut text).context("read standard input")?;
         text
     } else {
-        from_options(options)
+        event_body(options)
     };
 
-    let ids = gateway.post(body).await?;
-    if common.json {
-        let id = ids.first().cloned().unwrap_or_default();
-        return json(&object!({ "id": id, "ids": ids }));
-    }
+    let ids = gateway.post_events(body).await?;
+    let objects: Vec<serde_json::Value> = ids.iter().map(|id| object!({ "id": id })).collect();
+    let view = match (is_list, objects.as_slice()) {
+        (false, [only]) => View::of(only)?,
+        _ => View::of(&objects)?,
+    };
 
     // A pipe gets only the ids, which a script can use.
     let is_script = !std::io::stdout().is_terminal();
-    if is_script {
-        ids.iter().for_each(|id| say!("{id}"));
-        return Ok(());
-    }
-
+    let mut view = view.ids(ids.clone());
     for id in &ids {
-        say!("{id} is accepted");
+        view = view.line(if is_script {
+            id.clone()
+        } else {
+            format!("{id} is accepted")
+        });
+    }
+    if let ([id], false) = (ids.as_slice(), is_script) {
+        view = view.line(format!("nexus trace '{id}' --wait 10"));
     }
 
-    if let [id] = ids.as_slice() {
-        say!("nexus trace '{id}' --wait 10");
-    }
-
-    Ok(())
+    view.show(common)
 }
 
-fn from_options(options: SendOptions) -> Vec<u8> {
+fn event_body(options: SendOptions) -> Vec<u8> {
     let id = options.id.unwrap_or_else(|| SystemIds.ulid().to_string());
     let event = object!({
         "id": id,

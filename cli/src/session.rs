@@ -2,18 +2,20 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use jiff::Timestamp;
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use shared::bus::{Bus, RequestError};
-use shared::model::ledger::LedgerRecord;
+use shared::bus::Bus;
+use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
-use shared::wire::headers::Headers;
+use shared::model::time::UnixMillis;
 use shared::wire::subject;
 use shared::wire::topology::streams::LEDGER;
 
 use crate::args::{Common, SessionAction, SessionName, SessionOrderOptions};
-use crate::output::{bus, json as print, plain, print as say, table};
+use crate::connect::connect_bus;
+use crate::exit::{Exit, failure};
+use crate::output::{Cell, Column, LinePrinter, Table, View, Zone, escape_controls, reader_zone};
+use crate::service::call_service;
 
 /// Longest time that a broker may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -25,26 +27,22 @@ const LONGEST_WAIT: u64 = 240;
 /// # Errors
 /// Fails if there is no such session, if no broker answers, or if the server cannot be asked.
 pub async fn execute(common: &Common, action: SessionAction) -> Result<()> {
-    let bus = bus(common).await?;
+    let bus = connect_bus(common).await?;
     match action {
         SessionAction::Release(name) => {
-            let answer = ask(&bus, "release", named(&name), ANSWER).await?;
-            if common.json {
-                return print(&answer);
-            }
+            let answer = ask_broker(&bus, "release", name_json(&name), ANSWER).await?;
             let why = answer["why"].as_str().unwrap_or_default();
-
-            say(&format!(
-                "{}/{} is released; it was quarantined because its {why}\n",
-                name.persona, name.session
-            ))
+            let sentence = format!("{} is released; it was quarantined because its {why}", full_name(&name));
+            View::one(full_name(&name), &answer)?.line(sentence).show(common)
         }
-        SessionAction::List { persona, limit } => list(common, &bus, persona.as_deref(), limit).await,
-        SessionAction::Show(name) => shown(common, &standing(&bus, &name).await?),
-        SessionAction::Tail { name, count, all } => tail(&bus, name, count.unwrap_or(u64::MAX), all).await,
-        SessionAction::Abort(order) => give(common, &bus, "abort", &order, json!({})).await,
-        SessionAction::Interrupt(order) => give(common, &bus, "interrupt", &order, json!({})).await,
-        SessionAction::Reset(order) => give(common, &bus, "reset", &order, json!({})).await,
+        SessionAction::List { persona, limit } => list_sessions(common, &bus, persona.as_deref(), limit).await,
+        SessionAction::Show(name) => show_session(common, &read_state(&bus, &name).await?),
+        SessionAction::Tail { name, limit, all } => {
+            tail_ledger(common, &bus, name, limit.unwrap_or(u64::MAX), all).await
+        }
+        SessionAction::Abort(order) => give_order(common, &bus, "abort", &order, json!({})).await,
+        SessionAction::Interrupt(order) => give_order(common, &bus, "interrupt", &order, json!({})).await,
+        SessionAction::Reset(order) => give_order(common, &bus, "reset", &order, json!({})).await,
         SessionAction::Queue {
             order,
             mode,
@@ -56,28 +54,29 @@ pub async fn execute(common: &Common, action: SessionAction) -> Result<()> {
             if let Some(map) = settings.as_object_mut() {
                 map.retain(|_, value| !value.is_null());
             }
-            give(common, &bus, "queue", &order, settings).await
+            give_order(common, &bus, "queue", &order, settings).await
         }
         SessionAction::Fork { name, to, turn } => {
-            let mut question = named(&name);
+            let mut question = name_json(&name);
             question["to"] = to.into();
             question["turn"] = turn.into();
-            shown(common, &ask(&bus, "fork", question, ANSWER).await?)
+            show_session(common, &ask_broker(&bus, "fork", question, ANSWER).await?)
         }
         SessionAction::Wait { name, seconds } => wait(common, &bus, &name, seconds).await,
     }
 }
 
-fn named(name: &SessionName) -> Value {
+fn name_json(name: &SessionName) -> Value {
     json!({ "persona": name.persona, "session": name.session })
 }
 
-async fn ask(bus: &Bus, endpoint: &str, question: Value, patience: Duration) -> Result<Value> {
+fn full_name(name: &SessionName) -> String {
+    format!("{}/{}", name.persona, name.session)
+}
+
+async fn ask_broker(bus: &Bus, endpoint: &str, question: Value, patience: Duration) -> Result<Value> {
     let subject = format!("nexus.svc.session.{endpoint}");
-    match bus.request(&subject, Headers::new(), &question, patience).await {
-        Err(RequestError::Service { text, .. }) => bail!("{text}"),
-        answer => answer.with_context(|| format!("no broker could be asked to {endpoint}")),
-    }
+    call_service(bus, "broker-svc", &subject, &question, patience).await
 }
 
 async fn wait(common: &Common, bus: &Bus, name: &SessionName, seconds: u64) -> Result<()> {
@@ -85,151 +84,150 @@ async fn wait(common: &Common, bus: &Bus, name: &SessionName, seconds: u64) -> R
     loop {
         let now = left.min(LONGEST_WAIT);
         left -= now;
-        let mut question = named(name);
+        let mut question = name_json(name);
         question["timeout_ms"] = (now * 1_000).into();
-        let answer = ask(bus, "wait", question, ANSWER + Duration::from_secs(now)).await?;
-        let idle = answer["idle"] == json!(true);
+        let answer = ask_broker(bus, "wait", question, ANSWER + Duration::from_secs(now)).await?;
+        let is_idle = answer["idle"] == json!(true);
 
-        if (idle || left == 0) && common.json {
-            print(&answer)?;
+        let full = full_name(name);
+        if is_idle {
+            let sentence = format!("{full} is idle");
+            return View::one(full, &answer)?.line(sentence).show(common);
         }
 
-        match (idle, left) {
-            (true, _) if common.json => return Ok(()),
-            (true, _) => return say(&format!("{}/{} is idle\n", name.persona, name.session)),
-            (false, 0) => bail!("{}/{} is not idle after {seconds} s", name.persona, name.session),
-            (false, _) => {}
+        if left == 0 {
+            if common.json {
+                View::one(full.clone(), &answer)?.show(common)?;
+            }
+            return Err(failure(Exit::No, format!("{full} is not idle after {seconds} s")));
         }
     }
 }
 
-async fn give(common: &Common, bus: &Bus, endpoint: &str, order: &SessionOrderOptions, settings: Value) -> Result<()> {
-    let mut question = named(&order.name);
+async fn give_order(
+    common: &Common,
+    bus: &Bus,
+    endpoint: &str,
+    order: &SessionOrderOptions,
+    settings: Value,
+) -> Result<()> {
+    let mut question = name_json(&order.name);
     question["reason"] = order.reason.as_str().into();
     question["settings"] = settings;
 
-    let answer = ask(bus, endpoint, question, ANSWER).await?;
-    if common.json {
-        return print(&answer);
-    }
+    let answer = ask_broker(bus, endpoint, question, ANSWER).await?;
+    let id = answer["id"].as_str().unwrap_or_default().to_owned();
+    let sentence = format!("{endpoint} is ordered of {}: {id}", full_name(&order.name));
 
-    let (persona, session) = (&order.name.persona, &order.name.session);
-    let id = answer["id"].as_str().unwrap_or_default();
-
-    say(&format!("{endpoint} is ordered of {persona}/{session}: {id}\n"))
+    View::one(id, &answer)?.line(sentence).show(common)
 }
 
 /// Returns the status of the session of `name`, as a broker answers it.
 ///
 /// # Errors
 /// Fails if there is no such session, or if no broker answers.
-pub async fn standing(bus: &Bus, name: &SessionName) -> Result<Value> {
-    ask(bus, "show", named(name), ANSWER).await
+pub async fn read_state(bus: &Bus, name: &SessionName) -> Result<Value> {
+    ask_broker(bus, "show", name_json(name), ANSWER).await
 }
 
 /// Returns that the agent of a session's running turn cannot be reached, and why, if a broker says so.
 #[must_use]
-pub fn absence(view: &Value) -> Option<String> {
+pub fn absence_text(view: &Value, zone: &Zone) -> Option<String> {
     let away = view["running"]["away"].as_object()?;
     let since = away.get("since").and_then(Value::as_i64).unwrap_or_default();
-    let since = Timestamp::from_millisecond(since).unwrap_or_default();
+    let since = zone.date_time(UnixMillis(since));
     let why = away.get("why").and_then(Value::as_str).unwrap_or_default();
-    Some(format!("its agent cannot be reached since {since:.0}: {}", plain(why)))
+    Some(format!(
+        "its agent cannot be reached since {since}: {}",
+        escape_controls(why)
+    ))
 }
 
-/// Prints the status of a session, as `show` and `fork` return it.
-fn shown(common: &Common, view: &Value) -> Result<()> {
-    if common.json {
-        return print(view);
-    }
-
-    let text = |value: &Value| plain(&value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+/// Returns what a session does, as one sentence.
+fn state_text(view: &Value, zone: &Zone) -> String {
     let running = &view["running"];
-    let parked = &view["quarantined"];
-
-    let state = match (&running["turn"], &running["awaits"], &view["idle"]) {
-        _ if parked.is_object() => {
-            let since = parked["since"].as_i64().unwrap_or_default();
-            let since = Timestamp::from_millisecond(since).unwrap_or_default();
-            format!("quarantined since {since:.0}: its {}", text(&parked["why"]))
+    let quarantine = &view["quarantined"];
+    match (&running["turn"], &running["awaits"], &view["idle"]) {
+        _ if quarantine.is_object() => {
+            let since = quarantine["since"].as_i64().unwrap_or_default();
+            let since = zone.date_time(UnixMillis(since));
+            format!("quarantined since {since}: its {}", value_text(&quarantine["why"]))
         }
         (Value::String(turn), Value::String(approval), _) => format!("turn {turn} waits for approval {approval}"),
         (Value::String(turn), _, _) => {
             let calls = format!("turn {turn} runs, {} model calls", running["model_calls"]);
-            match absence(view) {
+            match absence_text(view, zone) {
                 Some(absence) => format!("{calls}; {absence}"),
                 None => calls,
             }
         }
         (_, _, Value::Bool(true)) => "idle".to_owned(),
         (_, _, _) => "has something to do".to_owned(),
-    };
-
-    let usage = &view["usage"];
-    let mut lines = vec![
-        (
-            "session",
-            format!(
-                "{}/{}",
-                text(&view["session"]["persona"]),
-                text(&view["session"]["session"])
-            ),
-        ),
-        ("state", state),
-        ("waiting", text(&view["waiting"])),
-        ("history", format!("{} turns", view["turns_in_history"])),
-        (
-            "tokens",
-            format!(
-                "{} in, {} out, $ {}",
-                usage["tokens_in"], usage["tokens_out"], usage["cost_usd"]
-            ),
-        ),
-    ];
-
-    let queue = view["queue"].as_object().into_iter().flatten();
-    let queue: Vec<String> = queue.map(|(name, value)| format!("{name} {}", text(value))).collect();
-    for (name, value) in [
-        ("newest", &view["head"]),
-        ("model", &view["model"]),
-        ("queue", &Value::from(queue.join(", "))),
-    ] {
-        if value.as_str().is_some_and(|value| !value.is_empty()) {
-            lines.push((name, text(value)));
-        }
     }
+}
 
-    let lines: Vec<String> = lines
-        .iter()
-        .map(|(name, value)| format!("{name:<9}{value}\n"))
+/// Returns a JSON value as text: a string without its quotes, nothing for `null`.
+fn value_text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
+    }
+}
+
+/// Shows the status of a session, as `show` and `fork` return it.
+fn show_session(common: &Common, view: &Value) -> Result<()> {
+    let usage = &view["usage"];
+    let named = &view["session"];
+    let full = format!("{}/{}", value_text(&named["persona"]), value_text(&named["session"]));
+    let queue = view["queue"].as_object().into_iter().flatten();
+    let queue: Vec<String> = queue
+        .map(|(name, value)| format!("{name} {}", value_text(value)))
         .collect();
 
-    say(&lines.concat())
+    let tokens = format!(
+        "{} in, {} out, $ {}",
+        usage["tokens_in"], usage["tokens_out"], usage["cost_usd"]
+    );
+    let fields = [
+        ("session", Cell::from(&full)),
+        ("state", state_text(view, &reader_zone(common)).into()),
+        ("waiting", value_text(&view["waiting"]).into()),
+        ("history", format!("{} turns", view["turns_in_history"]).into()),
+        ("tokens", tokens.into()),
+        ("newest", value_text(&view["head"]).into()),
+        ("model", value_text(&view["model"]).into()),
+        ("queue", queue.join(", ").into()),
+    ];
+
+    View::one(full, view)?.fields(fields).show(common)
 }
 
-async fn list(common: &Common, bus: &Bus, persona: Option<&str>, limit: usize) -> Result<()> {
-    let answer = ask(bus, "list", json!({ "persona": persona, "limit": limit }), ANSWER).await?;
-    if common.json {
-        return print(&answer["sessions"]);
-    }
-
-    let mut rows = table(&["persona", "session", "records"]);
+async fn list_sessions(common: &Common, bus: &Bus, persona: Option<&str>, limit: usize) -> Result<()> {
+    let question = json!({ "persona": persona, "limit": limit });
+    let answer = ask_broker(bus, "list", question, ANSWER).await?;
     let sessions = answer["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
 
-    let text = |value: &Value| plain(value.as_str().unwrap_or_default());
-    for one in sessions {
+    let columns = [Column::id("PERSONA"), Column::id("SESSION"), Column::number("RECORDS")];
+    let table = Table::new(&columns).with(sessions, |one| {
         let named = &one["session"];
-        rows.add_row([
-            text(&named["persona"]),
-            text(&named["session"]),
-            one["records"].to_string(),
-        ]);
-    }
+        [
+            value_text(&named["persona"]).into(),
+            value_text(&named["session"]).into(),
+            value_text(&one["records"]).into(),
+        ]
+    });
 
-    say(&format!("{rows}\n{} of {} sessions\n", sessions.len(), answer["total"]))
+    let ids = sessions.iter().map(|one| {
+        let named = &one["session"];
+        format!("{}/{}", value_text(&named["persona"]), value_text(&named["session"]))
+    });
+    let count = format!("{} of {} sessions", sessions.len(), answer["total"]);
+
+    View::list(sessions, table)?.ids(ids).line(count).show(common)
 }
 
-async fn tail(bus: &Bus, name: SessionName, count: u64, all: bool) -> Result<()> {
+async fn tail_ledger(common: &Common, bus: &Bus, name: SessionName, limit: u64, all: bool) -> Result<()> {
     let session = SessionRef {
         persona: name.persona,
         session: name.session,
@@ -240,15 +238,32 @@ async fn tail(bus: &Bus, name: SessionName, count: u64, all: bool) -> Result<()>
         bus.stream_state(LEDGER).await?.last + 1
     };
 
+    let columns = [
+        (Column::time("AT"), 19),
+        (Column::number("SEQUENCE"), 8),
+        (Column::text("ENTRIES"), 0),
+    ];
+    let printer = LinePrinter::new(common, &columns);
     let mut records = bus.read_ordered(LEDGER, &[subject::ledger(&session)], from).await?;
-    for _ in 0..count {
+    for _ in 0..limit {
         let message = records.next().await;
         let record: LedgerRecord = message
             .decode()
             .with_context(|| format!("ledger entry {}", message.sequence))?;
-        let line = json!({ "sequence": message.sequence, "at": record.at, "append": record.append, "entries": record.entries });
-        say(&format!("{line}\n"))?;
+
+        let sequence = message.sequence;
+        let item = json!({ "sequence": sequence, "at": record.at, "append": record.append, "entries": record.entries });
+        let kinds: Vec<String> = record.entries.iter().map(entry_kind).collect();
+        let cells = [record.at.into(), sequence.into(), kinds.join(", ").into()];
+        printer.print(&sequence.to_string(), &item, &cells)?;
     }
 
     Ok(())
+}
+
+/// Returns the `kind` of a ledger entry, as on the wire.
+#[must_use]
+pub fn entry_kind(entry: &LedgerEntry) -> String {
+    let value = serde_json::to_value(entry).unwrap_or_default();
+    value["kind"].as_str().unwrap_or("?").to_owned()
 }

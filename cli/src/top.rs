@@ -25,8 +25,8 @@ use shared::wire::subject;
 use shared::wire::topology::streams;
 
 use crate::args::{Common, TopOptions};
-use crate::output::{bus, json as print, plain};
-use crate::say;
+use crate::connect::connect_bus;
+use crate::output::{escape_controls, is_for_people, json_line, print, reader_zone};
 use model::{Board, Look, MAX_COUNTED, SessionLook, StreamLook};
 
 /// Streams that are shown, and whether their messages wait to be processed.
@@ -50,14 +50,15 @@ const KEYS_EVERY: Duration = Duration::from_millis(50);
 /// # Errors
 /// Fails if the server cannot be reached.
 pub async fn execute(common: &Common, options: TopOptions) -> Result<()> {
-    let bus = bus(common).await?;
-    if common.json || options.plain || !std::io::stdout().is_terminal() {
-        return told(common, &bus, options).await;
+    let bus = connect_bus(common).await?;
+    if !is_for_people(common) || options.plain || !std::io::stdout().is_terminal() {
+        return print_boards(common, &bus, options).await;
     }
 
+    let zone = reader_zone(common);
     let mut terminal = ratatui::try_init().context("the terminal")?;
     let mut before = None;
-    let mut left = options.count.unwrap_or(u64::MAX);
+    let mut left = options.limit.unwrap_or(u64::MAX);
 
     let ended = loop {
         let now = match look(&bus, options.sessions).await {
@@ -67,7 +68,7 @@ pub async fn execute(common: &Common, options: TopOptions) -> Result<()> {
         let board = Board::of(before.as_ref(), &now);
         before = Some(now);
 
-        if let Err(error) = terminal.draw(|frame| view::draw(frame, &board)) {
+        if let Err(error) = terminal.draw(|frame| view::draw(frame, &board, &zone)) {
             break Err(error.into());
         }
 
@@ -89,9 +90,10 @@ pub async fn execute(common: &Common, options: TopOptions) -> Result<()> {
 }
 
 /// Prints boards as lines, one after the other.
-async fn told(common: &Common, bus: &Bus, options: TopOptions) -> Result<()> {
+async fn print_boards(common: &Common, bus: &Bus, options: TopOptions) -> Result<()> {
+    let zone = reader_zone(common);
     let mut before = None;
-    for number in 0..options.count.unwrap_or(u64::MAX) {
+    for number in 0..options.limit.unwrap_or(u64::MAX) {
         if number > 0 {
             pause(Duration::from_secs(options.every)).await;
         }
@@ -101,11 +103,17 @@ async fn told(common: &Common, bus: &Bus, options: TopOptions) -> Result<()> {
         before = Some(now);
 
         if common.json {
-            print(&board)?;
+            json_line(&board)?;
+        } else if common.quiet {
+            let sessions = board.sessions.iter();
+            let ids: String = sessions
+                .map(|session| escape_controls(&session.session) + "\n")
+                .collect();
+            print(&ids)?;
         } else {
-            for line in view::lines(&board).lines() {
-                say!("{}", plain(line));
-            }
+            let lines = view::lines(&board, &zone);
+            let lines: String = lines.lines().map(|line| escape_controls(line) + "\n").collect();
+            print(&lines)?;
         }
     }
 

@@ -1,13 +1,14 @@
 //! `nexus topology plan|apply`: compares the server's streams, consumers and buckets with the needed ones, and makes or
 //! changes those that differ.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use shared::bus::EnsureReport;
 use shared::wire::topology::topology;
 
 use crate::args::{Common, TopologyAction};
-use crate::output::{bus, json, nats_config};
-use crate::say;
+use crate::connect::{connect_bus, nats_config};
+use crate::exit::{Exit, failure};
+use crate::output::View;
 
 /// Runs the command.
 ///
@@ -15,36 +16,39 @@ use crate::say;
 /// Fails if the server differs (`plan`) or refuses a change (`apply`).
 pub async fn execute(common: &Common, action: TopologyAction) -> Result<()> {
     let wanted = topology(nats_config(common)?.replicas);
-    let bus = bus(common).await?;
+    let bus = connect_bus(common).await?;
     match action {
         TopologyAction::Plan => {
             let drift = bus.find_drift(&wanted).await?;
-            if common.json {
-                json(&drift)?;
-            } else if drift.is_empty() {
-                say!("the server has exactly this topology");
+            let lines: Vec<String> = drift.iter().map(ToString::to_string).collect();
+            let text = if drift.is_empty() {
+                "the server has exactly this topology".to_owned()
             } else {
-                drift.iter().for_each(|difference| say!("{difference}"));
-            }
+                lines.join("\n")
+            };
+            let mut names: Vec<String> = drift.iter().map(|difference| difference.what.clone()).collect();
+            names.dedup();
+            View::of(&drift)?.ids(names).line(text).show(common)?;
 
-            if !drift.is_empty() {
-                bail!("{} differences; `nexus topology apply` makes them", drift.len());
+            match drift.len() {
+                0 => Ok(()),
+                count => {
+                    let text = format!("{count} differences; `nexus topology apply` makes them");
+                    Err(failure(Exit::No, text))
+                }
             }
         }
         TopologyAction::Apply => {
             let report = bus.ensure_topology(&wanted, true).await?;
-            if common.json {
-                return json(&report);
-            }
-
-            report.created.iter().for_each(|what| say!("made {what}"));
-            report.updated.iter().for_each(|what| say!("changed {what}"));
-
+            let changed: Vec<String> = report.created.iter().chain(&report.updated).cloned().collect();
+            let made = report.created.iter().map(|what| format!("made {what}"));
+            let updated = report.updated.iter().map(|what| format!("changed {what}"));
+            let mut lines: Vec<String> = made.chain(updated).collect();
             if report == EnsureReport::default() {
-                say!("nothing to do");
+                lines.push("nothing to do".to_owned());
             }
+
+            View::of(&report)?.ids(changed).line(lines.join("\n")).show(common)
         }
     }
-
-    Ok(())
 }

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use shared::bus::Bus;
 use shared::clock::pause;
 use shared::model::event::EventId;
 use shared::projection::api::{EventTrace, TraceRequest, TraceStage};
-use shared::wire::headers::Headers;
 
 use crate::args::{Common, SessionName, TraceOptions};
-use crate::output::{brief, bus, clock, json, table};
-use crate::say;
-use crate::session::{absence, standing};
+use crate::connect::connect_bus;
+use crate::events::{parse_event_id, unknown_event};
+use crate::output::{Column, Table, View, Zone, reader_zone};
+use crate::service::call_service;
+use crate::session::{absence_text, read_state};
 
 /// Longest time that one answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -26,35 +27,30 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// # Errors
 /// Fails if the event is not known.
 pub async fn execute(common: &Common, options: TraceOptions) -> Result<()> {
-    let bus = bus(common).await?;
-    let id = EventId::parse(options.event_id)?;
+    let id = parse_event_id(options.event_id)?;
+    let bus = connect_bus(common).await?;
     let trace = await_complete(&bus, &id, Duration::from_secs(options.wait)).await?;
-    let absent = absent(&bus, &trace).await;
-
-    if common.json {
-        let mut whole = serde_json::to_value(&trace)?;
-        if !absent.is_empty() {
-            whole["absent"] = absent.into();
-        }
-        return json(&whole);
-    }
-
     if trace.event.is_none() {
-        bail!("no event {id} is known (yet); see `nexus tail`");
+        return Err(unknown_event(&id));
     }
 
-    print(&trace);
+    let absent = absent_agents(&bus, &trace, &reader_zone(common)).await;
+    let mut whole = serde_json::to_value(&trace)?;
+    if !absent.is_empty() {
+        whole["absent"] = absent.clone().into();
+    }
 
+    let mut view = trace_view(&trace, &whole)?;
     for line in absent {
-        say!("{line}");
+        view = view.line(line);
     }
 
-    Ok(())
+    view.show(common)
 }
 
 /// Returns the sessions that an unfinished chain waits for and whose agent cannot be reached, one line each. Sessions
 /// without an answer from a broker are left out: the command was asked for the chain.
-async fn absent(bus: &Bus, trace: &EventTrace) -> Vec<String> {
+async fn absent_agents(bus: &Bus, trace: &EventTrace, zone: &Zone) -> Vec<String> {
     let mut sessions: Vec<&str> = trace.steps.iter().filter_map(|step| step.session.as_deref()).collect();
     sessions.sort_unstable();
     sessions.dedup();
@@ -73,8 +69,8 @@ async fn absent(bus: &Bus, trace: &EventTrace) -> Vec<String> {
             persona: persona.to_owned(),
             session: name.to_owned(),
         };
-        let view = standing(bus, &named).await.unwrap_or_default();
-        lines.extend(absence(&view).map(|absence| format!("{session}: {absence}")));
+        let view = read_state(bus, &named).await.unwrap_or_default();
+        lines.extend(absence_text(&view, zone).map(|absence| format!("{session}: {absence}")));
     }
 
     lines
@@ -84,11 +80,9 @@ async fn absent(bus: &Bus, trace: &EventTrace) -> Vec<String> {
 ///
 /// # Errors
 /// Fails if no hook-svc answers.
-pub async fn ask(bus: &Bus, id: &EventId) -> Result<EventTrace> {
+pub async fn ask_trace(bus: &Bus, id: &EventId) -> Result<EventTrace> {
     let question = TraceRequest { event_id: id.clone() };
-    bus.request("nexus.svc.events.trace", Headers::new(), &question, ANSWER)
-        .await
-        .context("the read model is served by hook-svc: does one run?")
+    call_service(bus, "hook-svc", "nexus.svc.events.trace", &question, ANSWER).await
 }
 
 /// Requests the chain until it is complete, at most for `patience`. Returns the last state.
@@ -96,12 +90,12 @@ pub async fn ask(bus: &Bus, id: &EventId) -> Result<EventTrace> {
 /// # Errors
 /// Fails if no hook-svc answers within `patience`.
 pub async fn await_complete(bus: &Bus, id: &EventId, patience: Duration) -> Result<EventTrace> {
-    let mut last = ask(bus, id).await;
+    let mut last = ask_trace(bus, id).await;
     // The last answer counts, complete or not; the replica that serves it may just be starting.
     let _ = tokio::time::timeout(patience, async {
         while !last.as_ref().is_ok_and(|trace| trace.complete) {
             pause(LOOK_EVERY).await;
-            let newer = ask(bus, id).await;
+            let newer = ask_trace(bus, id).await;
             if newer.is_ok() {
                 last = newer;
             }
@@ -127,30 +121,37 @@ const fn name(stage: TraceStage) -> &'static str {
     }
 }
 
-/// Prints a chain as a table: time, time since the start, and step.
-pub fn print(trace: &EventTrace) {
+/// Returns `trace` for people as a table: time, time since the start, step and its duration. Its JSON is `whole`.
+///
+/// # Errors
+/// Fails if `whole` has no JSON form.
+pub fn trace_view<T: serde::Serialize>(trace: &EventTrace, whole: &T) -> Result<View> {
     let start = trace.steps.first().map(|step| step.at_ms).unwrap_or_default();
-    let mut rows = table(&["time (UTC)", "after", "took", "stage", "id", "what"]);
-    for step in &trace.steps {
-        let took = step.took_ms.map(|ms| format!("{ms:.1} ms")).unwrap_or_default();
-        let stage = format!("{}{}", "  ".repeat(usize::from(step.depth)), name(step.stage));
-        let after = format!("+{} ms", step.at_ms.since(start));
+    let columns = [
+        Column::clock("TIME").extra(),
+        Column::number("AFTER"),
+        Column::number("TOOK").extra(),
+        Column::id("STAGE"),
+        Column::id("ID"),
+        Column::prose("DETAIL"),
+    ];
+    let table = Table::new(&columns).with(&trace.steps, |step| {
+        [
+            step.at_ms.into(),
+            format!("+{} ms", step.at_ms.since(start)).into(),
+            step.took_ms.map(|ms| format!("{ms:.1} ms")).into(),
+            format!("{}{}", " ".repeat(usize::from(step.depth)), name(step.stage)).into(),
+            (&step.id).into(),
+            (&step.detail).into(),
+        ]
+    });
 
-        rows.add_row([
-            clock(step.at_ms),
-            after,
-            took,
-            stage,
-            brief(&step.id, 44),
-            brief(&step.detail, 60),
-        ]);
-    }
-
-    say!("{rows}");
-
+    let ids: Vec<String> = trace.steps.iter().map(|step| step.id.clone()).collect();
+    let view = View::of(whole)?.ids(ids);
+    let mut view = view.fields([("begun", start.into())]).table(table);
     if trace.cut {
-        say!("cut: the chain is longer than what is shown");
+        view = view.line("cut: the trace is longer than shown");
     }
 
-    say!("{}", if trace.complete { "complete" } else { "not complete yet" });
+    Ok(view.line(if trace.complete { "complete" } else { "not complete yet" }))
 }

@@ -6,18 +6,21 @@ mod supervise;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use serde_json::json;
 use shared::model::owner::LINK_MINUTES;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{Common, UpOptions};
+use crate::complain;
+use crate::connect::named_config;
+use crate::exit::{Exit, ExitContext as _};
 use crate::launch::local;
 use crate::launch::process::ignores_hangup;
 use crate::launch::token;
 use crate::launch::users::password_file;
 use crate::launch::{Plan, Stack};
-use crate::output::named_config;
+use crate::output::View;
 use crate::owner;
-use crate::{complain, say};
 
 /// Configuration that is used if none is named, as in every other command.
 const CONFIG_HERE: &str = "nexus.toml";
@@ -46,7 +49,7 @@ pub async fn execute(common: &Common, options: UpOptions) -> Result<()> {
         }
     };
 
-    greet(&stack, &directory, &hooks).await?;
+    greeting(&stack, &directory, &hooks).await?.show(common)?;
     tokio::select! {
         never = supervise::supervise(&mut stack, &directory) => match never {},
         signal = signals.next() => complain!("{signal}: stopping"),
@@ -102,9 +105,9 @@ fn plan(common: &Common, options: &UpOptions, directory: &Path) -> Result<Plan> 
 
     plan.config = match named_config(common).or(beside) {
         Some(path) => {
-            say!("settings   {}", path.display());
+            complain!("settings: {}", path.display());
             let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-            on_own_server(&text, options.http_port)?
+            on_own_server(&text, options.http_port).exit(Exit::Usage)?
         }
         None => default_config(directory, options.http_port)?,
     };
@@ -153,7 +156,8 @@ fn default_config(directory: &Path, http_port: u16) -> Result<String> {
     ))
 }
 
-async fn greet(stack: &Stack, directory: &Path, hooks: &str) -> Result<()> {
+/// Returns where the running stack is reached.
+async fn greeting(stack: &Stack, directory: &Path, hooks: &str) -> Result<View> {
     let gateway = stack.gateway().with_context(|| {
         format!(
             "the adapter serves nothing ({ADDRESS_HINT}); see {}/log",
@@ -161,29 +165,32 @@ async fn greet(stack: &Stack, directory: &Path, hooks: &str) -> Result<()> {
         )
     })?;
 
-    let link = owner::offer(&stack.bus("nexus-up").await?, LINK_MINUTES).await?;
-    say!("web chat   {gateway}/");
-    let link = owner::page(&gateway, &link);
-    say!("owner      {link}\n           (the first browser that opens it within {LINK_MINUTES} minutes is yours)");
-    say!(
-        "events     {gateway}/v1/events (token in {})",
-        token::file(directory).display()
-    );
+    let link = owner::offer_link(&stack.bus("nexus-up").await?, LINK_MINUTES).await?;
+    let link = owner::page_url(&gateway, &link);
+    let nats = stack.nats[0].url();
+    let (events, webhooks) = (format!("{gateway}/v1/events"), format!("{gateway}/hooks/{{source}}"));
+    let (token, logs) = (token::file(directory), directory.join("log"));
+    let places = json!({
+        "web_chat": format!("{gateway}/"), "owner_link": link, "events": events, "token_file": token,
+        "webhooks": webhooks, "nats": nats, "hooks": hooks, "logs": logs,
+    });
 
-    say!("webhooks   {gateway}/hooks/{{source}}");
-    say!("nats       {}", stack.nats[0].url());
-    say!("hooks      {hooks}");
-    say!("logs       {}", directory.join("log").display());
-    say!(
-        "bus users  commands read their password in {}; an agent is user `agent`, password in {}",
+    let owner = format!("{link}\n(the first browser that opens it within {LINK_MINUTES} minutes is yours)");
+    let users = format!(
+        "commands read their password in {}\nan agent is user `agent`, password in {}",
         password_file(directory, "operator").display(),
         password_file(directory, "agent").display()
     );
+    let view = View::one(&gateway, &places)?.fields([
+        ("web chat", format!("{gateway}/").into()),
+        ("owner", owner.into()),
+        ("events", format!("{events}\n(token in {})", token.display()).into()),
+        ("webhooks", webhooks.into()),
+        ("nats", nats.into()),
+        ("hooks", hooks.into()),
+        ("logs", logs.display().to_string().into()),
+        ("bus users", users.into()),
+    ]);
 
-    say!("\ntry, in another terminal:");
-    say!("  nexus send 'hello'");
-    say!("  nexus tail");
-    say!("  nexus doctor");
-
-    Ok(())
+    Ok(view.line("\ntry, in another terminal:\n  nexus send 'hello'\n  nexus tail\n  nexus doctor"))
 }

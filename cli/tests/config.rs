@@ -45,6 +45,7 @@ fn complete(mut words: Vec<String>) -> Vec<String> {
                     words.push(flag.to_owned());
                     words.extend(parts.next().map(|_| "1".to_owned()));
                 }
+                Some("SHELL") => words.push("bash".to_owned()),
                 _ => words.push("1".to_owned()),
             }
         }
@@ -71,7 +72,7 @@ fn check(directory: &Path, words: &[String], flag: Option<&Path>, variable: Opti
     let path = flag.or(variable).expect("one of them").display().to_string();
     let by = if flag.is_some() { "--config" } else { "NEXUS_CONFIG" };
 
-    assert_eq!(ended.status.code(), Some(1), "nexus {words:?} with {by}: {said}");
+    assert_eq!(ended.status.code(), Some(2), "nexus {words:?} with {by}: {said}");
     assert!(
         said.contains(&format!("{by}: cannot read the configuration {path}")),
         "nexus {words:?}: {said}"

@@ -33,7 +33,7 @@ async fn told(page: &mut Page, kind: &str) -> Value {
 async fn command(world: &World, args: &[&str]) -> Said {
     let config = world.stack.config_path();
     let config = config.to_str().expect("a path");
-    nexus(world.path(), &[&["--config", config], args].concat()).await
+    nexus(world.path(), &[&["--wide", "--config", config], args].concat()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

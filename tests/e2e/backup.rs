@@ -503,7 +503,7 @@ async fn a_quiesced_backup_is_of_one_moment_and_an_interrupted_one_begins_again(
     assert!(!again.out.contains("is done again"), "{again:?}");
 
     let twice = nexus(here, &restore).await;
-    assert!(twice.code == Some(1) && twice.err.contains("--replace"), "{twice:?}");
+    assert!(twice.code == Some(5) && twice.err.contains("--replace"), "{twice:?}");
 
     // One bit of one file.
     let file = here.join("B/streams/EVENTS.snapshot");

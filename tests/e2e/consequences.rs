@@ -35,7 +35,7 @@ async fn delegates() -> ModelServer {
 
 async fn trace(world: &World, id: &str) -> EventTrace {
     let id = EventId::parse(id).expect("an id");
-    cli::trace::ask(&world.bus, &id).await.unwrap_or_default()
+    cli::trace::ask_trace(&world.bus, &id).await.unwrap_or_default()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -85,7 +85,7 @@ async fn configures(here: &Path) {
     run(&["config", "check"], 0).await;
 
     assert!(
-        run(&["init"], 1).await.contains("--force"),
+        run(&["init"], 5).await.contains("--force"),
         "a second init writes over nothing"
     );
 }
@@ -143,7 +143,7 @@ async fn a_newcomer_writes_a_configuration_runs_it_and_stops_it() {
     ask(&["config", "check"]).await;
     let second = nexus(here, &["up", data[0], data[1], "--nats-port", &ports[0]]).await;
     assert!(
-        second.code == Some(1) && second.err.contains("Nexus runs there already"),
+        second.code == Some(5) && second.err.contains("Nexus runs there already"),
         "{second:?}"
     );
 

@@ -96,9 +96,9 @@ async fn the_first_hook_is_made_tested_pushed_and_seen_in_a_trace() {
 
         let expected = match (words[0].as_str(), words.get(1).map_or("", String::as_str)) {
             ("hook", "new") => "drafts/greet.ts",
-            ("hook", "test") if words.iter().any(|word| word == "good bye") => "outcome   passes",
-            ("hook", "test") => "outcome   fires",
-            ("hook", "backtest") => "fires     1 (",
+            ("hook", "test") if words.iter().any(|word| word == "good bye") => "outcome  passes",
+            ("hook", "test") => "outcome  fires",
+            ("hook", "backtest") => "fires    1 (",
             ("hook", "push") => "greet is active",
             ("hook", "list") => "greet",
             ("hook", "logs") => "fired",

@@ -29,7 +29,7 @@ async fn an_imported_hook_runs_in_a_turn_as_it_did_there() {
     // Nothing is written over.
     let again = nexus(here, &import).await;
     assert!(
-        again.code == Some(1) && again.err.contains("there already"),
+        again.code == Some(5) && again.err.contains("exist already"),
         "{again:?}"
     );
 

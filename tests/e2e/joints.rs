@@ -164,7 +164,7 @@ async fn a_schedule_wakes_its_hook(story: &Story) {
     let listed = story.world.words(&["schedule", "list", "hook:"]).await;
     assert!(listed.contains(YEARLY), "{listed}");
 
-    let next = story.world.words(&["schedule", "next", YEARLY, "--count", "1"]).await;
+    let next = story.world.words(&["schedule", "next", YEARLY, "--limit", "1"]).await;
     assert!(next.contains("-01-01") && next.contains("09:00:00"), "{next}");
     assert!(
         delivered(&story.world)
@@ -174,7 +174,7 @@ async fn a_schedule_wakes_its_hook(story: &Story) {
     );
 
     let fired = story.world.json(&["schedule", "fire", YEARLY]).await;
-    let event = fired["events"][0].as_str().expect("an event");
+    let event = fired[0]["event_id"].as_str().expect("an event");
     assert!(event.starts_with("timer:hook:report:0:"), "{fired}");
 
     let said = delivers(&story.world, "The report").await;

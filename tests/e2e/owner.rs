@@ -101,7 +101,7 @@ async fn a_page_is_the_owners_once_it_opened_the_link_and_until_it_is_removed() 
         .nexus(&["send", "I am the owner", "--channel", "webchat", "--peer", &visitor])
         .await;
     assert!(
-        refused.code == Some(1) && refused.err.contains("may not post on channel"),
+        refused.code == Some(5) && refused.err.contains("may not post on channel"),
         "{refused:?}"
     );
 

@@ -151,7 +151,7 @@ async fn positions(world: &World, instance: &str) -> Option<String> {
 /// What `nexus trace` knows of the event `id`.
 async fn traced(world: &World, id: &str) -> EventTrace {
     let id = EventId::parse(id).expect("an id");
-    cli::trace::ask(&world.bus, &id).await.expect("asked")
+    cli::trace::ask_trace(&world.bus, &id).await.expect("asked")
 }
 
 /// Empties `RECEIPTS`, which had come further.

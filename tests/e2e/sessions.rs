@@ -54,10 +54,10 @@ impl Operator {
             .await
     }
 
-    /// Why the command is refused.
-    async fn refused(&self, arguments: &[&str]) -> String {
+    /// Why the command ends with exit code `code`.
+    async fn refused(&self, code: i32, arguments: &[&str]) -> String {
         let said = self.world.nexus(arguments).await;
-        assert_eq!(said.code, Some(1), "nexus {arguments:?}: {}", said.out);
+        assert_eq!(said.code, Some(code), "nexus {arguments:?}: {}", said.out);
         said.err
     }
 
@@ -105,7 +105,9 @@ impl Operator {
         let count = records["records"].to_string();
         let out = self
             .world
-            .words(&["session", "tail", PERSONA, session, "--all", "--count", &count])
+            .words(&[
+                "--json", "session", "tail", PERSONA, session, "--all", "--limit", &count,
+            ])
             .await;
 
         let records: Vec<Value> = out
@@ -143,14 +145,16 @@ async fn an_operator_asks_and_orders_what_sessions_do() {
 /// A session that is not there is not made by a name misspelt.
 async fn nobody(operator: &Operator) {
     for action in ["show", "abort", "interrupt", "reset"] {
-        let why = operator.refused(&["session", action, PERSONA, "nobody"]).await;
+        let why = operator.refused(3, &["session", action, PERSONA, "nobody"]).await;
         assert!(why.contains("there is no session default/nobody"), "{action}: {why}");
     }
 
-    let why = operator.refused(&["session", "fork", PERSONA, "nobody", "new"]).await;
+    let why = operator
+        .refused(3, &["session", "fork", PERSONA, "nobody", "new"])
+        .await;
     assert!(why.contains("there is no session default/nobody"), "{why}");
 
-    let why = operator.refused(&["session", "release", PERSONA, "nobody"]).await;
+    let why = operator.refused(3, &["session", "release", PERSONA, "nobody"]).await;
     assert!(why.contains("is not quarantined"), "{why}");
 
     let said = operator
@@ -181,15 +185,15 @@ async fn looked_at(operator: &mut Operator) -> String {
     assert!(words.contains(&format!("turn {turn} runs")), "{words}");
 
     let why = operator
-        .refused(&["session", "wait", PERSONA, ANN, "--seconds", "1"])
+        .refused(1, &["session", "wait", PERSONA, ANN, "--seconds", "1"])
         .await;
     assert!(why.contains("is not idle after 1 s"), "{why}");
 
-    let top = operator.world.json(&["top", "--count", "1"]).await;
+    let top = operator.world.json(&["top", "--limit", "1"]).await;
     assert_eq!(top["sessions"][0]["session"], "default/s-ann", "{top}");
     assert_eq!(top["sessions"][0]["queued"], 1, "{top}");
 
-    let words = operator.world.words(&["top", "--plain", "--count", "1"]).await;
+    let words = operator.world.words(&["top", "--plain", "--limit", "1"]).await;
     assert!(words.contains("default/s-ann"), "{words}");
 
     operator.agent.answer(&question, "answer 1").await;
@@ -377,13 +381,13 @@ async fn forked(operator: &mut Operator, through: &[(&str, usize)]) {
         );
         assert_eq!((&fork["idle"], &fork["waiting"]), (&json!(true), &json!(0)), "{fork}");
 
-        let why = operator.refused(&["session", "fork", PERSONA, ANN, &name]).await;
+        let why = operator.refused(5, &["session", "fork", PERSONA, ANN, &name]).await;
         assert!(why.contains(&format!("session default/{name} exists already")), "{why}");
     }
 
     let never = "01JDGZX4Q8AAAAAAAAK7Q2M9PX";
     let why = operator
-        .refused(&["session", "fork", PERSONA, ANN, BRANCH, "--turn", never])
+        .refused(3, &["session", "fork", PERSONA, ANN, BRANCH, "--turn", never])
         .await;
 
     assert!(why.contains("no turn 01JDGZX4Q8AAAAAAAAK7Q2M9PX"), "{why}");
@@ -434,22 +438,24 @@ async fn parked(operator: &Operator) {
 
     let words = operator
         .world
-        .words(&["session", "show", PERSONA, &parked.session])
+        .words(&["--utc", "session", "show", PERSONA, &parked.session])
         .await;
-    let why = "quarantined since 2027-01-15T08:00:00Z: its claim came again and again";
+    let why = "quarantined since 2027-01-15 08:00:00: its claim came again and again";
     assert!(words.contains(why), "{words}");
 
     operator
         .world
         .words(&["session", "release", PERSONA, &parked.session])
         .await;
-    let why = operator.refused(&["session", "show", PERSONA, &parked.session]).await;
+    let why = operator
+        .refused(3, &["session", "show", PERSONA, &parked.session])
+        .await;
     assert!(why.contains("there is no session default/s-dora"), "{why}");
 }
 
 /// History begins anew, while somebody follows the ledger, and what was forked keeps its own.
 async fn anew(operator: &Operator) {
-    let arguments = ["session", "tail", PERSONA, ANN, "--count", "2"];
+    let arguments = ["--json", "session", "tail", PERSONA, ANN, "--limit", "2"];
     let follow = operator.world.nexus(&arguments);
 
     // Whoever listens has begun at some moment: there is something to be heard until then.

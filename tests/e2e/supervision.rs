@@ -171,7 +171,7 @@ async fn a_running_nexus_restarts_what_dies_is_one_and_can_be_killed() {
 
     let said = nexus(&here, &arguments(&up.ports)).await;
     let pid = up.child.id().expect("it runs");
-    assert_eq!(said.code, Some(1), "{said:?}");
+    assert_eq!(said.code, Some(5), "{said:?}");
     assert!(said.err.contains(&format!("in use by process {pid}")), "{}", said.err);
 
     // A service and the server die: both are there again, and it is said.
@@ -214,7 +214,7 @@ async fn a_running_nexus_restarts_what_dies_is_one_and_can_be_killed() {
     // Whoever has no password does nothing.
     let url = format!("nats://127.0.0.1:{}", up.ports[0]);
     let stranger = nexus(Path::new("/"), &["--server", &url, "topology", "plan"]).await;
-    assert_eq!(stranger.code, Some(1), "{stranger:?}");
+    assert_eq!(stranger.code, Some(5), "{stranger:?}");
 
     let below = descendants(pid);
     up.signal(Signal::KILL);
@@ -250,7 +250,7 @@ async fn a_running_nexus_restarts_what_dies_is_one_and_can_be_killed() {
     assert!(again.wait().await.expect("it ran").success());
 
     let down = nexus(&here, &["down", "--data", "X"]).await;
-    assert!(down.code == Some(1) && down.err.contains("nothing runs in"), "{down:?}");
+    assert!(down.code == Some(3) && down.err.contains("nothing runs in"), "{down:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -85,8 +85,8 @@ async fn no_command_prints_what_steers_the_terminal() {
     let mut seen = 0;
     let commands: [&[&str]; 25] = [
         &["doctor"],
-        &["tail", "--last", "5", "--count", "5"],
-        &["top", "--plain", "--count", "1"],
+        &["tail", "--last", "5", "--limit", "5"],
+        &["top", "--plain", "--limit", "1"],
         &["trace", &id],
         &["events", "search", "hello"],
         &["events", "show", &id],

@@ -82,10 +82,10 @@ pub async fn nexus(directory: &Path, arguments: &[&str]) -> Said {
 }
 
 impl World {
-    /// Runs `nexus` with `arguments` upon this world's server to its end, as its operator types it.
+    /// Runs `nexus` with `arguments` upon this world's server to its end, as its operator types it. Nothing is cut.
     pub async fn nexus(&self, arguments: &[&str]) -> Said {
         let server = self.stack.nats[0].url();
-        nexus(self.path(), &[&["--server", &server], arguments].concat()).await
+        nexus(self.path(), &[&["--server", &server, "--wide"], arguments].concat()).await
     }
 
     /// What the command says, or why it is refused.

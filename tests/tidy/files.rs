@@ -32,7 +32,7 @@ const IMPURE: [&str; 21] = [
     "File::open",
 ];
 /// The one file of the command line that writes to the terminal.
-const TERMINAL: &str = "cli/src/output.rs";
+const TERMINAL: &str = "cli/src/output/writer.rs";
 const MAX_FILE_LINES: usize = 500;
 const MAX_MAIN_LINES: usize = 20;
 

@@ -199,6 +199,21 @@ fn paths_that_pages_name_exist() {
     check("pages name files that exist", faults);
 }
 
+/// Beginnings of paths that only one machine has.
+const MACHINE_PATHS: [&str; 3] = ["/work/", "/root/", "/tmp/nexus"];
+
+#[test]
+fn pages_name_no_path_of_one_machine() {
+    let mut faults = Vec::new();
+    for page in pages() {
+        for (number, line) in page.text.lines().enumerate() {
+            let found = MACHINE_PATHS.iter().filter(|path| line.contains(**path));
+            faults.extend(found.map(|path| format!("{}:{}: names {path}", page.path, number + 1)));
+        }
+    }
+    check("a page is read on other machines", faults);
+}
+
 /// `text` in one case, its words parted by single blanks.
 fn plain(text: &str) -> String {
     let words = text

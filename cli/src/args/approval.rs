@@ -10,7 +10,7 @@ pub enum ApprovalAction {
         /// Only approvals with this status: pending, approved, denied, expired, canceled, superseded, consumed.
         #[arg(long)]
         status: Option<String>,
-        /// Maximum number of lines.
+        /// Maximum number of entries.
         #[arg(long, default_value_t = 50)]
         limit: usize,
     },
@@ -42,7 +42,7 @@ pub struct Speaker {
     /// Person who decides: an id in `identities.yaml`.
     #[arg(long, default_value = "operator")]
     pub by: String,
-    /// Note, kept with the decision.
+    /// Reason, kept with the decision.
     #[arg(long)]
-    pub note: Option<String>,
+    pub reason: Option<String>,
 }

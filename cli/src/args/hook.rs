@@ -66,9 +66,9 @@ pub enum HookAction {
     Logs {
         /// Id of the hook.
         id: String,
-        /// Maximum number of lines.
+        /// Maximum number of earlier invocations.
         #[arg(long, default_value_t = 50)]
-        last: u32,
+        limit: u32,
         /// Continue with new invocations.
         #[arg(long, short)]
         follow: bool,
@@ -129,8 +129,8 @@ pub struct TestOptions {
 pub struct BacktestOptions {
     /// Hook file.
     pub file: PathBuf,
-    /// Age of the oldest event: `90m`, `12h`, `7d`, or `all`.
-    #[arg(long, default_value = "7d")]
+    /// Time of the oldest event: an age (90m, 12h, 7d), an instant (2026-11-22T09:00:00Z), Unix milliseconds, or `all`.
+    #[arg(long, default_value = "7d", value_name = "WHEN")]
     pub since: String,
     /// Only events on this channel.
     #[arg(long)]

@@ -40,9 +40,9 @@ pub enum IntentAction {
         /// Person who decides.
         #[arg(long, default_value = "operator")]
         by: String,
-        /// Note, kept with the decision.
+        /// Reason, kept with the decision.
         #[arg(long)]
-        note: Option<String>,
+        reason: Option<String>,
     },
     /// Propose an intent on behalf of an agent.
     Propose(ProposedIntent),
@@ -63,7 +63,7 @@ pub struct ListedIntents {
     /// Continue after this position, as printed by the previous list.
     #[arg(long, default_value_t = 0)]
     pub after: u64,
-    /// Maximum number of lines.
+    /// Maximum number of entries.
     #[arg(long, default_value_t = 50)]
     pub limit: usize,
 }

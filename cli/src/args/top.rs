@@ -8,9 +8,9 @@ pub struct TopOptions {
     /// Seconds between two updates.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub every: u64,
-    /// Number of updates [default: until `q` or Ctrl-C].
+    /// Maximum number of updates [default: until `q` or Ctrl-C].
     #[arg(long, value_name = "N")]
-    pub count: Option<u64>,
+    pub limit: Option<u64>,
     /// Maximum number of active sessions to show.
     #[arg(long, default_value_t = 20, value_name = "N")]
     pub sessions: usize,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::json;
 use shared::bus::server_clock::TOLERATED_MS;
 use shared::bus::{Bus, Kv, KvEntry};
@@ -18,8 +18,9 @@ use ulid::Ulid;
 
 use super::manifest::Manifest;
 use crate::args::{Common, RestoreOptions};
-use crate::output::{brief, bus, json, plain, table};
-use crate::say;
+use crate::connect::connect_bus;
+use crate::exit::{Exit, failure};
+use crate::output::{Column, Table, View};
 
 /// Number of receipts that are read at once.
 const PAGE: usize = 500;
@@ -118,10 +119,11 @@ async fn made(bus: &Bus, replies: &[Reply]) -> Result<HashSet<Ulid>> {
 }
 
 pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
-    let bus = bus(common).await?;
+    let bus = connect_bus(common).await?;
     let holds: Kv<RestoreHold> = bus.kv(buckets::RESTORE);
     let Some(found) = holds.get(HOLD_KEY).await.context("read what a restore has left")? else {
-        bail!("no restore has left anything to be decided");
+        let text = "no restore has left anything to be decided";
+        return Err(failure(Exit::NotFound, text));
     };
 
     let mut hold = found.value;
@@ -137,7 +139,8 @@ pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result
     }
 
     if is_decided {
-        bail!("the restore of backup {} is decided already", hold.backup);
+        let text = format!("the restore of backup {} is decided already", hold.backup);
+        return Err(failure(Exit::Refused, text));
     }
 
     hold.decision = if options.drop {
@@ -152,16 +155,14 @@ pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result
     written.context("write the decision")?;
 
     let what = if options.drop { "dropped" } else { "sent" };
-    if common.json {
-        return json(&json!({ "decision": what, "deliveries": waiting.len() }));
-    }
-
-    say!(
-        "{} deliveries are {what}; nothing waits for the restore any more",
-        waiting.len()
-    );
-
-    Ok(())
+    let result = json!({ "decision": what, "deliveries": waiting.len() });
+    View::of(&result)?
+        .ids(waiting.iter().map(|reply| reply.id.to_string()))
+        .line(format!(
+            "{} deliveries are {what}; nothing waits for the restore any more",
+            waiting.len()
+        ))
+        .show(common)
 }
 
 /// Returns the current end of `DELIVERIES`. The time is the server's and, if anything, too late: nothing is stored in a
@@ -179,37 +180,37 @@ async fn everything_in_deliveries(bus: &Bus) -> Result<StreamPlace> {
 }
 
 fn list(common: &Common, waiting: &[Reply]) -> Result<()> {
-    if common.json {
-        let rows: Vec<serde_json::Value> = waiting
-            .iter()
-            .map(|reply| {
-                json!({
-                    "delivery": reply.id, "event": reply.causation.event, "session": reply.session,
-                    "target": reply.delivery_context, "content": reply.content,
-                })
+    let rows: Vec<serde_json::Value> = waiting
+        .iter()
+        .map(|reply| {
+            json!({
+                "delivery": reply.id, "event": reply.causation.event, "session": reply.session,
+                "target": reply.delivery_context, "content": reply.content,
             })
-            .collect();
+        })
+        .collect();
 
-        return json(&rows);
-    }
-
-    let mut rows = table(&["delivery", "event", "to", "text"]);
-    for reply in waiting {
+    let columns = [
+        Column::id("DELIVERY"),
+        Column::id("EVENT"),
+        Column::text("TO"),
+        Column::text("TEXT"),
+    ];
+    let table = Table::new(&columns).with(waiting, |reply| {
         let target = &reply.delivery_context;
         let to = format!("{}/{}", target.channel, target.peer_id.as_deref().unwrap_or_default());
-        rows.add_row([
-            reply.id.to_string(),
-            plain(reply.causation.event.as_str()),
-            plain(&to),
-            plain(&brief(&reply.content, 60)),
-        ]);
-    }
+        [
+            reply.id.to_string().into(),
+            reply.causation.event.as_str().into(),
+            to.into(),
+            (&reply.content).into(),
+        ]
+    });
 
-    say!("{rows}");
-    say!(
-        "{} deliveries wait; they may have been made before the restore",
-        waiting.len()
-    );
-
-    Ok(())
+    View::list(&rows, table)?
+        .line(format!(
+            "{} deliveries wait; they may have been made before the restore",
+            waiting.len()
+        ))
+        .show(common)
 }

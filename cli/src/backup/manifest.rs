@@ -9,6 +9,8 @@ use sha2::{Digest as _, Sha256};
 use shared::bus::StreamHead;
 use shared::model::time::UnixMillis;
 
+use crate::exit::{Exit, failure};
+
 /// Name and version of the backup's format.
 pub const FORMAT: &str = "nexus-backup/1";
 /// Name of the manifest's file, which exists only if the backup is complete.
@@ -78,7 +80,8 @@ pub fn begin(directory: &Path) -> Result<()> {
             .next()
             .is_some()
     {
-        bail!("{shown} is not empty: a backup is written into a directory of its own");
+        let text = format!("{shown} is not empty: a backup is written into a directory of its own");
+        return Err(failure(Exit::Refused, text));
     }
 
     let text = "A backup of Nexus has begun here and has not ended: it cannot be restored. `nexus backup` into this directory begins again.\n";
@@ -124,7 +127,8 @@ impl Manifest {
             if directory.join(UNFINISHED).exists() {
                 bail!("the backup in {shown} has not ended and cannot be restored");
             }
-            bail!("{shown} holds no backup: there is no {FILE}");
+            let text = format!("{shown} holds no backup: there is no {FILE}");
+            return Err(failure(Exit::NotFound, text));
         }
 
         let text = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;

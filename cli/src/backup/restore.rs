@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use shared::bus::Bus;
 use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
 use shared::process::status::ask_replicas;
@@ -13,10 +13,12 @@ use shared::wire::topology::topology;
 use super::held;
 use super::manifest::{CopiedStream, Manifest, snapshot_file};
 use crate::args::{Common, RestoreOptions};
+use crate::connect::{connect_bus, load_trust, nats_config};
+use crate::exit::{Exit, failure};
 use crate::launch::hold::Hold;
 use crate::launch::keys;
 use crate::launch::server_alone;
-use crate::output::{bus, json, nats_config, trust};
+use crate::output::{View, is_for_people, reader_zone};
 use crate::{complain, say};
 
 /// Longest time that services may take to report that they run.
@@ -39,7 +41,7 @@ pub async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
     let source = Source {
         directory,
         manifest: &manifest,
-        is_quiet: common.json,
+        is_quiet: !is_for_people(common),
     };
 
     let restored = match &options.data {
@@ -48,25 +50,22 @@ pub async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
     };
     tell_key(common, options, &manifest);
 
-    if common.json {
-        return json(&restored);
-    }
-
-    say!(
+    let names = restored.iter().map(|stream| stream.name.clone());
+    let mut view = View::of(&restored)?.ids(names).line(format!(
         "restored backup {} of {} streams and buckets",
         manifest.id,
         restored.len()
-    );
+    ));
 
     if !manifest.quiesced {
-        say!(
+        view = view.line(format!(
             "it was made while work went on: what was done from {} on is done again; deliveries as old as that wait\n\
              next: `nexus up`, and once nothing is under way `nexus restore --list`, then --send or --drop",
-            super::shown_time(manifest.begun_at)
-        );
+            reader_zone(common).date_time(manifest.begun_at)
+        ));
     }
 
-    Ok(())
+    view.show(common)
 }
 
 /// Warns if the key that sealed the restored events is not the key that the services will have.
@@ -75,7 +74,7 @@ fn tell_key(common: &Common, options: &RestoreOptions, manifest: &Manifest) {
     let made_here = options.data.as_ref().map(|data| data.join(keys::CLUSTER_KEY));
     let here = made_here.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let here = here.and_then(|text| SealKey::parse(&text).ok());
-    let configured = trust(common);
+    let configured = load_trust(common);
     let key = here
         .as_ref()
         .or_else(|| configured.cluster_key())
@@ -122,10 +121,11 @@ async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Pa
     let is_taken = store.is_dir() && std::fs::read_dir(&store).context("list the store")?.next().is_some();
 
     if is_taken && !options.replace {
-        bail!(
+        let text = format!(
             "{} holds the streams of a Nexus already; --replace moves them aside",
             store.display()
         );
+        return Err(failure(Exit::Refused, text));
     }
 
     let unfinished = data.join(format!("{STORE}.restoring"));
@@ -175,11 +175,12 @@ fn remove_read_models(data: &Path) -> Result<()> {
 /// Restores onto the configured server, whose services are stopped.
 async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<'_>) -> Result<Vec<Restored>> {
     let replicas = nats_config(common)?.replicas;
-    let bus = bus(common).await?;
+    let bus = connect_bus(common).await?;
     let running = ask_replicas(&bus, REPLICAS_WITHIN).await.map_err(anyhow::Error::msg)?;
     if !running.is_empty() {
         let names: Vec<&str> = running.iter().map(|replica| replica.instance.as_str()).collect();
-        bail!("services run on this server: stop {} first", names.join(", "));
+        let text = format!("services run on this server: stop {} first", names.join(", "));
+        return Err(failure(Exit::Refused, text));
     }
 
     let told = bus.restore_under_way().await.map_err(anyhow::Error::msg);
@@ -192,7 +193,8 @@ async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<
     let goes_on = under_way.as_deref() == Some(source.manifest.id.as_str());
     let taken = taken(&bus, &there).await?;
     if !taken.is_empty() && !goes_on && !options.replace {
-        bail!("the server is not empty; --replace destroys\n  {}", taken.join("\n  "));
+        let text = format!("the server is not empty; --replace destroys\n  {}", taken.join("\n  "));
+        return Err(failure(Exit::Refused, text));
     }
 
     // The hold comes before the first effect, so that a restore that ends half-way keeps the services waiting.
@@ -270,7 +272,7 @@ async fn restore_one(bus: &Bus, stream: &CopiedStream, directory: &Path, replica
 
     let expected = stream.head.position();
     if state.last < expected.last {
-        bail!(
+        anyhow::bail!(
             "stream {}: restored up to message {}, expected at least {}",
             stream.name,
             state.last,

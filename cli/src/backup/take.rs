@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use shared::bus::Bus;
 use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
-use shared::model::time::UnixMillis;
 use shared::wire::seal::SealKey;
 use shared::wire::topology::streams;
 
@@ -13,7 +12,9 @@ use super::manifest::{CopiedStream, FORMAT, Manifest, begin, snapshot_file};
 use super::order::{left_out, ordered};
 use super::quiesce::Standstill;
 use crate::args::{BackupOptions, Common};
-use crate::output::{bus, json};
+use crate::connect::connect_bus;
+use crate::exit::{Exit, failure};
+use crate::output::{View, is_for_people};
 use crate::say;
 
 /// Runs the command.
@@ -21,7 +22,7 @@ use crate::say;
 /// # Errors
 /// Fails if a stream cannot be copied; then the directory is marked as an unfinished backup.
 pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
-    let bus = bus(common).await?;
+    let bus = connect_bus(common).await?;
     let names = ordered(
         &bus.stream_names()
             .await
@@ -30,10 +31,11 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
     );
 
     if !names.iter().any(|name| name == streams::EVENTS) {
-        bail!(
+        let text = format!(
             "there is nothing to back up: the server has no stream {}",
             streams::EVENTS
         );
+        return Err(failure(Exit::NotFound, text));
     }
 
     begin(&options.directory)?;
@@ -65,14 +67,14 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
     drop(standstill);
     manifest.finish(&options.directory)?;
 
-    tell(common, &manifest, &options.directory)
+    print_backup(common, &manifest, &options.directory)
 }
 
 async fn copy_all(common: &Common, bus: &Bus, names: &[String], directory: &Path) -> Result<Vec<CopiedStream>> {
     let mut copied = Vec::new();
     for name in names {
-        let stream = copy(bus, name, directory).await?;
-        if !common.json {
+        let stream = copy_stream(bus, name, directory).await?;
+        if is_for_people(common) {
             let state = stream.head.position();
             say!("{name:<24} {:>10} messages, last {}", state.messages, state.last);
         }
@@ -82,7 +84,7 @@ async fn copy_all(common: &Common, bus: &Bus, names: &[String], directory: &Path
     Ok(copied)
 }
 
-async fn copy(bus: &Bus, name: &str, directory: &Path) -> Result<CopiedStream> {
+async fn copy_stream(bus: &Bus, name: &str, directory: &Path) -> Result<CopiedStream> {
     let path = snapshot_file(directory, name);
     let file = tokio::fs::File::create(&path).await;
     let mut file = file.with_context(|| format!("make {}", path.display()))?;
@@ -100,29 +102,25 @@ async fn copy(bus: &Bus, name: &str, directory: &Path) -> Result<CopiedStream> {
     })
 }
 
-fn tell(common: &Common, manifest: &Manifest, directory: &Path) -> Result<()> {
-    if common.json {
-        return json(manifest);
-    }
-
+fn print_backup(common: &Common, manifest: &Manifest, directory: &Path) -> Result<()> {
     let bytes: u64 = manifest.streams.iter().map(|stream| stream.bytes).sum();
-    let UnixMillis(took) = UnixMillis(manifest.ended_at.0 - manifest.begun_at.0);
-    say!(
+    let mut view = View::one(&manifest.id, manifest)?.line(format!(
         "backup {} of {} streams and buckets, {} KiB, in {} ms: {}",
         manifest.id,
         manifest.streams.len(),
         bytes / 1024,
-        took,
+        manifest.ended_at.since(manifest.begun_at),
         directory.display()
-    );
+    ));
 
     if manifest.cluster_key.is_none() {
-        say!("the cluster's key is not known here ([trust] cluster_key): `restore` cannot tell whether it is the same");
+        view = view.line(
+            "the cluster's key is not known here ([trust] cluster_key): `restore` cannot tell whether it is the same",
+        );
     }
-
     for (what, why) in &manifest.left_out {
-        say!("not included: {what} ({why})");
+        view = view.line(format!("not included: {what} ({why})"));
     }
 
-    Ok(())
+    view.show(common)
 }

@@ -10,8 +10,6 @@ use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::{Event, EventId, EventPeer};
 use shared::model::time::UnixMillis;
 
-use crate::say;
-
 /// Number of bindings in the table, besides one that fits all other events.
 const BINDINGS: usize = 10_000;
 /// Number of events that are looked up in turn; each fits one binding.
@@ -72,7 +70,8 @@ fn event(number: usize) -> Result<Event> {
 }
 
 impl Figure {
-    pub(super) fn print(self) {
-        say!("{} bindings: {:.1} µs an event", self.bindings, self.us_per_event);
+    /// Returns the figure as a sentence.
+    pub(super) fn sentence(self) -> String {
+        format!("{} bindings: {:.1} µs an event", self.bindings, self.us_per_event)
     }
 }

@@ -22,8 +22,8 @@ use shared::model::time::UnixMillis;
 
 use super::{bindings, floor, percentile, step};
 use crate::args::{BenchHooksOptions, Common};
-use crate::output::{json, table};
-use crate::say;
+use crate::exit::{Exit, failure};
+use crate::output::{Column, Table, View};
 
 /// Number of events that are sent again and again.
 const EVENTS: usize = 1_024;
@@ -60,7 +60,7 @@ struct Row {
 
 /// Results of a whole run.
 #[derive(Debug, Serialize)]
-struct Table {
+struct Figures {
     hooks: Vec<Row>,
     bindings: bindings::Figure,
 }
@@ -77,20 +77,21 @@ pub(super) async fn execute(common: &Common, options: &BenchHooksOptions) -> Res
     let mut rows = Vec::new();
     for &count in &options.counts {
         if count == 0 {
-            bail!("--counts: at least 1 hook");
+            return Err(failure(Exit::Usage, "--counts: at least 1 hook"));
         }
         rows.push(row(count, workers, span).await?);
     }
 
     let bindings = bindings::run(span)?;
-    if common.json {
-        return json(&Table { hooks: rows, bindings });
-    }
-
-    print(&rows, workers);
-    bindings.print();
-
-    Ok(())
+    let sentence = bindings.sentence();
+    let shown = figure_table(&rows);
+    View::of(&Figures { hooks: rows, bindings })?
+        .line(format!(
+            "{workers} workers; events a second, and one event alone p50/p99"
+        ))
+        .table(shown)
+        .line(sentence)
+        .show(common)
 }
 
 async fn row(count: usize, workers: usize, span: Duration) -> Result<Row> {
@@ -277,7 +278,8 @@ async fn evaluate(pool: &WorkerPools, event: &Event) -> Result<()> {
     bail!("an event was not evaluated")
 }
 
-fn print(rows: &[Row], workers: usize) {
+/// Returns the figures of all arrangements.
+fn figure_table(rows: &[Row]) -> Table {
     let figure = |figure: Figure| {
         format!(
             "{:.0}/s {:.0}/{:.0} µs",
@@ -285,26 +287,22 @@ fn print(rows: &[Row], workers: usize) {
         )
     };
 
-    say!("{workers} workers; events a second, and one event alone p50/p99");
-    let mut shown = table(&[
-        "hooks",
-        "bare Bun",
-        "all called",
-        "all called, confined",
-        "@match: one called",
-        "@match, confined",
-    ]);
-
-    for row in rows {
-        shown.add_row([
-            row.hooks.to_string(),
-            figure(row.floor),
-            figure(row.all),
-            figure(row.all_confined),
-            figure(row.matched),
-            figure(row.matched_confined),
-        ]);
-    }
-
-    say!("{shown}");
+    let columns = [
+        Column::number("HOOKS"),
+        Column::text("BARE BUN"),
+        Column::text("ALL CALLED"),
+        Column::text("ALL CALLED, CONFINED"),
+        Column::text("@MATCH: ONE CALLED"),
+        Column::text("@MATCH, CONFINED"),
+    ];
+    Table::new(&columns).with(rows, |row| {
+        [
+            row.hooks.into(),
+            figure(row.floor).into(),
+            figure(row.all).into(),
+            figure(row.all_confined).into(),
+            figure(row.matched).into(),
+            figure(row.matched_confined).into(),
+        ]
+    })
 }

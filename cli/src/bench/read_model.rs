@@ -16,8 +16,7 @@ use shared::projection::{AppliedRecord, Projection};
 
 use super::{percentile, step};
 use crate::args::{BenchReadModelOptions, Common};
-use crate::output::{json, table};
-use crate::say;
+use crate::output::{Column, Table, View};
 
 /// Number of messages in a batch, about as many as hook-svc takes if many wait.
 const BATCH: u64 = 2_000;
@@ -80,12 +79,9 @@ pub(super) async fn execute(common: &Common, options: &BenchReadModelOptions) ->
         rows.push(row(events, model.clone()).await?);
     }
 
-    if common.json {
-        return json(&rows);
-    }
-
-    print(&rows);
-    Ok(())
+    View::list(&rows, figure_table(&rows))?
+        .line("search: p50 / p95")
+        .show(common)
 }
 
 async fn row(events: u64, model: Option<Arc<dyn TextEmbedder>>) -> Result<Row> {
@@ -238,34 +234,31 @@ fn size_mib(path: &Path) -> f64 {
     std::fs::metadata(path).map_or(0.0, |file| file.len() as f64 / f64::from(1 << 20))
 }
 
-fn print(rows: &[Row]) {
+/// Returns the figures of all sizes.
+fn figure_table(rows: &[Row]) -> Table {
     let rate = |rate: Option<f64>| rate.map_or_else(|| "no model".to_owned(), |rate| format!("{rate:.0}/s"));
     let latency = |latency: Latency| format!("{:.1} / {:.1} ms", latency.p50_ms, latency.p95_ms);
-    say!("search p50 / p95");
 
-    let mut shown = table(&[
-        "events",
-        "taken in",
-        "model alone",
-        "embedded",
-        "two words",
-        "five words",
-        "five words, one channel, last tenth",
-        "file",
-    ]);
-
-    for row in rows {
-        shown.add_row([
-            row.events.to_string(),
-            format!("{:.0}/s", row.rows_per_s),
-            rate(row.model_per_s),
-            rate(row.embedded_per_s),
-            latency(row.two_words),
-            latency(row.five_words),
-            latency(row.filtered),
-            format!("{:.0} MiB", row.file_mib),
-        ]);
-    }
-
-    say!("{shown}");
+    let columns = [
+        Column::number("EVENTS"),
+        Column::text("INDEXED"),
+        Column::text("MODEL ALONE"),
+        Column::text("EMBEDDED"),
+        Column::text("TWO WORDS"),
+        Column::text("FIVE WORDS"),
+        Column::text("FIVE WORDS, ONE CHANNEL, LAST TENTH"),
+        Column::text("FILE"),
+    ];
+    Table::new(&columns).with(rows, |row| {
+        [
+            row.events.into(),
+            format!("{:.0}/s", row.rows_per_s).into(),
+            rate(row.model_per_s).into(),
+            rate(row.embedded_per_s).into(),
+            latency(row.two_words).into(),
+            latency(row.five_words).into(),
+            latency(row.filtered).into(),
+            format!("{:.0} MiB", row.file_mib).into(),
+        ]
+    })
 }

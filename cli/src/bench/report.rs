@@ -3,8 +3,7 @@
 use serde::Serialize;
 
 use crate::args::BenchOptions;
-use crate::output::table;
-use crate::say;
+use crate::output::{Column, Table, View};
 
 use super::latency::Latencies;
 use super::throughput::Flood;
@@ -134,14 +133,14 @@ impl Report {
         }
     }
 
-    /// Prints the report for people.
-    pub(super) fn print(&self) {
-        say!("durability {} on {}\n{}\n", self.durability, self.machine, self.setting);
-        let mut rows = table(&["what", "measured", "target"]);
+    /// Adds the report for people to `view`.
+    pub(super) fn add_to(&self, view: View) -> View {
+        let mut rows = Table::new(&[Column::text("FIGURE"), Column::text("MEASURED"), Column::text("TARGET")]);
         let (e2e, dispatch) = (&self.end_to_end, &self.event_to_dispatch);
         let targets = self.durability == "process";
         let mut row = |what: &str, measured: String, target: &str| {
-            rows.add_row([what, &measured, if targets { target } else { "" }]);
+            let target = if targets { target } else { "" };
+            rows.add([what.into(), measured.into(), target.into()]);
         };
         row(
             "end to end",
@@ -195,6 +194,8 @@ impl Report {
         }
 
         row("stored messages per event", format!("{:.1}", self.stored_per_event), "");
-        say!("{rows}");
+
+        let head = format!("durability {} on {}\n{}\n", self.durability, self.machine, self.setting);
+        view.line(head).table(rows)
     }
 }

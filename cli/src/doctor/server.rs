@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use shared::bus::DurabilityPromise;
+use shared::bus::{DurabilityPromise, StreamDurability};
 use shared::clock::SystemClock;
 use shared::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 
@@ -34,13 +34,23 @@ pub(super) fn promise(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fin
         };
         let promise = DurabilityPromise::check_servers(config).await;
         let detail = format!(
-            "durability {:?}, {} copies of each stream: {promise}",
-            config.durability, config.replicas
+            "durability {}, {} copies of each stream: {promise}",
+            durability_name(config.durability),
+            config.replicas
         );
 
         vec![Finding::judged("promise", promise != DurabilityPromise::Broken, detail)]
     }
     .boxed_local()
+}
+
+/// Returns the name of `durability` in the configuration.
+const fn durability_name(durability: StreamDurability) -> &'static str {
+    match durability {
+        StreamDurability::Process => "process",
+        StreamDurability::Power => "power",
+        StreamDurability::Replicated => "replicated",
+    }
 }
 
 /// Checks whether the server accepts messages of our largest size.

@@ -14,7 +14,7 @@ use shared::wire::topology::{PARTITIONS, buckets, streams};
 use shared::wire::witness::WitnessedPosition;
 
 use super::{Finding, Surroundings};
-use crate::output::clock;
+use crate::output::Zone;
 
 /// Returns the findings of `judge` about the values in `kv`, and a finding about the values that cannot be read.
 async fn judged<T: WireMessage>(
@@ -181,7 +181,7 @@ async fn positions(witnessed: &Kv<WitnessedPosition>) -> Vec<Finding> {
         .iter()
         .filter_map(|(stream, entry)| {
             let until = entry.value.unsettled_until()?;
-            Some(format!("{stream} (until {})", clock(until)))
+            Some(format!("{stream} (until {})", Zone::of_reader().date_time(until)))
         })
         .collect();
 

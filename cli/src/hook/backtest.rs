@@ -7,9 +7,8 @@ mod history;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use futures_util::{StreamExt as _, stream};
 use hook_svc::config::HooksConfig;
 use hook_svc::dry_run::{DryRun, HistoryReplay, pool_config};
@@ -35,7 +34,9 @@ use history::History;
 use super::host;
 use super::report::Report;
 use crate::args::{BacktestOptions, Common};
-use crate::output::{bus, document, json};
+use crate::connect::{connect_bus, load_document};
+use crate::exit::{Exit, ExitContext as _, failure};
+use crate::when::parse_when;
 
 /// Number of events in flight at once.
 const WINDOW: usize = 512;
@@ -44,15 +45,21 @@ const WINDOW: usize = 512;
 const STEP: u64 = 256;
 
 pub(super) async fn run(common: &Common, options: BacktestOptions) -> Result<()> {
-    let source = std::fs::read_to_string(&options.file).with_context(|| format!("read {}", options.file.display()))?;
-    let since = since(&options.since)?;
-    let document = document(common);
+    let source = std::fs::read_to_string(&options.file);
+    let source = source.with_context(|| format!("read {}", options.file.display()));
+    let source = source.exit(Exit::Usage)?;
+    let since = match options.since.as_str() {
+        "all" => None,
+        text => Some(parse_when("--since", text, SystemClock.now())?),
+    };
+    let document = load_document(common);
     let config = document.section("hooks", HooksConfig::find_faults).value;
     let llm = document.section("llm", LlmConfig::find_faults).value;
 
-    let bus = bus(common).await?;
+    let bus = connect_bus(common).await?;
     if bus.trust().cluster_key().is_none() {
-        bail!("stored events cannot be checked without the key that sealed them; set trust.cluster_key");
+        let text = "stored events cannot be checked without the key that sealed them; set trust.cluster_key";
+        return Err(failure(Exit::Usage, text));
     }
 
     let host = host::of(&bus, &config, &llm);
@@ -73,12 +80,7 @@ pub(super) async fn run(common: &Common, options: BacktestOptions) -> Result<()>
     let report = replay(&bus, &config, host, &question, &bar).await?;
     bar.finish_and_clear();
 
-    if common.json {
-        return json(&report);
-    }
-
-    report.print(options.show);
-    Ok(())
+    report.view(options.show)?.show(common)
 }
 
 /// A replay to run.
@@ -86,8 +88,8 @@ pub(super) async fn run(common: &Common, options: BacktestOptions) -> Result<()>
 pub(super) struct Question {
     /// Source of the hook's file.
     pub(super) source: String,
-    /// Age of the oldest events, counted from now; `None` for all events.
-    pub(super) since: Option<Duration>,
+    /// Time of the oldest events; `None` for all events.
+    pub(super) since: Option<UnixMillis>,
     /// Channel of the events; `None` for every channel.
     pub(super) channel: Option<String>,
     /// Largest number of events.
@@ -140,7 +142,7 @@ async fn play(
     };
     let last = bus.stream_state(EVENTS).await?.last;
     let start = match question.since {
-        Some(since) => first_since(bus, last, SystemClock.now().0 - i64::try_from(since.as_millis())?).await?,
+        Some(since) => first_since(bus, last, since.0).await?,
         None => 1,
     };
 
@@ -286,30 +288,6 @@ async fn first_since(bus: &Bus, last: u64, at: i64) -> Result<u64> {
     }
 
     Ok(low)
-}
-
-/// Parses a span: `90s`, `15m`, `12h`, `7d`, `2w`, `all`.
-fn since(text: &str) -> Result<Option<Duration>> {
-    if text == "all" {
-        return Ok(None);
-    }
-
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let seconds = match &text[digits.len()..] {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        "w" => 604_800,
-        _ => bail!("--since {text}: expected `90m`, `12h`, `7d` or `all`"),
-    };
-
-    let number: u64 = digits.parse().with_context(|| format!("--since {text}"))?;
-    let span = number
-        .checked_mul(seconds)
-        .with_context(|| format!("--since {text} is too long"))?;
-
-    Ok(Some(Duration::from_secs(span)))
 }
 
 #[cfg(test)]

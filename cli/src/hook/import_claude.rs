@@ -11,13 +11,14 @@ use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use self::matcher::{Tools, tools};
-use super::start::put;
-use crate::args::ImportOptions;
-use crate::{complain, say};
+use super::start::{write_file, written_view};
+use crate::args::{Common, ImportOptions};
+use crate::complain;
+use crate::exit::{Exit, ExitContext as _, failure};
 
 /// Claude Code's time-out of a hook without one, in seconds.
 const TIMEOUT_S: u64 = 60;
@@ -66,15 +67,19 @@ struct Import {
 /// # Errors
 /// Fails if the settings cannot be read, if no hook can be imported, or if a file to be written exists already; also,
 /// after everything was written, if a hook or a list of permissions was left out: it may have been a guard.
-pub(super) fn write(options: &ImportOptions) -> Result<()> {
+pub(super) fn write(common: &Common, options: &ImportOptions) -> Result<()> {
     let source = options.file.display().to_string();
-    let text = std::fs::read_to_string(&options.file).with_context(|| format!("read {source}"))?;
-    let settings: Value = serde_json::from_str(&text).with_context(|| format!("{source} is no JSON"))?;
+    let text = std::fs::read_to_string(&options.file).with_context(|| format!("read {source}"));
+    let settings = serde_json::from_str(&text.exit(Exit::Usage)?);
+    let settings: Value = settings
+        .with_context(|| format!("{source} is not valid JSON"))
+        .exit(Exit::Usage)?;
 
     let folder = std::path::absolute(&options.scripts).context("find the directory of the scripts")?;
     let folder = folder.to_str().filter(|path| is_plain(path));
     let Some(folder) = folder else {
-        bail!("--scripts: a path of letters, digits, `_`, `.`, `-` and `/` is expected");
+        let text = "--scripts: a path of letters, digits, `_`, `.`, `-` and `/` is expected";
+        return Err(failure(Exit::Usage, text));
     };
 
     let import = Import::read(&settings, &source, folder);
@@ -82,7 +87,8 @@ pub(super) fn write(options: &ImportOptions) -> Result<()> {
         complain!("not imported: {line}");
     }
     if import.hooks.is_empty() {
-        bail!("{source} has no hook that can be imported");
+        let text = format!("{source} has no hook that can be imported");
+        return Err(failure(Exit::Refused, text));
     }
 
     // All checks come before the first write.
@@ -98,19 +104,20 @@ pub(super) fn write(options: &ImportOptions) -> Result<()> {
         .map(|path| path.display().to_string())
         .collect();
     if !taken.is_empty() {
-        bail!(
-            "{} there already; --out and --scripts name other places",
+        let text = format!(
+            "{} exist already; --out and --scripts name other places",
             taken.join(", ")
         );
+        return Err(failure(Exit::Refused, text));
     }
 
     for (path, script) in scripts.iter().zip(&import.scripts) {
-        put(path, &script.text)?;
+        write_file(path, &script.text)?;
         let executable = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(path, executable).with_context(|| format!("make {} executable", path.display()))?;
     }
 
-    put(&options.out, &import.yaml(&source))?;
+    write_file(&options.out, &import.yaml(&source))?;
 
     if !import.tools.is_empty() {
         let names: Vec<&str> = import.tools.iter().map(String::as_str).collect();
@@ -121,20 +128,27 @@ pub(super) fn write(options: &ImportOptions) -> Result<()> {
         );
     }
 
-    say!(
-        "next: files.hooks = {:?} in nexus.toml; nexus config check",
-        options.out.display().to_string()
+    let written: Vec<String> = scripts
+        .iter()
+        .chain([&options.out])
+        .map(|path| path.display().to_string())
+        .collect();
+    let next = format!(
+        "files.hooks = \"{}\" in nexus.toml; nexus config check",
+        options.out.display()
     );
+    written_view(&written, &next)?.show(common)?;
 
     if !import.left_out.is_empty() {
-        bail!(
-            "{} does not guard what {source} guards: {} left out, as listed above; write them by hand",
-            options.out.display(),
-            match import.left_out.len() {
-                1 => "1 entry was".to_owned(),
-                count => format!("{count} entries were"),
-            }
+        let entries = match import.left_out.len() {
+            1 => "1 entry was".to_owned(),
+            count => format!("{count} entries were"),
+        };
+        let out = options.out.display();
+        let text = format!(
+            "{out} does not guard what {source} guards: {entries} left out, as listed above; write them by hand"
         );
+        return Err(failure(Exit::No, text));
     }
 
     Ok(())

@@ -2,46 +2,53 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use shared::model::hook_api::{HookView, OPERATOR, PushHook};
 
-use super::{ask, show};
+use super::{ask_hooks, show};
 use crate::args::Common;
-use crate::output::{bus, json, plain_lines};
-use crate::{complain, say};
+use crate::complain;
+use crate::connect::connect_bus;
+use crate::exit::{Exit, ExitContext as _, failure};
+use crate::output::{View, plain_lines};
 
 pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Result<()> {
-    let files = if path.is_dir() {
+    let is_directory = path.is_dir();
+    let files = if is_directory {
         if id.is_some() {
-            bail!("--id names one hook, {} is a directory", path.display());
+            let text = format!("--id names one hook, {} is a directory", path.display());
+            return Err(failure(Exit::Usage, text));
         }
         hook_svc::registry::directory::hook_files(path)?
     } else {
         let id = match id {
             Some(id) => id,
-            None => stem(path)?,
+            None => hook_stem(path)?,
         };
         vec![(id, path.to_path_buf())]
     };
 
     if files.is_empty() {
-        bail!("there is no hook in {}", path.display());
+        let text = format!("there is no hook in {}", path.display());
+        return Err(failure(Exit::NotFound, text));
     }
 
-    let bus = bus(common).await?;
+    let bus = connect_bus(common).await?;
     let mut views = Vec::new();
 
     let mut refused = 0_usize;
     for (id, file) in files {
-        let source = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let source = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()));
+        let source = source.exit(Exit::Usage)?;
         let question = PushHook {
             id: id.clone(),
             source,
             created_by: OPERATOR.to_owned(),
         };
 
-        match ask::<_, HookView>(&bus, "push", &question).await {
+        match ask_hooks::<_, HookView>(&bus, "push", &question).await {
             Ok(view) => views.push(view),
+            Err(error) if !is_directory => return Err(error),
             Err(error) => {
                 complain!("{}: {}", file.display(), plain_lines(&format!("{error:#}")));
                 refused += 1;
@@ -49,22 +56,27 @@ pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Res
         }
     }
 
-    if common.json {
-        json(&views)?;
-    } else {
-        for view in &views {
-            say!("{} is {}", view.id, show::name(view.status));
-        }
-    }
+    let objects = match views.as_slice() {
+        [only] if !is_directory => View::of(only)?,
+        all => View::of(all)?,
+    };
+    let lines = views
+        .iter()
+        .map(|view| format!("{} is {}", view.id, show::name(view.status)));
+    let lines: Vec<String> = lines.collect();
+    objects
+        .ids(views.iter().map(|view| view.id.clone()))
+        .line(lines.join("\n"))
+        .show(common)?;
 
     if refused > 0 {
-        bail!("{refused} files were refused");
+        return Err(failure(Exit::Refused, format!("{refused} files were refused")));
     }
 
     Ok(())
 }
 
-fn stem(path: &Path) -> Result<String> {
+fn hook_stem(path: &Path) -> Result<String> {
     let name = PathBuf::from(path)
         .file_name()
         .map(|name| name.to_string_lossy().into_owned());

@@ -3,20 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::Result;
 use serde::Serialize;
 use shared::model::event::{Event, EventId};
 use shared::model::hook::HookResult;
 use shared::model::hook_api::HookRun;
 use shared::model::time::UnixMillis;
 
-use crate::output::{brief, clock, plain, table};
-use crate::say;
+use crate::output::{Cell, Column, Table, View, Zone, brief_line};
 
 /// Largest number of fires, and of failures, that are kept one by one.
 const KEPT: usize = 10_000;
-
-/// Milliseconds in a day.
-const DAY_MS: i64 = 86_400_000;
 
 /// Results of a replay.
 #[derive(Debug, Default, Serialize)]
@@ -113,7 +110,7 @@ impl Report {
         if run.fired {
             self.fires += 1;
             *self.by_channel.entry(event.channel.clone()).or_default() += 1;
-            *self.by_day.entry(day(event.timestamp)).or_default() += 1;
+            *self.by_day.entry(Zone::utc().date(event.timestamp)).or_default() += 1;
 
             if self.fired.len() < KEPT {
                 self.fired.push(Fire {
@@ -121,7 +118,7 @@ impl Report {
                     at: event.timestamp,
                     channel: event.channel.clone(),
                     from: event.from.id.clone(),
-                    content: brief(&event.content, 200),
+                    content: brief_line(&event.content, 200),
                     result: run.result,
                 });
             }
@@ -153,125 +150,97 @@ impl Report {
         };
     }
 
-    /// Prints the report for people, with the last `show` fires.
-    pub(super) fn print(&self, show: usize) {
+    /// Returns the report for people, with the last `show` fires.
+    ///
+    /// # Errors
+    /// Fails if the report has no JSON form.
+    pub(super) fn view(&self, show: usize) -> Result<View> {
         let share = if self.events == 0 {
             0.0
         } else {
             self.fires as f64 * 100.0 / self.events as f64
         };
-        say!("events    {} in {:.1} s", self.events, self.seconds);
-        say!("fires     {} ({share:.2} %)", self.fires);
-
-        if self.failures > 0 {
-            say!("failures  {}", self.failures);
-        }
-
-        if let Some(event) = &self.disabled_by {
-            say!("disabled  after {}", plain(&event.to_string()));
-        }
-
         let latency = &self.latency;
-        say!(
-            "latency   avg {:.3} ms, p50 {:.3}, p95 {:.3}, p99 {:.3}, max {:.3}",
-            latency.avg_ms,
-            latency.p50_ms,
-            latency.p95_ms,
-            latency.p99_ms,
-            latency.max_ms
-        );
-
-        if self.llm.calls > 0 {
+        let failures = (self.failures > 0).then(|| self.failures.to_string());
+        let llm = (self.llm.calls > 0).then(|| {
             let llm = &self.llm;
-            say!(
-                "llm       {} calls, {} tokens in, {} out, ${:.4}",
-                llm.calls,
-                llm.tokens_in,
-                llm.tokens_out,
-                llm.cost_usd
-            );
-        }
+            format!(
+                "{} calls, {} tokens in, {} out, ${:.4}",
+                llm.calls, llm.tokens_in, llm.tokens_out, llm.cost_usd
+            )
+        });
+
+        let mut fields: Vec<(&'static str, Cell)> = vec![
+            ("events", format!("{} in {:.1} s", self.events, self.seconds).into()),
+            ("fires", format!("{} ({share:.2} %)", self.fires).into()),
+            ("failures", failures.into()),
+            (
+                "disabled",
+                self.disabled_by.as_ref().map(|event| format!("after {event}")).into(),
+            ),
+            (
+                "latency",
+                format!(
+                    "avg {:.3} ms, p50 {:.3}, p95 {:.3}, p99 {:.3}, max {:.3}",
+                    latency.avg_ms, latency.p50_ms, latency.p95_ms, latency.p99_ms, latency.max_ms
+                )
+                .into(),
+            ),
+            ("llm", llm.into()),
+        ];
 
         for (what, counts) in [("channel", &self.by_channel), ("day", &self.by_day)] {
-            for (name, count) in counts {
-                say!("{what:<9} {}: {count}", plain(name));
-            }
+            let lines = counts
+                .iter()
+                .map(|(name, count)| (what, format!("{name}: {count}").into()));
+            fields.extend(lines);
         }
-
         for failure in self.failed.iter().take(3) {
-            say!(
-                "error     {}: {}",
-                plain(&failure.event_id.to_string()),
-                brief(&failure.error, 120)
-            );
+            fields.push(("error", format!("{}: {}", failure.event_id, failure.error).into()));
         }
 
+        let mut view = View::of(self)?
+            .ids(self.fired.iter().map(|fire| fire.event_id.to_string()))
+            .fields(fields);
         if !self.fired.is_empty() {
-            let mut rows = table(&["at (UTC)", "event", "channel", "from", "content", "to"]);
-            for fire in &self.fired[self.fired.len().saturating_sub(show)..] {
-                rows.add_row(fire.line());
-            }
-            say!("{rows}");
+            view = view.table(fire_table(&self.fired[self.fired.len().saturating_sub(show)..]));
         }
 
-        say!("nothing was dispatched");
+        Ok(view.line("nothing was dispatched"))
     }
 }
 
+fn fire_table(fires: &[Fire]) -> Table {
+    let columns = [
+        Column::time("AT"),
+        Column::id("EVENT"),
+        Column::text("CHANNEL").extra(),
+        Column::text("FROM"),
+        Column::text("CONTENT"),
+        Column::text("TO"),
+    ];
+    Table::new(&columns).with(fires, |fire| {
+        [
+            fire.at.into(),
+            fire.event_id.as_str().into(),
+            (&fire.channel).into(),
+            (&fire.from).into(),
+            (&fire.content).into(),
+            fire.target_text().into(),
+        ]
+    })
+}
+
 impl Fire {
-    fn line(&self) -> [String; 6] {
+    /// Returns the persona, and the session if there is one, that the fire is for.
+    fn target_text(&self) -> String {
         let routing = self.result.as_ref().and_then(|result| result.routing.as_ref());
-        let to = routing.map_or_else(String::new, |routing| {
+        routing.map_or_else(String::new, |routing| {
             let persona = routing.persona.as_deref().unwrap_or("default");
             routing
                 .session
                 .as_ref()
                 .map_or_else(|| persona.to_owned(), |session| format!("{persona}/{session}"))
-        });
-
-        [
-            format!("{} {}", day(self.at), clock(self.at)),
-            plain(&self.event_id.to_string()),
-            plain(&self.channel),
-            plain(&self.from),
-            brief(&self.content, 40),
-            plain(&to),
-        ]
-    }
-}
-
-/// Returns the day of `at`, as `2026-01-31`, by the proleptic Gregorian calendar (Howard Hinnant, "days from civil").
-fn day(at: UnixMillis) -> String {
-    let days = at.0.div_euclid(DAY_MS) + 719_468;
-    let era = days.div_euclid(146_097);
-    let of_era = days.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let day_of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
-
-    let month = if month_index < 10 {
-        month_index + 3
-    } else {
-        month_index - 9
-    };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn days_are_those_of_the_calendar() {
-        for (at, expected) in [
-            (0, "1970-01-01"),
-            (1_772_236_800_000, "2026-02-28"),
-            (1_709_164_800_000, "2024-02-29"),
-            (-1, "1969-12-31"),
-        ] {
-            assert_eq!(day(UnixMillis(at)), expected);
-        }
+        })
     }
 }

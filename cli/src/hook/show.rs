@@ -5,15 +5,15 @@ use std::collections::HashSet;
 use anyhow::Result;
 use shared::bus::Bus;
 use shared::model::hook::{HookOrigin, HookStatus};
-use shared::model::hook_api::{GetHook, HookDetails, HookList, InvocationRow, ListHooks};
+use shared::model::hook_api::{GetHook, HookDetails, HookList, HookView, InvocationRow, ListHooks};
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
 use shared::model::time::UnixMillis;
 use shared::wire::topology::streams::INVOCATIONS;
 
-use super::ask;
+use super::ask_hooks;
 use crate::args::Common;
-use crate::output::{brief, bus, clock, json, json_line, plain, plain_lines, print, table};
-use crate::say;
+use crate::connect::connect_bus;
+use crate::output::{Cell, Column, LinePrinter, Table, View};
 
 /// Largest number of events that `logs --follow` remembers as shown.
 const MAX_TOLD: usize = 10_000;
@@ -31,34 +31,39 @@ pub(super) const fn name(status: HookStatus) -> &'static str {
 }
 
 pub(super) async fn list(common: &Common, question: ListHooks) -> Result<()> {
-    let list: HookList = ask(&bus(common).await?, "list", &question).await?;
-    if common.json {
-        return json(&list.hooks);
-    }
-
-    let mut rows = table(&["hook", "status", "fired", "last (UTC)", "from", "by", "what"]);
-    for hook in &list.hooks {
-        let what = hook
+    let bus = connect_bus(common).await?;
+    let list: HookList = ask_hooks(&bus, "list", &question).await?;
+    let columns = [
+        Column::id("HOOK"),
+        Column::text("STATUS"),
+        Column::number("FIRED"),
+        Column::time("LAST FIRED"),
+        Column::text("ORIGIN").extra(),
+        Column::text("AUTHOR").extra(),
+        Column::text("DETAIL"),
+    ];
+    let table = Table::new(&columns).with(&list.hooks, |hook| {
+        let detail = hook
             .parse_error
             .as_ref()
             .or(hook.disabled_reason.as_ref())
             .or(hook.description.as_ref());
-        rows.add_row([
-            plain(&hook.id),
-            name(hook.status).to_owned(),
-            hook.trigger_count.to_string(),
-            hook.last_triggered.map(clock).unwrap_or_default(),
-            plain(&origin(&hook.origin)),
-            plain(&hook.created_by),
-            brief(what.map_or("", String::as_str), 60),
-        ]);
-    }
+        [
+            (&hook.id).into(),
+            name(hook.status).into(),
+            hook.trigger_count.into(),
+            hook.last_triggered.into(),
+            origin_text(&hook.origin).into(),
+            (&hook.created_by).into(),
+            detail.into(),
+        ]
+    });
 
-    say!("{rows}\n{} hooks", list.hooks.len());
-    Ok(())
+    let count = format!("{} hooks", list.hooks.len());
+    View::list(&list.hooks, table)?.line(count).show(common)
 }
 
-fn origin(origin: &HookOrigin) -> String {
+fn origin_text(origin: &HookOrigin) -> String {
     match origin {
         HookOrigin::File { root } => format!("directory {root}"),
         HookOrigin::Pushed => "push".to_owned(),
@@ -66,73 +71,60 @@ fn origin(origin: &HookOrigin) -> String {
     }
 }
 
-async fn details(bus: &Bus, id: String, invocations: u32) -> Result<HookDetails> {
+async fn get_details(bus: &Bus, id: String, invocations: u32) -> Result<HookDetails> {
     let question = GetHook {
         name: id,
         invocations: Some(invocations),
     };
-    ask(bus, "get", &question).await
+    ask_hooks(bus, "get", &question).await
 }
 
-pub(super) async fn one(common: &Common, id: String) -> Result<()> {
-    let details = details(&bus(common).await?, id, 10).await?;
-    if common.json {
-        return json(&details);
-    }
+pub(super) async fn show_hook(common: &Common, id: String) -> Result<()> {
+    let details = get_details(&connect_bus(common).await?, id, 10).await?;
+    View::one(&details.hook.id, &details)?
+        .fields(hook_fields(&details.hook))
+        .table(invocation_table(&details.invocations))
+        .line(&details.source)
+        .show(common)
+}
 
-    let hook = &details.hook;
-    say!("hook        {} ({})", plain(&hook.id), plain(&hook.name));
-    say!("status      {}", name(hook.status));
-
-    let lines = [
-        ("because", &hook.disabled_reason),
-        ("error", &hook.parse_error),
-        ("what", &hook.description),
-        ("match", &hook.match_rule),
-        ("last error", &hook.last_error),
+fn hook_fields(hook: &HookView) -> Vec<(&'static str, Cell)> {
+    let mut fields: Vec<(&'static str, Cell)> = vec![
+        ("hook", format!("{} ({})", hook.id, hook.name).into()),
+        ("status", name(hook.status).into()),
+        ("reason", hook.disabled_reason.as_ref().into()),
+        ("error", hook.parse_error.as_ref().into()),
+        ("description", hook.description.as_ref().into()),
+        ("match", hook.match_rule.as_ref().into()),
+        ("last error", hook.last_error.as_ref().into()),
     ];
+    let schedules = hook.schedules.iter().map(|one| ("schedule", one.to_string().into()));
+    fields.extend(schedules);
+    fields.extend(hook.needs_channels.iter().map(|one| ("needs channel", one.into())));
+    fields.extend(hook.allow_net.iter().map(|one| ("calls", one.into())));
 
-    for (label, text) in lines {
-        if let Some(text) = text {
-            say!("{label:<11} {}", brief(text, 200));
-        }
-    }
-
-    for schedule in &hook.schedules {
-        say!("schedule    {}", plain(&schedule.to_string()));
-    }
-
-    for channel in &hook.needs_channels {
-        say!("needs       channel {}", plain(channel));
-    }
-
-    for server in &hook.allow_net {
-        say!("asks for    {}", plain(server));
-    }
-
-    say!("priority    {}", hook.priority);
-    say!(
-        "from        {} by {}",
-        plain(&origin(&hook.origin)),
-        plain(&hook.created_by)
-    );
-
-    say!("fired       {} times", hook.trigger_count);
-    say!("{}", invocations(details.invocations.iter()));
-    say!("{}", plain_lines(&details.source));
-
-    Ok(())
+    let origin = format!("{} by {}", origin_text(&hook.origin), hook.created_by);
+    fields.extend([
+        ("priority", hook.priority.to_string().into()),
+        ("origin", origin.into()),
+        ("fired", format!("{} times", hook.trigger_count).into()),
+    ]);
+    fields
 }
 
-fn invocations<'a>(rows: impl Iterator<Item = &'a InvocationRow>) -> comfy_table::Table {
-    let mut shown = table(&["at (UTC)", "event", "outcome", "took", "llm", "detail"]);
-    for row in rows {
-        shown.add_row(line(row));
-    }
-    shown
+fn invocation_table(rows: &[InvocationRow]) -> Table {
+    let columns = [
+        Column::clock("TIME"),
+        Column::id("EVENT"),
+        Column::text("OUTCOME"),
+        Column::number("TOOK"),
+        Column::text("LLM").extra(),
+        Column::text("DETAIL"),
+    ];
+    Table::new(&columns).with(rows, invocation_cells)
 }
 
-fn line(row: &InvocationRow) -> [String; 6] {
+fn invocation_cells(row: &InvocationRow) -> [Cell; 6] {
     let detail = row.error.as_ref().or(row.reason.as_ref()).or(row.dispatch_id.as_ref());
     let llm = match row.llm_calls {
         0 => String::new(),
@@ -140,33 +132,39 @@ fn line(row: &InvocationRow) -> [String; 6] {
     };
 
     [
-        clock(row.started_at),
-        plain(&row.event_id.to_string()),
-        plain(&row.outcome),
-        format!("{:.3} ms", row.latency_ms),
-        llm,
-        brief(detail.map_or("", String::as_str), 80),
+        row.started_at.into(),
+        row.event_id.as_str().into(),
+        (&row.outcome).into(),
+        format!("{:.3} ms", row.latency_ms).into(),
+        llm.into(),
+        detail.into(),
     ]
 }
 
-pub(super) async fn logs(common: &Common, id: &str, last: u32, follow: bool) -> Result<()> {
-    let bus = bus(common).await?;
+pub(super) async fn show_logs(common: &Common, id: &str, limit: u32, follow: bool) -> Result<()> {
+    let bus = connect_bus(common).await?;
     // This position is read before the past, so that no record is missed in between.
     let next = bus.stream_state(INVOCATIONS).await?.last + 1;
-    let mut rows = details(&bus, id.to_owned(), last).await?.invocations;
+    let mut rows = get_details(&bus, id.to_owned(), limit).await?.invocations;
     rows.reverse();
 
-    if common.json {
-        for row in &rows {
-            json_line(row)?;
-        }
-    } else {
-        say!("{}", invocations(rows.iter()));
+    if !follow {
+        return View::list(&rows, invocation_table(&rows))?.show(common);
     }
 
-    if !follow {
-        return Ok(());
-    }
+    let printer = LinePrinter::new(
+        common,
+        &[
+            (Column::clock("TIME"), 12),
+            (Column::id("EVENT"), 0),
+            (Column::id("OUTCOME"), 7),
+            (Column::number("TOOK"), 9),
+            (Column::text("LLM"), 0),
+            (Column::text("DETAIL"), 0),
+        ],
+    );
+    let print = |row: &InvocationRow| printer.print(row.event_id.as_str(), row, &invocation_cells(row));
+    rows.iter().try_for_each(print)?;
 
     let mut reader = bus.read_ordered(INVOCATIONS, &[], next).await?;
     let mut told = HashSet::new();
@@ -186,18 +184,13 @@ pub(super) async fn logs(common: &Common, id: &str, last: u32, follow: bool) -> 
                 told = HashSet::from([record.event_seq]);
             }
 
-            let row = row(&record, hook);
-            if common.json {
-                json_line(&row)?;
-            } else {
-                print(&format!("{}\n", line(&row).join("  ")))?;
-            }
+            print(&invocation_row(&record, hook))?;
         }
     }
 }
 
 /// Returns an invocation as the read model would hold it.
-fn row(record: &EventInvocations, hook: &HookInvocation) -> InvocationRow {
+fn invocation_row(record: &EventInvocations, hook: &HookInvocation) -> InvocationRow {
     let (outcome, reason, dispatch_id, error) = match &hook.outcome {
         HookOutcome::Passed => ("passed", None, None, None),
         HookOutcome::Fired { dispatch, .. } => ("fired", None, Some(dispatch.to_string()), None),

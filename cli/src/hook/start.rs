@@ -2,9 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
+use serde_json::json;
 
-use crate::say;
+use crate::args::Common;
+use crate::exit::{Exit, ExitContext as _, failure};
+use crate::output::View;
 
 /// Types by which an editor completes hooks.
 const TYPES: &str = include_str!("../../../hook-svc/types/nexus.d.ts");
@@ -13,38 +16,45 @@ const TYPES: &str = include_str!("../../../hook-svc/types/nexus.d.ts");
 ///
 /// # Errors
 /// Fails if the hook exists already, or if a file cannot be written.
-pub(super) fn write(name: &str, dir: &Path) -> Result<()> {
-    hook_svc::registry::authored::check_id(name)?;
+pub(super) fn write(common: &Common, name: &str, dir: &Path) -> Result<()> {
+    hook_svc::registry::authored::check_id(name).exit(Exit::Usage)?;
     let path = dir.join(format!("{name}.ts"));
     if path.exists() {
-        bail!("{} is there already", path.display());
+        return Err(failure(Exit::Refused, format!("{} exists already", path.display())));
     }
 
+    let mut written = vec![path.display().to_string()];
     let types = dir.join("nexus.d.ts");
-    put(&path, &template(name))?;
-
+    write_file(&path, &hook_template(name))?;
     if !types.exists() {
-        put(&types, TYPES)?;
+        write_file(&types, TYPES)?;
+        written.push(types.display().to_string());
     }
 
-    let path = path.display();
-    say!("next: nexus hook test {path} --text hello; nexus hook push {path}");
-
-    Ok(())
+    let next = format!("nexus hook test {0} --text hello; nexus hook push {0}", path.display());
+    written_view(&written, &next)?.show(common)
 }
 
-/// Writes `text` to `path`, makes the directories above it, and names the file.
-pub(super) fn put(path: &Path, text: &str) -> Result<()> {
+/// Returns the result of a command that has written the files `written`, with what to do next.
+pub(super) fn written_view(written: &[String], next: &str) -> Result<View> {
+    let lines: Vec<String> = written.iter().map(|path| format!("wrote {path}")).collect();
+    let view = View::of(&json!({ "written": written }))?;
+    Ok(view
+        .ids(written.iter().cloned())
+        .line(lines.join("\n"))
+        .line(format!("next: {next}")))
+}
+
+/// Writes `text` to `path`, and makes the directories above it.
+pub(super) fn write_file(path: &Path, text: &str) -> Result<()> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
     }
-    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
-    say!("wrote {}", path.display());
-    Ok(())
+    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }
 
 /// Returns the source of a first hook; the path to the types is relative to the hook's file.
-fn template(name: &str) -> String {
+fn hook_template(name: &str) -> String {
     let up = match name.matches('/').count() {
         0 => "./".to_owned(),
         levels => "../".repeat(levels),
@@ -74,14 +84,14 @@ export default async function (ctx: HookContext): Promise<HookResult> {{
 
 #[cfg(test)]
 mod tests {
-    use super::template;
+    use super::hook_template;
 
     #[test]
     fn the_template_is_a_hook() {
         for name in ["greet", "work/greet"] {
-            let metadata = hook_svc::registry::metadata::parse(name, &template(name)).expect("a hook");
+            let metadata = hook_svc::registry::metadata::parse(name, &hook_template(name)).expect("a hook");
             assert_eq!(metadata.name, "greet");
         }
-        assert!(template("work/deep/x").contains("path=\"../../nexus.d.ts\""));
+        assert!(hook_template("work/deep/x").contains("path=\"../../nexus.d.ts\""));
     }
 }

@@ -3,46 +3,45 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::Value;
 use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
-use shared::model::event::{Event, EventId};
+use shared::model::event::Event;
 use shared::model::hook_api::{HookRun, TestHook};
 use shared::model::time::UnixMillis;
 
-use super::ask;
+use super::ask_hooks;
 use crate::args::{Common, TestOptions};
-use crate::output::{bus, json, json_text, plain_lines};
-use crate::say;
+use crate::connect::connect_bus;
+use crate::events::parse_event_id;
+use crate::exit::{Exit, ExitContext as _, failure};
+use crate::output::{Cell, View, json_text};
 
 pub(super) async fn run(common: &Common, options: &TestOptions) -> Result<()> {
-    let source = std::fs::read_to_string(&options.file).with_context(|| format!("read {}", options.file.display()))?;
-    let event = event(options)?;
+    let source = std::fs::read_to_string(&options.file);
+    let source = source.with_context(|| format!("read {}", options.file.display()));
     let question = TestHook {
-        source,
-        event,
+        source: source.exit(Exit::Usage)?,
+        event: read_event(options).exit(Exit::Usage)?,
         now: options.now.map(UnixMillis),
     };
 
-    let run: HookRun = ask(&bus(common).await?, "test", &question).await?;
-    if common.json {
-        json(&run)?;
-    } else {
-        print(&run)?;
-    }
+    let bus = connect_bus(common).await?;
+    let run: HookRun = ask_hooks(&bus, "test", &question).await?;
+    run_view(&run)?.show(common)?;
 
     if run.error.is_some() {
-        bail!("the hook failed");
+        return Err(failure(Exit::No, "the hook failed"));
     }
 
     Ok(())
 }
 
 /// Returns the whole event of `options`, or the id of a stored one.
-fn event(options: &TestOptions) -> Result<Value> {
+fn read_event(options: &TestOptions) -> Result<Value> {
     if let Some(text) = &options.text {
         let now = SystemClock.now();
-        let id = EventId::parse(format!("{}:{}", options.channel, SystemIds.ulid()))?;
+        let id = parse_event_id(format!("{}:{}", options.channel, SystemIds.ulid()))?;
         let mut event = Event::new(id, &options.channel, "me", now);
         event.content.clone_from(text);
         return serde_json::to_value(&event).context("write the event");
@@ -63,42 +62,31 @@ fn event(options: &TestOptions) -> Result<Value> {
     Ok(Value::from(given))
 }
 
-fn print(run: &HookRun) -> Result<()> {
+/// Returns what the hook did.
+fn run_view(run: &HookRun) -> Result<View> {
     let outcome = match (&run.error, run.fired, &run.result) {
         (Some(_), ..) => "failed",
         (None, true, _) => "fires",
         (None, false, Some(_)) => "passes and disables itself",
         (None, false, None) => "passes",
     };
+    let llm = (run.llm_calls > 0).then(|| {
+        format!(
+            "{} calls, {} tokens in, {} out, ${:.6}",
+            run.llm_calls, run.llm_tokens_in, run.llm_tokens_out, run.llm_cost_usd
+        )
+    });
+    let search = (run.search_calls > 0).then(|| format!("{} calls", run.search_calls));
+    let result = run.result.as_ref().map(json_text).transpose()?;
 
-    say!("outcome   {outcome}");
-    say!("took      {:.3} ms", run.latency_us as f64 / 1_000.0);
-
-    if run.llm_calls > 0 {
-        say!(
-            "llm       {} calls, {} tokens in, {} out, ${:.6}",
-            run.llm_calls,
-            run.llm_tokens_in,
-            run.llm_tokens_out,
-            run.llm_cost_usd
-        );
-    }
-
-    if run.search_calls > 0 {
-        say!("search    {} calls", run.search_calls);
-    }
-
-    if let Some(error) = &run.error {
-        say!("error     {}", plain_lines(error));
-    }
-
-    if let Some(stack) = &run.stack {
-        say!("{}", plain_lines(stack));
-    }
-
-    if let Some(result) = &run.result {
-        say!("result    {}", json_text(result)?);
-    }
-
-    Ok(())
+    let view = View::of(run)?.ids([outcome.to_owned()]).fields([
+        ("outcome", outcome.into()),
+        ("took", format!("{:.3} ms", run.latency_us as f64 / 1_000.0).into()),
+        ("llm", llm.into()),
+        ("search", search.into()),
+        ("error", run.error.as_ref().into()),
+        ("stack", run.stack.as_ref().into()),
+        ("result", Cell::from(result)),
+    ]);
+    Ok(view)
 }

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use shared::clock::{Clock as _, SystemClock, pause};
 
 use super::process::ProcessName;
+use crate::exit::{Exit, failure};
 
 /// File that names the process that holds the directory, below it.
 pub const PID_FILE: &str = "run/nexus.pid";
@@ -64,18 +65,20 @@ impl Hold {
             // A live holder is an error at once; the processes of a dead one end soon and are waited for.
             let shown = data.display();
             if let Some(holder) = holder(&data) {
-                bail!(
+                let text = format!(
                     "{shown} is in use by process {}: Nexus runs there already; `nexus down --data {shown}` stops it",
                     holder.pid
                 );
+                return Err(failure(Exit::Refused, text));
             }
 
             if SystemClock.monotonic().saturating_duration_since(begun) > REMAINS_DEADLINE {
                 let pids: Vec<String> = remains(&data).iter().map(|left| left.pid.to_string()).collect();
-                bail!(
+                let text = format!(
                     "{shown} is in use by what a killed Nexus left (processes {}); `nexus down --data {shown}` ends it",
                     pids.join(", ")
                 );
+                return Err(failure(Exit::Refused, text));
             }
 
             pause(LOOK_EVERY).await;

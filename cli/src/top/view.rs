@@ -9,7 +9,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Row, Table};
 
 use super::model::{Board, Rate};
-use crate::output::{clock, plain};
+use crate::output::{Zone, escape_controls};
 
 /// Height of a table's frame in lines: two borders and the header.
 const FRAME_LINES: u16 = 3;
@@ -27,17 +27,17 @@ fn waiting(rate: &Rate) -> String {
     }
 }
 
-fn title(board: &Board) -> String {
+fn title(board: &Board, zone: &Zone) -> String {
     format!(
-        "nexus top  {} UTC  {} sessions at work, {} events to be evaluated",
-        clock(board.at),
+        "nexus top  {}  {} sessions at work, {} events to be evaluated",
+        zone.clock(board.at),
         board.busy_sessions,
         board.events_behind
     )
 }
 
 /// Draws `board` on the whole screen.
-pub fn draw(frame: &mut Frame<'_>, board: &Board) {
+pub fn draw(frame: &mut Frame<'_>, board: &Board, zone: &Zone) {
     let streams = u16::try_from(board.streams.len())
         .unwrap_or(u16::MAX)
         .saturating_add(FRAME_LINES);
@@ -49,7 +49,7 @@ pub fn draw(frame: &mut Frame<'_>, board: &Board) {
     ]);
 
     let [head, rates, sessions, foot] = areas.areas(frame.area());
-    frame.render_widget(Line::from(title(board)).bold(), head);
+    frame.render_widget(Line::from(title(board, zone)).bold(), head);
     let rows = board.streams.iter().map(|rate| {
         let row = Row::new([
             rate.stream.to_owned(),
@@ -76,7 +76,7 @@ pub fn draw(frame: &mut Frame<'_>, board: &Board) {
         .iter()
         .map(|session| [session.session.clone(), session.queue(), session.doing(board.at)])
         // Names of conversations are strangers' text.
-        .map(|cells| Row::new(cells.map(|cell| plain(&cell))));
+        .map(|cells| Row::new(cells.map(|cell| escape_controls(&cell))));
 
     let columns = [Constraint::Percentage(50), Constraint::Length(8), Constraint::Min(20)];
     let table = Table::new(rows, columns).header(Row::new(["session", "queued", "doing"]).bold());
@@ -86,8 +86,8 @@ pub fn draw(frame: &mut Frame<'_>, board: &Board) {
 
 /// Returns the board as lines of text.
 #[must_use]
-pub fn lines(board: &Board) -> String {
-    let mut text = title(board);
+pub fn lines(board: &Board, zone: &Zone) -> String {
+    let mut text = title(board, zone);
     for rate in &board.streams {
         let waits = if rate.waits { " waiting" } else { "" };
         let _ = write!(
@@ -121,7 +121,7 @@ mod tests {
 
     fn screen(board: &Board, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
-        terminal.draw(|frame| draw(frame, board)).expect("drawn");
+        terminal.draw(|frame| draw(frame, board, &Zone::utc())).expect("drawn");
         let buffer = terminal.backend().buffer().clone();
         let cells: Vec<&str> = buffer.content().iter().map(|cell| cell.symbol()).collect();
         cells
@@ -135,7 +135,7 @@ mod tests {
         let rows = screen(&board(), 80, 16);
         assert_eq!(
             rows[0],
-            "nexus top  00:00:12.000 UTC  7 sessions at work, 3 events to be evaluated"
+            "nexus top  00:00:12.000  7 sessions at work, 3 events to be evaluated"
         );
 
         let line = |word: &str| rows.iter().find(|row| row.contains(word)).cloned().unwrap_or_default();
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn lines_say_the_same() {
         let board = Board::of(None, &look(12_000, 150, 1));
-        let text = lines(&board);
+        let text = lines(&board, &Zone::utc());
         assert!(text.contains("EVENTS                -/s         75\n"), "{text}");
         assert!(
             text.contains("DELIVERIES            -/s          4 waiting\n"),

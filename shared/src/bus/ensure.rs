@@ -120,6 +120,11 @@ fn consumer_config(spec: &ConsumerSpec) -> pull::Config {
     }
 }
 
+/// Returns the name of an option's value, as the server's configuration has it: `limits`, `file`, `s2`.
+fn option_name(value: &impl std::fmt::Debug) -> String {
+    format!("{value:?}").to_lowercase()
+}
+
 /// The options that we spell out, as text: what is not among them is the server's business.
 fn stream_options(config: &Config) -> Vec<(&'static str, String)> {
     let transform = config
@@ -128,18 +133,22 @@ fn stream_options(config: &Config) -> Vec<(&'static str, String)> {
         .map(|t| format!("{} -> {}", t.source, t.destination));
     vec![
         ("subjects", config.subjects.join(" ")),
-        ("retention", format!("{:?}", config.retention)),
-        ("storage", format!("{:?}", config.storage)),
+        ("retention", option_name(&config.retention)),
+        ("storage", option_name(&config.storage)),
         ("max_age", format!("{:?}", config.max_age)),
         ("duplicate_window", format!("{:?}", config.duplicate_window)),
         ("max_messages_per_subject", config.max_messages_per_subject.to_string()),
         ("max_message_size", config.max_message_size.to_string()),
         ("max_bytes", config.max_bytes.to_string()),
-        ("discard", format!("{:?}", config.discard)),
+        ("discard", option_name(&config.discard)),
         ("discard_new_per_subject", config.discard_new_per_subject.to_string()),
         (
             "compression",
-            format!("{:?}", config.compression.as_ref().filter(|c| **c == Compression::S2)),
+            config
+                .compression
+                .as_ref()
+                .filter(|compression| **compression == Compression::S2)
+                .map_or_else(|| "none".to_owned(), option_name),
         ),
         ("allow_direct", config.allow_direct.to_string()),
         ("allow_rollup", config.allow_rollup.to_string()),
@@ -148,7 +157,10 @@ fn stream_options(config: &Config) -> Vec<(&'static str, String)> {
         ("allow_message_ttl", config.allow_message_ttl.to_string()),
         (
             "subject_delete_marker_ttl",
-            format!("{:?}", config.subject_delete_marker_ttl.filter(|t| !t.is_zero())),
+            config
+                .subject_delete_marker_ttl
+                .filter(|ttl| !ttl.is_zero())
+                .map_or_else(|| "none".to_owned(), |ttl| format!("{ttl:?}")),
         ),
         ("allow_message_schedules", config.allow_message_schedules.to_string()),
         ("subject_transform", transform.unwrap_or_default()),

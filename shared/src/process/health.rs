@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::extract::State;
@@ -27,6 +28,19 @@ pub struct Health {
     parts: Arc<Mutex<BTreeMap<String, HealthPart>>>,
     /// Reason why only a restart helps; `None` while the process is alive.
     lost: Arc<Mutex<Option<String>>>,
+    /// Whether every part has been well once.
+    was_ready: Arc<AtomicBool>,
+}
+
+/// What the log says of a part's report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HealthLine {
+    /// Nothing for an operator: a part comes up.
+    Quiet,
+    /// The part has changed.
+    Changed,
+    /// Every part is well for the first time.
+    Ready,
 }
 
 /// State of one part, as the part reports it.
@@ -79,15 +93,29 @@ impl Health {
 
     fn set_part(&self, part: &str, now: HealthPart) {
         let mut parts = self.lock();
-        let before = parts.get(part).map(|part| (part.ok, part.degraded));
-        if before != Some((now.ok, now.degraded)) {
-            let HealthPart { ok, degraded, detail } = &now;
-            tracing::info!(part, ok, degraded, detail, "health changed");
+        let before = parts.insert(part.to_owned(), now);
+        let Some(now) = parts.get(part) else { return };
+        let before_state = before.as_ref().map(|part| (part.ok, part.degraded));
+        if before_state == Some((now.ok, now.degraded)) {
+            return;
         }
 
-        match parts.get_mut(part) {
-            Some(known) => *known = now,
-            None => drop(parts.insert(part.to_owned(), now)),
+        let HealthPart { ok, degraded, detail } = now;
+        let are_all_well = parts.values().all(|part| part.ok);
+        match health_line(
+            self.was_ready.load(Ordering::Relaxed),
+            before.is_none(),
+            now,
+            are_all_well,
+        ) {
+            HealthLine::Quiet => tracing::debug!(part, ok, degraded, detail, "health changed"),
+            HealthLine::Changed => tracing::info!(part, ok, degraded, detail, "health changed"),
+            HealthLine::Ready => {
+                self.was_ready.store(true, Ordering::Relaxed);
+                let weak = parts.iter().filter(|(_, part)| part.degraded);
+                let weak: Vec<String> = weak.map(|(name, part)| format!("{name}: {}", part.detail)).collect();
+                tracing::info!(parts = parts.len(), degraded = weak.join("; "), "ready");
+            }
         }
     }
 
@@ -130,6 +158,17 @@ impl Health {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, HealthPart>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns what is logged of a part that now is `part`: one line when the process comes up, and one for each change
+/// after that. `is_first` is the first report of the part.
+const fn health_line(was_ready: bool, is_first: bool, part: &HealthPart, are_all_well: bool) -> HealthLine {
+    match (was_ready, are_all_well) {
+        (false, true) => HealthLine::Ready,
+        (false, false) => HealthLine::Quiet,
+        (true, _) if is_first && part.ok && !part.degraded => HealthLine::Quiet,
+        (true, _) => HealthLine::Changed,
     }
 }
 
@@ -205,6 +244,23 @@ mod tests {
         check(&[("nats", true), ("spool", true)], true);
         check(&[("nats", true), ("spool", false)], false);
         check(&[("nats", false), ("nats", true)], true);
+    }
+
+    #[test]
+    fn a_start_is_one_line_of_the_log() {
+        let part = |ok, degraded| HealthPart {
+            ok,
+            degraded,
+            detail: String::new(),
+        };
+        let (well, weak, ill) = (part(true, false), part(true, true), part(false, false));
+        assert_eq!(health_line(false, true, &ill, false), HealthLine::Quiet);
+        assert_eq!(health_line(false, false, &well, false), HealthLine::Quiet);
+        assert_eq!(health_line(false, false, &well, true), HealthLine::Ready);
+        assert_eq!(health_line(true, true, &well, true), HealthLine::Quiet);
+        assert_eq!(health_line(true, true, &weak, true), HealthLine::Changed);
+        assert_eq!(health_line(true, false, &ill, false), HealthLine::Changed);
+        assert_eq!(health_line(true, false, &well, true), HealthLine::Changed);
     }
 
     #[test]

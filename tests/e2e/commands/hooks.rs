@@ -102,11 +102,11 @@ pub(super) async fn switched(operator: &Operator) {
     let words = operator.world.words(&["hook", "show", "greet"]).await;
     let event = shown["invocations"][0]["event_id"].as_str().expect("an event");
     for part in [
-        "hook        greet (Greeter)\n",
-        "status      active\n",
-        "what        Says hello.\n",
-        "match       channel=greet\n",
-        "from        push by operator\n",
+        "hook         greet (Greeter)\n",
+        "status       active\n",
+        "description  Says hello.\n",
+        "match        channel=greet\n",
+        "origin       push by operator\n",
         event,
         GREET.trim(),
     ] {
@@ -128,7 +128,7 @@ pub(super) async fn switched(operator: &Operator) {
 
         let words = operator.world.words(&["hook", "show", hook]).await;
         assert!(
-            words.contains("status      disabled\nbecause     not today\n"),
+            words.contains("status       disabled\nreason       not today\n"),
             "{words}"
         );
 
@@ -149,7 +149,7 @@ pub(super) async fn switched(operator: &Operator) {
 
     for action in ["show", "enable", "rm"] {
         operator
-            .refused(&["hook", action, "nobody"], "hook nobody does not exist")
+            .refused(3, &["hook", action, "nobody"], "hook nobody does not exist")
             .await;
     }
 
@@ -160,7 +160,7 @@ pub(super) async fn switched(operator: &Operator) {
 /// A pushed hook is deleted, keeps its history, and can be had back; a directory's stays.
 pub(super) async fn removed(operator: &Operator) {
     let file = ["hook", "rm", "moody"];
-    operator.refused(&file, "remove it there, or disable it").await;
+    operator.refused(5, &file, "remove it there, or disable it").await;
     assert!(operator.registered("moody").await.enabled);
 
     assert_eq!(
@@ -209,7 +209,7 @@ pub(super) async fn paused(operator: &Operator) {
     let breakers = operator.world.bus.kv::<Breaker>(buckets::BREAKERS);
     let breaker = async || breakers.get(&key_of("moody")).await.expect("readable");
     operator
-        .refused(&["breaker", "reset", "moody"], "no failure of moody is known")
+        .refused(3, &["breaker", "reset", "moody"], "no failure of moody is known")
         .await;
     let skips =
         |done: Option<&HookOutcome>| matches!(done, Some(HookOutcome::Skipped { reason }) if reason == "breaker_open");
@@ -248,6 +248,7 @@ pub(super) async fn paused(operator: &Operator) {
 
     operator
         .refused(
+            5,
             &["breaker", "reset", "moody"],
             "moody has not failed since it last worked",
         )
@@ -262,6 +263,6 @@ pub(super) async fn paused(operator: &Operator) {
 
     operator.fires("moody").await;
     operator
-        .refused(&["breaker", "reset", "nobody"], "no failure of nobody is known")
+        .refused(3, &["breaker", "reset", "nobody"], "no failure of nobody is known")
         .await;
 }

@@ -162,7 +162,7 @@ async fn hook(terminal: &Terminal, fence: &Fence) -> Result<(), String> {
     let is_for_others = fence.attribute("loads").is_some();
     match said {
         // It was loaded and called, and missed something in the message.
-        Err(said) if is_for_others && said.contains("outcome   failed") && !said.contains("failed to load") => Ok(()),
+        Err(said) if is_for_others && said.contains("outcome  failed") && !said.contains("failed to load") => Ok(()),
         said => said.map(drop),
     }
 }

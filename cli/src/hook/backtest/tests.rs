@@ -71,7 +71,7 @@ async fn history_says_when_a_hook_would_have_fired_and_nothing_moves() {
     assert_eq!(run(&bus, sms.clone()).await.fires, 30);
 
     let recent = Question {
-        since: Some(Duration::from_secs(3_600)),
+        since: Some(SystemClock.now().plus(-3_600_000)),
         limit: 7,
         ..sms
     };

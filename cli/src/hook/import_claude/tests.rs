@@ -139,11 +139,12 @@ fn an_import_that_leaves_something_out_writes_the_rest_and_fails() {
         std::fs::write(&file, settings.to_string()).expect("written");
         let out = here.path().join(format!("{name}.yaml"));
         let scripts = here.path().join(name);
-        let done = write(&ImportOptions {
+        let options = ImportOptions {
             file,
             out: out.clone(),
             scripts,
-        });
+        };
+        let done = write(&Common::default(), &options);
 
         assert!(
             std::fs::read_to_string(&out).expect("written").contains("notify"),

@@ -89,10 +89,7 @@ impl ConfigDocument {
         match text.parse::<Table>() {
             Ok(root) => document.root = root,
             Err(error) => {
-                // People look for a line; the parser only gives the offset.
-                let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-                let line = before.matches('\n').count() + 1;
-                document.add_fault(String::new(), format!("line {line}: {}", error.message()));
+                document.add_fault(String::new(), describe_syntax(text, &error));
             }
         }
 
@@ -203,6 +200,21 @@ impl ConfigDocument {
             problem,
         });
     }
+}
+
+/// Returns the place and the cause of a syntax error in `text`; a key that is written twice is named.
+fn describe_syntax(text: &str, error: &toml::de::Error) -> String {
+    let span = error.span().unwrap_or_default();
+    let before = text.get(..span.start).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+
+    let message = error.message();
+    let place = text.get(span).unwrap_or_default();
+    // The parser's message does not name the key; its place is the key.
+    if message.starts_with("duplicate key") && !place.is_empty() && !place.contains('\n') {
+        return format!("line {line}: duplicate key `{place}`");
+    }
+    format!("line {line}: {message}")
 }
 
 /// Returns the possible meanings of a variable's text; never empty.

@@ -1,0 +1,167 @@
+//! Finds the configuration and the bus that a command line names.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use shared::bus::{Bus, ConnectBusError, NatsConfig};
+use shared::process::SecretValue;
+use shared::process::config::{
+    CommonConfig as Shared, ConfigDocument, ConfigEnvironment, ServiceArguments, TrustConfig, edge_faults,
+};
+use shared::wire::seal::TrustKeys;
+
+use crate::args::Common;
+use crate::exit::{Exit, ExitContext as _, failure};
+
+/// Configuration that a running `nexus up` keeps, relative to the working directory.
+const RUNNING_CONFIG: &str = ".nexus/nexus.toml";
+/// User of the services on a server that has users (`deploy/nats/permissions.conf`).
+const SERVICES_USER: &str = "nexus";
+/// User of the command line on such a server.
+const OPERATOR_USER: &str = "operator";
+
+/// Returns the configuration file that the command line names, else the one that `NEXUS_CONFIG` names.
+#[must_use]
+pub fn named_config(common: &Common) -> Option<PathBuf> {
+    common
+        .config
+        .clone()
+        .or_else(|| ConfigEnvironment::of_process().config_path())
+}
+
+/// Checks that a named configuration file can be read, even if the command does not use it.
+///
+/// # Errors
+/// Fails if the file does not exist, is a directory, or cannot be read as text.
+pub fn check_named_config(common: &Common) -> Result<()> {
+    let Some(path) = named_config(common) else {
+        return Ok(());
+    };
+
+    let by = if common.config.is_some() {
+        "--config"
+    } else {
+        "NEXUS_CONFIG"
+    };
+    let read = std::fs::read_to_string(&path);
+    read.with_context(|| format!("{by}: cannot read the configuration {}", path.display()))
+        .exit(Exit::Usage)?;
+
+    Ok(())
+}
+
+/// Returns the configuration that `common` names, else `./nexus.toml`, else that of a running `nexus up`.
+#[must_use]
+pub fn load_document(common: &Common) -> ConfigDocument {
+    let mut config = named_config(common);
+    let beside = config.is_some() || PathBuf::from("nexus.toml").exists();
+    if !beside && PathBuf::from(RUNNING_CONFIG).exists() {
+        config = Some(PathBuf::from(RUNNING_CONFIG));
+    }
+    read(config)
+}
+
+fn read(config: Option<PathBuf>) -> ConfigDocument {
+    let arguments = ServiceArguments {
+        config,
+        ..ServiceArguments::default()
+    };
+    ConfigDocument::read(&arguments, &ConfigEnvironment::of_process())
+}
+
+/// Returns the settings by which this command reaches the bus: section `[nats]` of the configuration, else of the
+/// `nexus up` that keeps its data in `.nexus`, with `--server` laid over it. On the server of a `nexus up` the command
+/// line is the user `operator`.
+///
+/// # Errors
+/// Returns all faults of the section together.
+pub fn nats_config(common: &Common) -> Result<NatsConfig> {
+    let chosen = load_document(common);
+    // `nexus up` ignores `[nats]` of the file beside it: it runs a server of its own.
+    let is_elsewhere = named_config(common).is_none() && !chosen.value("nats").contains_key("servers");
+    let running = PathBuf::from(RUNNING_CONFIG);
+    let is_beside = is_elsewhere && running.exists();
+    let document = if is_beside { read(Some(running)) } else { chosen };
+
+    let (shared, faults) = Shared::load(&document);
+    let faults: Vec<String> = document
+        .faults()
+        .iter()
+        .chain(&faults)
+        .map(ToString::to_string)
+        .collect();
+
+    let mut config = shared.nats;
+    match &common.server {
+        // The password belongs to the configured server and must not be sent to another one.
+        Some(server) if !config.servers.contains(server) => {
+            config.servers = vec![server.clone()];
+            if is_beside {
+                config.user.clear();
+                config.password = None;
+            }
+        }
+        Some(server) => config.servers = vec![server.clone()],
+        None if !faults.is_empty() => {
+            let text = format!("the configuration is wrong:\n{}", faults.join("\n"));
+            return Err(failure(Exit::Usage, text));
+        }
+        None => {}
+    }
+
+    as_operator(config)
+}
+
+/// Returns `config` as the user `operator`, if it names the services' user of a data directory that has an operator.
+fn as_operator(mut config: NatsConfig) -> Result<NatsConfig> {
+    let reference = config
+        .password
+        .as_ref()
+        .and_then(|password| password.reference().strip_prefix("file:"));
+    let services = reference.map(Path::new).filter(|_| config.user == SERVICES_USER);
+    let operator = services.and_then(Path::parent).map(|users| users.join(OPERATOR_USER));
+    if let Some(path) = operator.filter(|path| path.is_file()) {
+        let password = SecretValue::resolve(&format!("file:{}", path.display()));
+        config.password = Some(password.context("read the operator's password")?);
+        OPERATOR_USER.clone_into(&mut config.user);
+    }
+
+    Ok(config)
+}
+
+/// Returns the keys that seal and check events, as far as the configuration names keys that can be read.
+pub fn load_trust(common: &Common) -> Arc<TrustKeys> {
+    let document = load_document(common);
+    let trust = document.section("trust", TrustConfig::find_faults);
+    let edges = document.section("edges", edge_faults);
+    Arc::new(trust.value.build_trust(&edges.value))
+}
+
+/// Returns a connection to the bus, with the keys that the configuration names.
+///
+/// # Errors
+/// Fails if no server answers; the error says what to do.
+pub async fn connect_bus(common: &Common) -> Result<Bus> {
+    let config = nats_config(common)?;
+    let bus = Bus::connect(&config, "nexus-cli").await.map_err(explain_connect)?;
+
+    Ok(bus.with_trust(load_trust(common)))
+}
+
+/// Returns the error of a connection, with a hint if nothing listens at the address.
+fn explain_connect(error: ConnectBusError) -> anyhow::Error {
+    let is_refused = match &error {
+        ConnectBusError::Unreachable { detail, .. } => detail.to_lowercase().contains("connection refused"),
+        ConnectBusError::Address(_) | ConnectBusError::Credentials { .. } => false,
+    };
+
+    if is_refused {
+        failure(
+            Exit::Unreachable,
+            format!("{error}; is it running? `nexus up` starts one here"),
+        )
+    } else {
+        error.into()
+    }
+}
