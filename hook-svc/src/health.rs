@@ -4,3 +4,4 @@ pub mod admission;
 pub(crate) mod async_errors;
 pub mod breakers;
 pub(crate) mod metrics;
+pub(crate) mod participation;

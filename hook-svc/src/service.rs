@@ -11,12 +11,13 @@ use shared::bus::partition::{self, PartitionGroup};
 use shared::bus::{Bus, ServiceHandle, ServiceSpec, StreamTap};
 use shared::clock::{OffsetClock, pause};
 use shared::llm::LlmConfig;
+use shared::model::identity::{Identities, PermissionPresets};
 use shared::model::session::DmScope;
 use shared::process::config::{ConfigFault, KeyFault, file_faults};
 use shared::process::identities::KnownPeople;
 use shared::process::lifecycle::ShutdownSignal;
 use shared::process::{CommonConfig, Health, Service, ServiceShell};
-use shared::projection::{ListedHook, Projection, feed};
+use shared::projection::{Projection, feed};
 use shared::wire::topology::streams::EVENTS;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -27,10 +28,10 @@ use crate::evaluation::evaluator::EventEvaluator;
 use crate::evaluation::fire::FireExecutor;
 use crate::evaluation::lost_dispatches::LostDispatches;
 use crate::evaluation::partition_consumer::PartitionConsumer;
-use crate::health::admission::{AdmissionCondition, takes_part};
 use crate::health::async_errors;
 use crate::health::breakers::HookBreakers;
 use crate::health::metrics::ServiceMeters;
+use crate::health::participation::{list_hooks, start_hooks};
 use crate::host::answers::AnswerStore;
 use crate::host::embedder;
 use crate::host::fetch::FetchHost;
@@ -38,26 +39,17 @@ use crate::host::llm;
 use crate::host::llm::{LlmHost, SpendBudget, SpendLimits};
 use crate::host::search_host::SearchHost;
 use crate::read_model::{events_api, identities, log_size, snapshot};
-use crate::registry::agent_files::AgentFiles;
-use crate::registry::directory::HooksDirectory;
+use crate::registry::HookRegistry;
 use crate::registry::hook_api;
 use crate::registry::hook_api::HookApi;
 use crate::registry::hook_commands::HookCommands;
-use crate::registry::{HookRegistry, ListedHooks, RegistryPosition};
 use crate::routing::RoutingRules;
 use crate::routing::bindings;
 use crate::routing::bindings::LiveBindings;
 use crate::runner::{ScriptHost, WorkerPools, user_fault};
 
-/// Interval at which the replica decides whether it takes part.
-const ADMISSION: Duration = Duration::from_millis(200);
-
 /// Interval at which hooks' counters are written.
 const FLUSH: Duration = Duration::from_secs(5);
-
-/// Shortest and longest time between two writes of the read model's table of hooks.
-const LIST_PAUSE: Duration = Duration::from_secs(1);
-const LIST_AGAIN: Duration = Duration::from_secs(30);
 
 /// Time limit for writing the last counters.
 const LAST_FLUSH: Duration = Duration::from_secs(1);
@@ -123,13 +115,7 @@ impl Service for HookService {
             .context("read the owner's chat pages")?;
         let identities = people.all_identities();
 
-        let (rules, followed_rules) = watch::channel(Arc::new(RoutingRules {
-            identities: identities.clone(),
-            presets,
-            dm_scope: config.dm_scope,
-            is_chat_local: config.local_chat,
-            deliveries: config.deliveries.clone(),
-        }));
+        let (rules, followed_rules) = watch::channel(Arc::new(routing_rules(config, &identities, presets)));
 
         if let Some(warning) = warning_of(config.dm_scope) {
             tracing::warn!("hooks.{warning}");
@@ -137,14 +123,7 @@ impl Service for HookService {
 
         let bindings = LiveBindings::load(&config.bindings)?;
 
-        let model = projection_path(config, &name);
-        snapshot::bootstrap_model(&shell.bus, &model).await;
-        let projection = Projection::open(&model).context("read model")?;
-        projection
-            .set_identities(identities, shell.clock.now())
-            .await
-            .context("identities in the read model")?;
-
+        let projection = open_read_model(&shell, &name, identities).await?;
         let pool_config = pool_config(config, projection.path(), new_host(&shell, &projection)?);
         let lab = DryRunner::new(pool_config.clone(), Arc::clone(&shell.clock));
         let pool = WorkerPools::start(pool_config, Arc::clone(&shell.clock))
@@ -221,13 +200,7 @@ impl Service for HookService {
         feeding.trigger();
         projection.close().await;
 
-        if config.data_dir.is_empty()
-            && let Some(folder) = projection.path().parent()
-            && let Err(error) = std::fs::remove_dir_all(folder)
-        {
-            tracing::debug!(folder = %folder.display(), %error, "failed to remove a temporary read model");
-        }
-
+        remove_temporary(config, &projection);
         ended
     }
 }
@@ -265,13 +238,41 @@ fn warning_of(scope: DmScope) -> Option<String> {
     }
 }
 
-/// State that shows whether this replica's hooks are loaded.
-struct Hooks {
-    /// Position from which on the registry holds the directory, `None` before the first sync; no receiver without a
-    /// directory.
-    synced: Option<watch::Receiver<Option<RegistryPosition>>>,
-    /// Position up to which the workers hold the registry; `None` before the first load.
-    loaded: watch::Receiver<Option<RegistryPosition>>,
+/// Returns the rules for the sessions of dispatches, as `config` and the files give them.
+fn routing_rules(config: &HooksConfig, identities: &Identities, presets: PermissionPresets) -> RoutingRules {
+    RoutingRules {
+        identities: identities.clone(),
+        presets,
+        dm_scope: config.dm_scope,
+        is_chat_local: config.local_chat,
+        deliveries: config.deliveries.clone(),
+    }
+}
+
+/// Opens the read model of the replica `name`, from a stored copy if there is a newer one than its own, with the persons
+/// of `identities`.
+async fn open_read_model(
+    shell: &ServiceShell<HooksConfig>,
+    name: &str,
+    identities: Identities,
+) -> anyhow::Result<Projection> {
+    let path = projection_path(&shell.config, name);
+    snapshot::bootstrap_model(&shell.bus, &path).await;
+    let projection = Projection::open(&path).context("read model")?;
+
+    let named = projection.set_identities(identities, shell.clock.now()).await;
+    named.context("identities in the read model")?;
+    Ok(projection)
+}
+
+/// Removes the folder of a read model that no configured directory keeps.
+fn remove_temporary(config: &HooksConfig, projection: &Projection) {
+    if config.data_dir.is_empty()
+        && let Some(folder) = projection.path().parent()
+        && let Err(error) = std::fs::remove_dir_all(folder)
+    {
+        tracing::debug!(folder = %folder.display(), %error, "failed to remove a temporary read model");
+    }
 }
 
 /// Starts the tasks that keep the read model's persons and vectors up to date, its log short and a copy of it stored,
@@ -327,103 +328,6 @@ fn start_breakers(
     breakers
 }
 
-/// Keeps the read model's table of hooks equal to the registry; a recreated file gets it within [`LIST_AGAIN`].
-async fn list_hooks(mut listed: watch::Receiver<ListedHooks>, breakers: HookBreakers, projection: Projection) {
-    let mut circuits = breakers.subscribe_changes();
-    loop {
-        circuits.mark_unchanged();
-        let circuit = |id: &str| {
-            breakers
-                .breaker_of(id)
-                .map(|breaker| breaker.circuit)
-                .unwrap_or_default()
-        };
-        let known = Arc::clone(&listed.borrow_and_update());
-        let hooks = known.iter().map(|(record, state)| ListedHook {
-            record: record.clone(),
-            state: state.clone(),
-            circuit: circuit(&record.id),
-        });
-
-        let hooks = hooks.collect();
-        if let Err(error) = projection.list_hooks(hooks).await {
-            tracing::warn!(%error, "failed to write hooks to the read model");
-        }
-
-        pause(LIST_PAUSE).await;
-        // The table is written again after a time-out or after any change.
-        let changed = async {
-            tokio::select! {
-                _ = listed.changed() => {}
-                _ = circuits.changed() => {}
-            }
-        };
-
-        let _ = tokio::time::timeout(LIST_AGAIN, changed).await;
-    }
-}
-
-/// Starts the tasks that keep hooks up to date.
-fn start_hooks(shell: &ServiceShell<HooksConfig>, registry: &HookRegistry, background: &mut JoinSet<()>) -> Hooks {
-    let (loaded_sender, loaded) = watch::channel(None);
-    let (era_sender, era) = watch::channel(0);
-    let (synced_sender, synced) = watch::channel(None);
-    let synced = (!shell.config.dir.is_empty()).then_some(synced);
-    let (following, after) = (registry.clone(), synced.clone());
-    background.spawn(async move { following.follow_buckets(loaded_sender, era_sender, after).await });
-
-    if !shell.config.agent_dir.is_empty() {
-        let files = AgentFiles::new(&shell.bus, PathBuf::from(&shell.config.agent_dir));
-        background.spawn(async move { files.follow_registry().await });
-    }
-
-    // Without a directory the hooks come from the registry alone.
-    if synced.is_none() {
-        return Hooks { synced, loaded };
-    }
-
-    let (path, root) = (PathBuf::from(&shell.config.dir), shell.config.root.clone());
-    let directory = HooksDirectory::new(path, root, &shell.bus, Arc::clone(&shell.clock));
-    background.spawn(async move { directory.follow_directory(synced_sender, era).await });
-
-    Hooks { synced, loaded }
-}
-
-impl Hooks {
-    fn are_loaded(&self) -> bool {
-        let loaded = *self.loaded.borrow();
-        match &self.synced {
-            None => loaded.is_some(),
-            Some(synced) => matches!((*synced.borrow(), loaded), (Some(from), Some(to)) if to.covers(from)),
-        }
-    }
-
-    /// Decides repeatedly whether this replica takes part, and reports it to `joined` and the health page.
-    fn run_admission(
-        self,
-        shell: &ServiceShell<HooksConfig>,
-        projection: &Projection,
-        pool: &WorkerPools,
-        joined: watch::Sender<bool>,
-    ) -> impl Future<Output = ()> + Send + use<> {
-        let (projection, pool) = (projection.clone(), pool.clone());
-        let (clock, health) = (Arc::clone(&shell.clock), shell.health.clone());
-        async move {
-            loop {
-                let condition = AdmissionCondition {
-                    lag: projection.lag(clock.now()),
-                    hooks_loaded: self.are_loaded(),
-                    workers: pool.ready_workers(),
-                };
-                let takes_part = takes_part(*joined.borrow(), condition);
-                joined.send_if_modified(|before| std::mem::replace(before, takes_part) != takes_part);
-                report_condition(&health, condition, takes_part);
-                pause(ADMISSION).await;
-            }
-        }
-    }
-}
-
 fn tell_sandbox(health: &Health, pool: &WorkerPools) {
     let detail = match (pool.missing_confinement(), pool.as_own()) {
         ([], None) => "hooks are confined".to_owned(),
@@ -434,31 +338,6 @@ fn tell_sandbox(health: &Health, pool: &WorkerPools) {
         (lacks, _) => return health.set_degraded("sandbox", &lacks.join("; ")),
     };
     health.set("sandbox", true, detail);
-}
-
-fn report_condition(health: &Health, condition: AdmissionCondition, takes_part: bool) {
-    let lag = condition
-        .lag
-        .map_or_else(|| "not known yet".to_owned(), |lag| format!("{} ms", lag.as_millis()));
-    metrics::gauge!("nexus_hook_projection_lag_seconds").set(condition.lag.unwrap_or_default().as_secs_f64());
-    health.set("projection", condition.lag.is_some(), format!("behind by: {lag}"));
-    let detail = if condition.hooks_loaded {
-        "loaded"
-    } else {
-        "not loaded yet"
-    };
-
-    health.set("hooks", condition.hooks_loaded, detail);
-    health.set("workers", condition.workers > 0, format!("{} up", condition.workers));
-    health.set(
-        "partitions",
-        takes_part,
-        if takes_part {
-            "takes part"
-        } else {
-            "not a member of the replica group yet"
-        },
-    );
 }
 
 async fn flush(registry: HookRegistry) {

@@ -1,13 +1,13 @@
-//! Dispatches that their stream has lost: `DISPATCHES` put back to an older state, emptied or made anew.
+//! Search for dispatches that `DISPATCHES` has lost: it was restored to an older state, emptied or created again.
 //!
-//! The records say which hook fired upon which event and what it answered, so a lost dispatch can be made again, with its
-//! own id. Where the ledger has consumed it, it is done. Where it has not, it is published again; where the ledger itself
-//! was put back, nobody can tell, and it is held. What cannot be made any more goes to the dead letters with its event.
-//! The stream is looked through wherever it may be another one: when this process begins, when a connection stands anew,
-//! and when the stream is not the one that was there. Up to when it need be looked back is noted every few seconds (KV
-//! `positions`).
+//! The records say which hook fired with which event and what it returned, so a lost dispatch can be made again, with
+//! its own id. If the ledger has consumed it, it is done. If not, it is published again; if the ledger itself was
+//! restored and cannot tell, it is held. A dispatch that cannot be made again becomes a dead letter, with its event.
+//! The stream is compared at a start, after a new connection, and when its identity or range shows that it is another
+//! one. The time back to which it is compared is stored every few seconds (KV `positions`).
 
 mod fired;
+mod stream_seen;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +38,7 @@ use tokio::sync::watch;
 use ulid::Ulid;
 
 use self::fired::{Fired, FiredWindows};
+use self::stream_seen::StreamSeen;
 use crate::evaluation::evaluator::EventEvaluator;
 use crate::evaluation::partition_consumer::{PartitionConsumer, SERVICE};
 use crate::registry::active_hooks::{HookAuthor, HookTraits};
@@ -61,25 +62,6 @@ pub(crate) struct LostDispatches {
     witness: StreamWitness,
     /// The witness was asked, and may have told of a doubt: it is kept up to date until that is settled.
     is_asked: AtomicBool,
-}
-
-/// Which stream was looked through, and how far it had come.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Seen {
-    connection: u64,
-    incarnation: String,
-    created: String,
-    first: u64,
-    last: u64,
-}
-
-impl Seen {
-    /// Returns whether `later` is the same stream on the same connection, neither restored to an older state nor cut.
-    /// Messages that age deleted do not count as a cut.
-    fn is_followed_by(&self, later: &Self) -> bool {
-        let of = |seen: &Self| (seen.connection, seen.incarnation.clone(), seen.created.clone());
-        of(self) == of(later) && self.last <= later.last && later.first <= self.last.max(self.first)
-    }
 }
 
 /// The stream cannot be compared.
@@ -143,7 +125,7 @@ impl LostDispatches {
         }
     }
 
-    async fn find_lost(&self, known: Option<&Seen>) -> Result<Seen, LookError> {
+    async fn find_lost(&self, known: Option<&StreamSeen>) -> Result<StreamSeen, LookError> {
         let bus = &self.evaluator().performer.bus;
         // One that ends meanwhile is another one for whoever looks next.
         let connection = bus.connection_number();
@@ -151,7 +133,7 @@ impl LostDispatches {
         // Before the look: what comes later is noted by the next one.
         let now = self.server_time().await?;
         let info = bus.stream_info(streams::DISPATCHES).await?;
-        let seen = Seen {
+        let seen = StreamSeen {
             connection,
             incarnation: info.incarnation.clone(),
             created: info.created.clone(),

@@ -5,6 +5,8 @@
 //! author has one worker, started with the first event that one of their hooks sees and ended after a minute without
 //! any. An event goes only to the domains with a hook that sees it.
 
+mod hand_over;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,14 +15,14 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use shared::clock::SharedClock;
 use shared::error_chain::describe_error;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::broadcast;
 
-use super::author_slots::{EvaluationSlot, HeldSlots, NoSeat};
-use super::parts::{JoinedParts, StepSender};
+use self::hand_over::{Begun, Handed};
+use super::author_slots::{HeldSlots, NoSeat};
 use super::sources::LoadedHooks;
 use super::{
-    AsyncError, CallUsage, Evaluation, EvaluationEnd, EvaluationJob, EvaluationStep, HookCounters, HookSet, HookSource,
-    HookVerdict, LoadHooksError, PoolConfig, RunOutcome, StartPoolError, WorkerPool,
+    AsyncError, Evaluation, EvaluationJob, HookCounters, HookSet, HookSource, LoadHooksError, PoolConfig,
+    StartPoolError, WorkerPool,
 };
 
 /// Author of the files in the hooks directory and of hooks that operators push.
@@ -28,9 +30,6 @@ const OPERATOR: &str = "operator";
 
 /// Most authors beside the operators; the hooks of further authors are not run.
 pub(super) const MAX_AUTHORS: usize = 64;
-
-/// Steps of one part beside its verdicts: waiting for a place, hooks that wait, the end.
-const MOST_OTHER_STEPS: usize = 3;
 
 /// Pools of all owners; cheap to clone.
 #[derive(Debug, Clone)]
@@ -339,7 +338,7 @@ impl WorkerPools {
     }
 
     /// As [`WorkerPools::evaluate_event`], but the hooks `later` (by index, ascending) are called once `ready` returns true; if it
-    /// returns false, the evaluation ends without [`EvaluationStep::Done`].
+    /// returns false, the evaluation ends without [`super::EvaluationStep::Done`].
     pub fn evaluate_in_two(
         &self,
         in_force: &InForce,
@@ -416,151 +415,12 @@ impl WorkerPools {
         self.inner.own.as_own()
     }
 
-    /// Ends all workers; evaluations under way end without [`EvaluationStep::Done`].
+    /// Ends all workers; evaluations under way end without [`super::EvaluationStep::Done`].
     pub async fn stop(&self) {
         self.inner.own.stop().await;
         let others = std::mem::take(&mut *self.lock_others());
         for seated in others.values() {
             seated.pool.stop().await;
-        }
-    }
-}
-
-/// An evaluation whose parts are being handed over.
-struct Begun {
-    evaluation: Evaluation,
-    sender: mpsc::Sender<(usize, EvaluationStep)>,
-}
-
-impl Begun {
-    /// Begins the evaluation of `job` in `parts` parts; without parts it is done.
-    fn new(set: &Arc<HookSet>, job: &EvaluationJob, parts: usize) -> Self {
-        let verdicts = job.only.as_ref().map_or(set.hooks().len(), Vec::len);
-        let (sender, steps) = mpsc::channel(verdicts + MOST_OTHER_STEPS * parts.max(1));
-        if parts == 0 {
-            let _ = sender.try_send((0, EvaluationStep::Done(EvaluationEnd::default())));
-        }
-
-        let joined = (parts > 1).then(|| JoinedParts::of_parts(parts));
-        Self {
-            evaluation: Evaluation::of_set(Arc::clone(set), steps, joined),
-            sender,
-        }
-    }
-
-    /// Hands part `number` to its pool. If there is no place, reports its hooks as waiting and waits: that may take any
-    /// time, so the event must hold nothing that others need.
-    fn hand_over(
-        &mut self,
-        number: usize,
-        part: &Part,
-        only: Option<Vec<u32>>,
-        job: &EvaluationJob,
-        seats: &HeldSlots,
-    ) {
-        let Some(handed) = self.prepare_part(number, part, only, job, seats) else {
-            return;
-        };
-        if let Some(waiting) = handed.over_now() {
-            self.tell_waiting(number, part, waiting.job.only.as_deref());
-            self.evaluation.later.spawn(waiting.hand_over());
-        }
-    }
-
-    /// Returns the work for the pool of part `number`. If its hooks are not run, sends their errors and returns `None`.
-    fn prepare_part(
-        &self,
-        number: usize,
-        part: &Part,
-        only: Option<Vec<u32>>,
-        job: &EvaluationJob,
-        seats: &HeldSlots,
-    ) -> Option<Handed> {
-        let set = self.evaluation.set();
-        let hooks = set.hooks().len();
-        // With one author the indices are those of the whole set, and need no translation.
-        let steps = if self.evaluation.joined.is_none() && part.to_whole.len() == hooks {
-            StepSender::for_only_part(self.sender.clone())
-        } else {
-            StepSender::for_part(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks)
-        };
-
-        // The hooks of an author without workers fail: an event must not wait for them.
-        match &part.runs {
-            Ok(runs) => Some(Handed {
-                runs: runs.clone(),
-                job: EvaluationJob { only, ..job.clone() },
-                steps,
-                seat: seats.seat_of(&part.author),
-            }),
-            Err(error) => {
-                let called = (0..).zip(part.to_whole.iter());
-                let is_called = |index: u32| only.as_ref().is_none_or(|only| only.contains(&index));
-                for (_, &whole) in called.filter(|(index, _)| is_called(*index)) {
-                    steps.send(EvaluationStep::Verdict(Box::new(HookVerdict {
-                        hook: Arc::clone(&set.hooks()[whole as usize]),
-                        latency_us: 0,
-                        outcome: RunOutcome::Failed {
-                            error: error.clone(),
-                            stack: None,
-                        },
-                        spent: CallUsage::default(),
-                    })));
-                }
-
-                let latencies_us = vec![0; part.to_whole.len()];
-                steps.send(EvaluationStep::Done(EvaluationEnd {
-                    passed: 0,
-                    latencies_us,
-                }));
-
-                None
-            }
-        }
-    }
-
-    /// Reports the hooks `only` of `part` (`None` = all) as still running.
-    fn tell_waiting(&self, number: usize, part: &Part, only: Option<&[u32]>) {
-        let hooks = self.evaluation.set().hooks().len();
-        let steps = StepSender::for_part(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks);
-        let all = || (0..).zip(part.to_whole.iter()).map(|(index, _)| index).collect();
-        steps.send(EvaluationStep::Waiting(only.map_or_else(all, <[u32]>::to_vec)));
-    }
-}
-
-/// Work to hand to one pool.
-struct Handed {
-    runs: Runs,
-    job: EvaluationJob,
-    steps: StepSender,
-    /// Place of the evaluation; `None` if it waits for one.
-    seat: Option<EvaluationSlot>,
-}
-
-impl Handed {
-    /// Hands the work over if there is a place for it; otherwise returns it.
-    fn over_now(self) -> Option<Self> {
-        let Self { runs, job, steps, seat } = self;
-        match seat.or_else(|| runs.pool.seating().free_seat()) {
-            Some(seat) => {
-                runs.pool.hand_over(runs.loaded, job, steps, seat);
-                None
-            }
-            None => Some(Self {
-                runs,
-                job,
-                steps,
-                seat: None,
-            }),
-        }
-    }
-
-    /// Hands the work over once there is a place for it.
-    async fn hand_over(self) {
-        if let Some(Self { runs, job, steps, .. }) = self.over_now()
-            && let Ok(seat) = runs.pool.seating().wait().await
-        {
-            runs.pool.hand_over(runs.loaded, job, steps, seat);
         }
     }
 }

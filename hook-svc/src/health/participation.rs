@@ -1,0 +1,165 @@
+//! Keeps this replica's hooks loaded and listed, and decides whether the replica takes part.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::clock::pause;
+use shared::process::{Health, ServiceShell};
+use shared::projection::{ListedHook, Projection};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::config::HooksConfig;
+use crate::health::admission::{AdmissionCondition, takes_part};
+use crate::health::breakers::HookBreakers;
+use crate::registry::agent_files::AgentFiles;
+use crate::registry::directory::HooksDirectory;
+use crate::registry::{HookRegistry, ListedHooks, RegistryPosition};
+use crate::runner::WorkerPools;
+
+/// Interval at which the replica decides whether it takes part.
+const ADMISSION: Duration = Duration::from_millis(200);
+
+/// Shortest and longest time between two writes of the read model's table of hooks.
+const LIST_PAUSE: Duration = Duration::from_secs(1);
+const LIST_AGAIN: Duration = Duration::from_secs(30);
+
+/// State that shows whether this replica's hooks are loaded.
+pub(crate) struct LoadedHooks {
+    /// Position from which on the registry holds the directory, `None` before the first sync; no receiver without a
+    /// directory.
+    synced: Option<watch::Receiver<Option<RegistryPosition>>>,
+    /// Position up to which the workers hold the registry; `None` before the first load.
+    loaded: watch::Receiver<Option<RegistryPosition>>,
+}
+
+/// Starts the tasks that keep hooks up to date.
+pub(crate) fn start_hooks(
+    shell: &ServiceShell<HooksConfig>,
+    registry: &HookRegistry,
+    background: &mut JoinSet<()>,
+) -> LoadedHooks {
+    let (loaded_sender, loaded) = watch::channel(None);
+    let (era_sender, era) = watch::channel(0);
+    let (synced_sender, synced) = watch::channel(None);
+    let synced = (!shell.config.dir.is_empty()).then_some(synced);
+    let (following, after) = (registry.clone(), synced.clone());
+    background.spawn(async move { following.follow_buckets(loaded_sender, era_sender, after).await });
+
+    if !shell.config.agent_dir.is_empty() {
+        let files = AgentFiles::new(&shell.bus, PathBuf::from(&shell.config.agent_dir));
+        background.spawn(async move { files.follow_registry().await });
+    }
+
+    // Without a directory the hooks come from the registry alone.
+    if synced.is_none() {
+        return LoadedHooks { synced, loaded };
+    }
+
+    let (path, root) = (PathBuf::from(&shell.config.dir), shell.config.root.clone());
+    let directory = HooksDirectory::new(path, root, &shell.bus, Arc::clone(&shell.clock));
+    background.spawn(async move { directory.follow_directory(synced_sender, era).await });
+
+    LoadedHooks { synced, loaded }
+}
+
+impl LoadedHooks {
+    fn are_loaded(&self) -> bool {
+        let loaded = *self.loaded.borrow();
+        match &self.synced {
+            None => loaded.is_some(),
+            Some(synced) => matches!((*synced.borrow(), loaded), (Some(from), Some(to)) if to.covers(from)),
+        }
+    }
+
+    /// Decides repeatedly whether this replica takes part, and reports it to `joined` and the health page.
+    pub(crate) fn run_admission(
+        self,
+        shell: &ServiceShell<HooksConfig>,
+        projection: &Projection,
+        pool: &WorkerPools,
+        joined: watch::Sender<bool>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (projection, pool) = (projection.clone(), pool.clone());
+        let (clock, health) = (Arc::clone(&shell.clock), shell.health.clone());
+        async move {
+            loop {
+                let condition = AdmissionCondition {
+                    lag: projection.lag(clock.now()),
+                    hooks_loaded: self.are_loaded(),
+                    workers: pool.ready_workers(),
+                };
+                let takes_part = takes_part(*joined.borrow(), condition);
+                joined.send_if_modified(|before| std::mem::replace(before, takes_part) != takes_part);
+                report_condition(&health, condition, takes_part);
+                pause(ADMISSION).await;
+            }
+        }
+    }
+}
+
+/// Keeps the read model's table of hooks equal to the registry; a recreated file gets it within [`LIST_AGAIN`].
+pub(crate) async fn list_hooks(
+    mut listed: watch::Receiver<ListedHooks>,
+    breakers: HookBreakers,
+    projection: Projection,
+) {
+    let mut circuits = breakers.subscribe_changes();
+    loop {
+        circuits.mark_unchanged();
+        let circuit = |id: &str| {
+            breakers
+                .breaker_of(id)
+                .map(|breaker| breaker.circuit)
+                .unwrap_or_default()
+        };
+        let known = Arc::clone(&listed.borrow_and_update());
+        let hooks = known.iter().map(|(record, state)| ListedHook {
+            record: record.clone(),
+            state: state.clone(),
+            circuit: circuit(&record.id),
+        });
+
+        let hooks = hooks.collect();
+        if let Err(error) = projection.list_hooks(hooks).await {
+            tracing::warn!(%error, "failed to write hooks to the read model");
+        }
+
+        pause(LIST_PAUSE).await;
+        // The table is written again after a time-out or after any change.
+        let changed = async {
+            tokio::select! {
+                _ = listed.changed() => {}
+                _ = circuits.changed() => {}
+            }
+        };
+
+        let _ = tokio::time::timeout(LIST_AGAIN, changed).await;
+    }
+}
+
+fn report_condition(health: &Health, condition: AdmissionCondition, takes_part: bool) {
+    let lag = condition
+        .lag
+        .map_or_else(|| "not known yet".to_owned(), |lag| format!("{} ms", lag.as_millis()));
+    metrics::gauge!("nexus_hook_projection_lag_seconds").set(condition.lag.unwrap_or_default().as_secs_f64());
+    health.set("projection", condition.lag.is_some(), format!("behind by: {lag}"));
+    let detail = if condition.hooks_loaded {
+        "loaded"
+    } else {
+        "not loaded yet"
+    };
+
+    health.set("hooks", condition.hooks_loaded, detail);
+    health.set("workers", condition.workers > 0, format!("{} up", condition.workers));
+    health.set(
+        "partitions",
+        takes_part,
+        if takes_part {
+            "takes part"
+        } else {
+            "not a member of the replica group yet"
+        },
+    );
+}
