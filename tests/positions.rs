@@ -206,7 +206,7 @@ fn places(text: &str, all: bool) -> Vec<String> {
             let is_called_so = comment.contains("equence") || name.split('_').any(|part| part.starts_with("seq"));
             let is_number = ["u64", "Option<u64>", "Vec<u64>"].contains(&of) && is_called_so;
             let mut parts = of.split(|c: char| !c.is_ascii_alphanumeric());
-            if is_number || parts.any(|part| ["Position", "Place"].contains(&part)) {
+            if is_number || parts.any(|part| ["StreamPosition", "StreamPlace"].contains(&part)) {
                 found.push(name.to_owned());
             }
         }
