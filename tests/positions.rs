@@ -281,7 +281,7 @@ fn every_place_in_a_stream_that_is_stored_is_named_with_how_it_is_checked() {
 #[test]
 fn a_place_is_found_by_its_type_or_its_comment_or_its_name() {
     let text = "#[derive(Serialize)]\npub struct Record {\n/// Its sequence.\n#[serde(default)]\npub at: u64,\n/// How many.\n\
-                pub many: u64,\nevent_seq: u64,\nplace: Option<Position>,\nlast: Vec<Place>,\n}\nstruct Other {\n\
+                pub many: u64,\nevent_seq: u64,\nplace: Option<StreamPosition>,\nlast: Vec<StreamPlace>,\n}\nstruct Other {\n\
                 /// Its sequence.\nmine: u64,\n}\n";
     assert_eq!(places(text, false), ["at", "event_seq", "place", "last"]);
     assert_eq!(places(text, true), ["at", "event_seq", "place", "last", "mine"]);
