@@ -41,16 +41,16 @@ pub const fn probe_claim_ms(timeout_ms: u64) -> u64 {
 /// minutes.
 ///
 /// ```
-/// use shared::breaker::{Admission, Breaker, BreakerPolicy};
+/// use shared::breaker::{BreakerAdmission, Breaker, BreakerPolicy};
 /// use shared::model::time::UnixMillis;
 ///
 /// let policy = BreakerPolicy { failures_to_open: 2, cool_down_ms: 1_000 };
-/// let mut breaker = Breaker::of("notify", "hash");
+/// let mut breaker = Breaker::for_hook("notify", "hash");
 /// for _ in 0..2 {
-///     breaker = breaker.failed(&policy, "hook-svc-0", UnixMillis(5)).unwrap_or(breaker);
+///     breaker = breaker.after_failure(&policy, "hook-svc-0", UnixMillis(5)).unwrap_or(breaker);
 /// }
-/// assert_eq!(breaker.admit("hook-svc-0", UnixMillis(6)), Admission::Refuse { until: UnixMillis(1_005) });
-/// assert_eq!(breaker.admit("hook-svc-0", UnixMillis(1_005)), Admission::Claim);
+/// assert_eq!(breaker.admit_operation("hook-svc-0", UnixMillis(6)), BreakerAdmission::Refuse { until: UnixMillis(1_005) });
+/// assert_eq!(breaker.admit_operation("hook-svc-0", UnixMillis(1_005)), BreakerAdmission::Claim);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

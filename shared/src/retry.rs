@@ -24,9 +24,9 @@ pub use backoff::Error as Failure;
 /// ```
 /// use std::time::Duration;
 ///
-/// use shared::retry::Schedule;
+/// use shared::retry::RetrySchedule;
 ///
-/// let schedule = Schedule { initial_ms: 100, factor: 2.0, max_attempts: 3, jitter: 0.0, ..Schedule::default() };
+/// let schedule = RetrySchedule { initial_ms: 100, factor: 2.0, max_attempts: 3, jitter: 0.0, ..RetrySchedule::default() };
 /// assert_eq!(schedule.delay(1, 0.5), Some(Duration::from_millis(100)));
 /// assert_eq!(schedule.delay(2, 0.5), Some(Duration::from_millis(200)));
 /// assert_eq!(schedule.delay(3, 0.5), None, "no attempt is left");

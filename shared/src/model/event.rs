@@ -271,7 +271,7 @@ pub struct Attachment {
 ///
 /// ```
 /// use shared::model::event::Event;
-/// use shared::wire::envelope::{Format, decode, encode};
+/// use shared::wire::envelope::{PayloadFormat, decode, encode};
 ///
 /// let event: Event = serde_json::from_value(serde_json::json!({
 ///     "id": "http:ci/42", "timestamp": 1_795_600_000_000_i64, "received_at": 1_795_600_000_000_i64,
@@ -279,7 +279,7 @@ pub struct Attachment {
 ///     "peer": {"kind": "dm", "id": "ci"}, "from": {"id": "ci"},
 ///     "content": "build 42 failed", "content_types": ["text"], "hops": 0,
 /// }))?;
-/// let (payload, headers) = encode(&event, Format::Cbor);
+/// let (payload, headers) = encode(&event, PayloadFormat::Cbor);
 /// assert_eq!(decode::<Event>(&headers, &payload)?, event);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -38,8 +38,8 @@ pub struct KnownPerson {
 ///     "owner": "ann",
 ///     "persons": [{"id": "ann", "addresses": {"telegram": ["4711"]}}],
 /// }))?;
-/// assert_eq!(identities.person("telegram", "4711").map(|person| person.id.as_str()), Some("ann"));
-/// assert!(identities.faults().is_empty());
+/// assert_eq!(identities.find_person("telegram", "4711").map(|person| person.id.as_str()), Some("ann"));
+/// assert!(identities.find_faults().is_empty());
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -53,12 +53,12 @@ fn is_mail(channel: &str) -> bool {
 /// The party that brought an event.
 ///
 /// ```
-/// use shared::model::origin::Origin;
+/// use shared::model::origin::EventOrigin;
 ///
-/// let origin = Origin::parse("verified:telegram/bot")?;
-/// assert_eq!(origin, Origin::account("telegram", "bot"));
-/// assert!(origin.is_verified() && Origin::parse("open")?.is_open());
-/// assert!(Origin::parse("owner").is_err());
+/// let origin = EventOrigin::parse("verified:telegram/bot")?;
+/// assert_eq!(origin, EventOrigin::account("telegram", "bot"));
+/// assert!(origin.is_verified() && EventOrigin::parse("open")?.is_open());
+/// assert!(EventOrigin::parse("owner").is_err());
 /// # Ok::<(), shared::model::origin::ParseOriginError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]

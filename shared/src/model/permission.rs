@@ -50,14 +50,14 @@ impl ToolRules {
 ///
 /// ```
 /// use shared::model::identity::PermissionPresets;
-/// use shared::model::permission::{PermissionSet, permitted};
+/// use shared::model::permission::{PermissionSet, is_tool_permitted};
 ///
 /// let set: PermissionSet = serde_json::from_value(serde_json::json!({
 ///     "level": "restricted", "tools": {"allow": ["memory_*"], "deny": ["memory_delete"]},
 /// }))?;
 /// let presets = PermissionPresets::default();
-/// assert!(permitted("memory_search", &set, &presets));
-/// assert!(!permitted("memory_delete", &set, &presets), "deny wins");
+/// assert!(is_tool_permitted("memory_search", &set, &presets));
+/// assert!(!is_tool_permitted("memory_delete", &set, &presets), "deny wins");
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -108,10 +108,10 @@ pub const fn level_name(level: PermissionLevel) -> &'static str {
 /// takes linear memory and at most pattern × text time.
 ///
 /// ```
-/// use shared::model::permission::glob;
+/// use shared::model::permission::glob_matches;
 ///
-/// assert!(glob("mcp__github__*", "mcp__github__list_issues"));
-/// assert!(!glob("send_?", "send_message"));
+/// assert!(glob_matches("mcp__github__*", "mcp__github__list_issues"));
+/// assert!(!glob_matches("send_?", "send_message"));
 /// ```
 #[must_use]
 pub fn glob_matches(pattern: &str, text: &str) -> bool {

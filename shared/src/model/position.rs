@@ -21,13 +21,13 @@ pub struct StreamPosition {
 /// identify a message: a queue that is restored to an older state, or created again, reuses sequences.
 ///
 /// ```
-/// use shared::model::position::Place;
+/// use shared::model::position::StreamPlace;
 ///
-/// let place = Place { sequence: 20, stored_at_ns: 1_700 };
+/// let place = StreamPlace { sequence: 20, stored_at_ns: 1_700 };
 /// assert_eq!(place.to_string(), "20@1700");
-/// assert_eq!(Place::parse("20@1700"), Some(place));
+/// assert_eq!(StreamPlace::parse("20@1700"), Some(place));
 /// // The same sequence in a restored stream is another message.
-/// assert_ne!(Place::parse("20@1800"), Some(place));
+/// assert_ne!(StreamPlace::parse("20@1800"), Some(place));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StreamPlace {

@@ -22,13 +22,13 @@ pub struct RateCount {
 /// The calls that were allowed within the window.
 ///
 /// ```
-/// use shared::model::rate::{Admitted, RateWindow};
+/// use shared::model::rate::{RateVerdict, RateWindow};
 /// use shared::model::time::UnixMillis;
 ///
 /// let empty = RateWindow::default();
-/// let Admitted::As(full) = empty.admit("call-1", UnixMillis(0), 1, 60_000) else { panic!("the first call passes") };
-/// assert_eq!(full.admit("call-1", UnixMillis(1), 1, 60_000), Admitted::Already);
-/// assert_eq!(full.admit("call-2", UnixMillis(1), 1, 60_000), Admitted::Refused { retry_ms: 59_999 });
+/// let RateVerdict::As(full) = empty.admit_call("call-1", UnixMillis(0), 1, 60_000) else { panic!("the first call passes") };
+/// assert_eq!(full.admit_call("call-1", UnixMillis(1), 1, 60_000), RateVerdict::Already);
+/// assert_eq!(full.admit_call("call-2", UnixMillis(1), 1, 60_000), RateVerdict::Refused { retry_ms: 59_999 });
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RateWindow {

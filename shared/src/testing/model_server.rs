@@ -6,8 +6,8 @@
 //!
 //! ```no_run
 //! # async fn example() {
-//! use shared::testing::model_server::{ModelServer, Scripted};
-//! let server = ModelServer::scripted([Scripted::text("hello")]).await;
+//! use shared::testing::model_server::{ModelServer, ScriptedAnswer};
+//! let server = ModelServer::scripted([ScriptedAnswer::text("hello")]).await;
 //! // provider = "openai", base_url = server.base_url("openai"), model = "any"
 //! # }
 //! ```

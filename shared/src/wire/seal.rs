@@ -42,13 +42,13 @@ const ID_BYTES: usize = 20;
 ///
 /// ```
 /// use shared::model::event::EventId;
-/// use shared::model::origin::Origin;
+/// use shared::model::origin::EventOrigin;
 /// use shared::wire::seal::SealKey;
 ///
 /// let key = SealKey::parse("000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f")?;
 /// let id = EventId::parse("http:ci/42")?;
-/// let seal = key.seal(&id, b"content", &Origin::System);
-/// assert_ne!(seal, key.seal(&id, b"content", &Origin::Open), "the seal covers the origin");
+/// let seal = key.seal(&id, b"content", &EventOrigin::System);
+/// assert_ne!(seal, key.seal(&id, b"content", &EventOrigin::Open), "the seal covers the origin");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]

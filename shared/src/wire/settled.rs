@@ -12,14 +12,14 @@ pub const MAX_RANGES: usize = 256;
 /// Settled sequences as ranges: both ends inclusive, ascending, not adjacent.
 ///
 /// ```
-/// use shared::wire::settled::Settled;
+/// use shared::wire::settled::SettledSet;
 ///
-/// let mut settled = Settled::default();
+/// let mut settled = SettledSet::default();
 /// settled.push(12, 14);
 /// settled.push(20, 20);
 /// assert!(settled.contains(13) && !settled.contains(15));
 /// let widths = settled.widths(10);
-/// assert_eq!(Settled::of_widths(10, &widths), settled);
+/// assert_eq!(SettledSet::of_widths(10, &widths), settled);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SettledSet(Vec<(u64, u64)>);

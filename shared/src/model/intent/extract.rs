@@ -85,9 +85,9 @@ pub struct ExtractedIntents {
 /// Extracts the elements of `answer`. An answer without any is returned unchanged.
 ///
 /// ```
-/// use shared::model::intent::extract::extract;
+/// use shared::model::intent::extract::extract_wishes;
 ///
-/// let plain = extract("See you tomorrow.");
+/// let plain = extract_wishes("See you tomorrow.");
 /// assert_eq!(plain.text, "See you tomorrow.");
 /// assert!(plain.proposals.is_empty() && plain.refusals.is_empty());
 /// ```
