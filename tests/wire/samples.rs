@@ -418,7 +418,7 @@ pub(crate) fn lease() -> LeaseRecord {
             sequence: 40,
             stored_at_ns: 1_790_000_000_123_000_000,
         }),
-        unclean: 1,
+        runs: vec!["01K9QAZ4C3ZZYD1Q2D0S0R9V4B-0".to_owned()],
         released: true,
     }
 }

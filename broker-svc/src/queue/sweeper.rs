@@ -135,7 +135,7 @@ async fn hold_lease(broker: &BrokerContext, held: Option<Held>) -> Result<Option
         holder: broker.instance.clone(),
         epoch: 0,
         in_progress: None,
-        unclean: 0,
+        runs: Vec::new(),
         released: false,
     };
 

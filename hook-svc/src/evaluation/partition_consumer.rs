@@ -45,7 +45,7 @@ use crate::evaluation::task::{EvaluationRound, EventTask, SharedPermits, key_of}
 /// Name of this service in dead letters.
 pub(crate) const SERVICE: &str = "hook-svc";
 
-/// Number of unclean take-overs after which a message is given up.
+/// Number of runs of processes that have tried a message, and probably ended with it, after which it is given up.
 const MAX_UNCLEAN: u32 = 3;
 
 /// Wait before the second try in place; each further wait is twice as long.

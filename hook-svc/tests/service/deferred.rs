@@ -395,7 +395,7 @@ async fn an_event_that_owes_evaluations_and_keeps_killing_its_owner_is_given_up_
             let noted = attempts.get(&key).await.expect("readable").map(|entry| entry.value);
             noted.is_some_and(|noted| {
                 let at = noted.in_progress.map(|place| place.sequence);
-                (at, noted.unclean) == (Some(sequence), unclean)
+                (at, noted.runs.len()) == (Some(sequence), unclean)
             })
         })
         .await;

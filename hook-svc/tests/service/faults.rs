@@ -125,7 +125,7 @@ async fn an_event_that_keeps_killing_its_owner_is_given_up() {
             holder: "dead".to_owned(),
             epoch: 1,
             in_progress: Some(place),
-            unclean: 3,
+            runs: vec!["one".to_owned(), "two".to_owned(), "three".to_owned()],
             released: false,
         };
 

@@ -46,7 +46,7 @@ impl TaskLease {
             holder: self.holder.clone(),
             epoch: 0,
             in_progress: None,
-            unclean: 0,
+            runs: Vec::new(),
             released: false,
         };
 

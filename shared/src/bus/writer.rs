@@ -29,6 +29,20 @@ fn process_token() -> &'static str {
     PROCESS.get_or_init(random_name)
 }
 
+/// Number of handlers of partitions that have panicked in this process.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the name of this run of the process. A panic of a partition's handler begins another run: as with the end of
+/// a process, what was in hand may be the cause.
+pub(super) fn run_name() -> String {
+    format!("{}-{}", process_token(), PANICS.load(Ordering::Relaxed))
+}
+
+/// Notes that a partition's handler panicked.
+pub(super) fn note_panic() {
+    PANICS.fetch_add(1, Ordering::Relaxed);
+}
+
 /// Returns the name of this process's next attempt; no other attempt has the same name.
 pub(super) fn next_attempt() -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(1);

@@ -121,7 +121,7 @@ impl StatusResponder {
             holder: self.instance,
             epoch: 0,
             in_progress: None,
-            unclean: 0,
+            runs: Vec::new(),
             released: false,
         };
 

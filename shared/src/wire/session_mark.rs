@@ -36,9 +36,10 @@ pub struct LeaseRecord {
     /// Place of the last message that the holder is known to have started, if it records that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_progress: Option<StreamPlace>,
-    /// Number of holders that ended uncleanly while at `in_progress`.
-    #[serde(default)]
-    pub unclean: u32,
+    /// Runs of processes that have started `in_progress`, oldest first. A run that finds itself here has lost the lease
+    /// and lives; each other one has probably ended there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<String>,
     /// Whether the holder released the lease in an orderly way.
     #[serde(default)]
     pub released: bool,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use futures_util::future::select_all;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +17,7 @@ use super::super::connect::Bus;
 use super::super::error::PublishError;
 use super::super::kv::Kv;
 use super::super::publish::OutgoingMessage;
+use super::super::writer::note_panic;
 use super::floors::PartitionFloorStore;
 use super::owned::{OwnedPartition, begin_partition};
 use super::{PartitionGroup, SettledOutcome, TICK, TTL};
@@ -96,7 +98,16 @@ impl HeldLease {
 
     /// Records whether the handler has ended, and returns it.
     pub(super) fn note_end(&mut self) -> bool {
-        self.ended = self.handler.is_finished();
+        // The handle must not be polled again after its end.
+        if !self.ended
+            && let Some(ended) = (&mut self.handler).now_or_never()
+        {
+            self.ended = true;
+            if ended.is_err_and(|error| error.is_panic()) {
+                note_panic();
+            }
+        }
+
         self.ended
     }
 
@@ -234,7 +245,7 @@ where
         holder: group.instance.clone(),
         epoch: revision + 1,
         in_progress: None,
-        unclean: 0,
+        runs: Vec::new(),
         released: false,
     };
 

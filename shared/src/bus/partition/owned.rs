@@ -15,6 +15,7 @@ use super::super::error::{CasError, ReadStreamError};
 use super::super::kv::Kv;
 use super::super::message::IncomingMessage;
 use super::super::position;
+use super::super::writer::run_name;
 use super::floor::Floor;
 use super::floors::{PartitionFloorStore, carry_floor, floor_name};
 use super::lease::{LeaseDeadline, LeaseTenure, PartitionLease};
@@ -139,26 +140,34 @@ impl OwnedPartition {
     }
 
     /// Stores that the message at `place` is about to be tried (`None` = no message is in progress), and returns the
-    /// number of tries, this one included. Needed for messages up to [`OwnedPartition::replay_through`], whose handling may
+    /// number of runs of processes that have tried it, this one included. Needed for messages up to [`OwnedPartition::replay_through`], whose handling may
     /// have killed a former owner; only for those, because it costs a write per message.
     ///
     /// # Errors
     /// Returns [`CasError`] if it cannot be stored.
     pub async fn note_attempt(&self, place: Option<StreamPlace>) -> Result<u32, CasError> {
         let (before, _) = self.attempts.find(&self.attempts_key).await?;
-        let tried = before
+        let run = run_name();
+        let mut runs = before
             .filter(|noted| noted.in_progress == place)
-            .map_or(0, |noted| noted.unclean);
+            .map_or_else(Vec::new, |noted| noted.runs);
+
+        // A run that has noted the message before has lost its lease since, and the message has not ended it.
+        if !runs.contains(&run) {
+            runs.push(run);
+        }
+
+        let tried = u32::try_from(runs.len()).unwrap_or(u32::MAX);
         let record = LeaseRecord {
             holder: self.holder.clone(),
             epoch: self.epoch,
             in_progress: place,
-            unclean: tried + 1,
+            runs,
             released: false,
         };
 
         self.attempts.put(&self.attempts_key, &record).await?;
-        Ok(tried + 1)
+        Ok(tried)
     }
 
     /// Returns a reader for messages of the partition that were handed out before.
