@@ -10,6 +10,7 @@ use shared::model::identity::Identities;
 use shared::process::config::{ConfigFault, file_faults};
 use shared::process::identities::KnownPeople;
 use shared::process::{CommonConfig, Service, ServiceShell, identities};
+use tokio::task::JoinHandle;
 
 use crate::admin;
 use crate::agent::personas::Personas;
@@ -115,32 +116,8 @@ impl Service for BrokerService {
         }
 
         let broker = Arc::new(broker.with_identities(people.all_identities()));
-        let timers = TimerHandler {
-            bus: broker.bus.clone(),
-            clock: Arc::clone(&broker.clock),
-            store: Arc::clone(broker.desk()),
-        };
         // These tasks end with the shutdown signal; they are awaited after the claims.
-        let beside = [
-            tokio::spawn(feed::serve(
-                Arc::clone(&broker.feed),
-                broker.bus.clone(),
-                broker.shutdown.clone(),
-            )),
-            tokio::spawn(
-                broker
-                    .ledger_witness()
-                    .run_witness(Arc::clone(&broker.clock), broker.shutdown.clone()),
-            ),
-            tokio::spawn(LetterWitness::new(&broker.bus).keep(Arc::clone(&broker.clock), broker.shutdown.clone())),
-            tokio::spawn(sweeper::serve(Arc::clone(&broker))),
-            tokio::spawn(quarantine::watch_marks(Arc::clone(&broker))),
-            tokio::spawn(timers.serve(broker.shutdown.clone())),
-            tokio::spawn(follow_identities(path, people, Arc::clone(&broker))),
-            tokio::spawn(breakers::serve(Arc::clone(&broker))),
-            tokio::spawn(auditor::serve(Arc::clone(&broker))),
-            tokio::spawn(restored_streams::serve(Arc::clone(&broker))),
-        ];
+        let beside = start_beside(&broker, path, people);
 
         // Announced before the first claim is taken: an agent of a first turn may ask the gate at once.
         let _admin = admin::serve(&broker)
@@ -170,6 +147,35 @@ impl Service for BrokerService {
 
         Ok(())
     }
+}
+
+/// Starts the tasks that run beside the claims until the shutdown signal.
+fn start_beside(broker: &Arc<BrokerContext>, path: String, people: KnownPeople) -> [JoinHandle<()>; 10] {
+    let timers = TimerHandler {
+        bus: broker.bus.clone(),
+        clock: Arc::clone(&broker.clock),
+        store: Arc::clone(broker.desk()),
+    };
+    [
+        tokio::spawn(feed::serve(
+            Arc::clone(&broker.feed),
+            broker.bus.clone(),
+            broker.shutdown.clone(),
+        )),
+        tokio::spawn(
+            broker
+                .ledger_witness()
+                .run_witness(Arc::clone(&broker.clock), broker.shutdown.clone()),
+        ),
+        tokio::spawn(LetterWitness::new(&broker.bus).keep(Arc::clone(&broker.clock), broker.shutdown.clone())),
+        tokio::spawn(sweeper::serve(Arc::clone(broker))),
+        tokio::spawn(quarantine::watch_marks(Arc::clone(broker))),
+        tokio::spawn(timers.serve(broker.shutdown.clone())),
+        tokio::spawn(follow_identities(path, people, Arc::clone(broker))),
+        tokio::spawn(breakers::serve(Arc::clone(broker))),
+        tokio::spawn(auditor::serve(Arc::clone(broker))),
+        tokio::spawn(restored_streams::serve(Arc::clone(broker))),
+    ]
 }
 
 /// Returns the files and ports that the broker's programs cannot reach.

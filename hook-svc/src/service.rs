@@ -117,10 +117,7 @@ impl Service for HookService {
 
         let (rules, followed_rules) = watch::channel(Arc::new(routing_rules(config, &identities, presets)));
 
-        if let Some(warning) = warning_of(config.dm_scope) {
-            tracing::warn!("hooks.{warning}");
-        }
-
+        log_warning(config.dm_scope);
         let bindings = LiveBindings::load(&config.bindings)?;
 
         let projection = open_read_model(&shell, &name, identities).await?;
@@ -143,14 +140,13 @@ impl Service for HookService {
         let admission =
             start_hooks(&shell, &registry, &mut background).run_admission(&shell, &projection, &pool, joined);
         background.spawn(admission);
-        background.spawn(flush(registry.clone()));
         tend_read_model(&shell, &projection, (rules, people), &mut background);
         background.spawn(bindings.clone().follow_file());
 
-        let (timed, clock) = (registry.clone(), Arc::clone(&shell.clock));
-        background.spawn(async move { timed.keep_schedules(clock).await });
+        tend_registry(&shell, &registry, &mut background);
         let breakers = start_breakers(&shell, &registry, &pool, &mut background);
         background.spawn(list_hooks(registry.watch_hooks(), breakers.clone(), projection.clone()));
+        // The group's partitions are fed by the read model's own reader of `EVENTS`.
         let feeding = ShutdownSignal::default();
         let tap = StreamTap::default();
         let feed = feed::run_tapped(shell.bus.clone(), projection.clone(), tap.clone(), feeding.clone());
@@ -167,17 +163,7 @@ impl Service for HookService {
 
         let lost = LostDispatches::new(Arc::clone(&owner));
         background.spawn(lost.watch_stream(may_join.clone(), shell.shutdown.clone()));
-        let group = PartitionGroup {
-            name: "hook",
-            stream: EVENTS,
-            instance: name,
-            may_join,
-            settled: partition::SettledOutcome::ByOwner,
-            tap: Some(tap),
-            batch: READ_BATCH,
-            clock: Arc::clone(&shell.clock),
-        };
-
+        let group = partition_group(&shell, name, may_join, tap);
         let handler = move |owned| Arc::clone(&owner).run_partition(owned);
         let ended = tokio::select! {
             () = partition::run(shell.bus.clone(), group, shell.shutdown.clone(), handler) => Ok(()),
@@ -188,10 +174,7 @@ impl Service for HookService {
         background.shutdown().await;
         pool.stop().await;
 
-        if tokio::time::timeout(LAST_FLUSH, registry.flush()).await.is_err() {
-            tracing::warn!("failed to write the last counters of hooks");
-        }
-
+        flush_last(&registry).await;
         for api in apis {
             api.stop().await;
         }
@@ -235,6 +218,12 @@ fn warning_of(scope: DmScope) -> Option<String> {
                 .to_owned(),
         ),
         DmScope::Auto | DmScope::PerPeer | DmScope::PerChannelPeer | DmScope::PerAccountChannelPeer => None,
+    }
+}
+
+fn log_warning(scope: DmScope) {
+    if let Some(warning) = warning_of(scope) {
+        tracing::warn!("hooks.{warning}");
     }
 }
 
@@ -308,6 +297,13 @@ fn tend_read_model(
     ));
 }
 
+/// Starts the tasks that write the hooks' schedules and counters.
+fn tend_registry(shell: &ServiceShell<HooksConfig>, registry: &HookRegistry, background: &mut JoinSet<()>) {
+    let (timed, clock) = (registry.clone(), Arc::clone(&shell.clock));
+    background.spawn(async move { timed.keep_schedules(clock).await });
+    background.spawn(flush(registry.clone()));
+}
+
 /// Starts the hooks' breakers, which also count errors that hooks throw outside of their evaluations.
 fn start_breakers(
     shell: &ServiceShell<HooksConfig>,
@@ -338,6 +334,32 @@ fn tell_sandbox(health: &Health, pool: &WorkerPools) {
         (lacks, _) => return health.set_degraded("sandbox", &lacks.join("; ")),
     };
     health.set("sandbox", true, detail);
+}
+
+/// Returns the replica's membership in the group that shares the partitions of `EVENTS`.
+fn partition_group(
+    shell: &ServiceShell<HooksConfig>,
+    name: String,
+    may_join: watch::Receiver<bool>,
+    tap: StreamTap,
+) -> PartitionGroup {
+    PartitionGroup {
+        name: "hook",
+        stream: EVENTS,
+        instance: name,
+        may_join,
+        settled: partition::SettledOutcome::ByOwner,
+        tap: Some(tap),
+        batch: READ_BATCH,
+        clock: Arc::clone(&shell.clock),
+    }
+}
+
+/// Writes the counters of hooks a last time, within [`LAST_FLUSH`].
+async fn flush_last(registry: &HookRegistry) {
+    if tokio::time::timeout(LAST_FLUSH, registry.flush()).await.is_err() {
+        tracing::warn!("failed to write the last counters of hooks");
+    }
 }
 
 async fn flush(registry: HookRegistry) {

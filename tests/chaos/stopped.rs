@@ -107,6 +107,7 @@ enum Clocks {
 }
 
 /// A load, and a stop of each of `services` for `stopped`; what came of it.
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn stop_each(services: &[&'static str], stopped: Duration, clocks: Clocks) {
     let receiver = Receiver::start(PACE).await;
     let account = |number| {

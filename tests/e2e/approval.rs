@@ -263,6 +263,7 @@ impl Story {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
     let mut story = Story::begin().await;
 

@@ -113,6 +113,7 @@ async fn seen_by_a_stranger(world: &World, thread: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn a_person_begins_a_new_conversation_and_comes_back_to_the_first() {
     let Some(browser) = Browser::open().await else {
         println!("SKIPPED: no chromedriver with Chromium on the PATH (Debian: chromium, chromium-driver)");

@@ -64,6 +64,7 @@ pub(crate) async fn at(bus: &Bus, status: IntentStatus) -> Intent {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn an_agent_asks_for_its_own_future() {
     let world = World::start(Setup {
         hooks: vec![("answer.ts", ANSWER.to_owned())],

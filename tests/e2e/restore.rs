@@ -167,6 +167,7 @@ async fn forget_receipts(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn what_is_held_is_listed_and_told_until_an_operator_has_decided() {
     let mut world = World::start(setup()).await;
     let heard = arrivals(&world).await;

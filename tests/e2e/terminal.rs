@@ -45,6 +45,7 @@ fn steering(said: &Said) -> Option<char> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn no_command_prints_what_steers_the_terminal() {
     let world = World::start(Setup {
         hooks: HOOKS.map(|(name, text)| (name, text.to_owned())).to_vec(),

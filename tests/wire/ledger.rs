@@ -12,6 +12,7 @@ use super::intents::proposal;
 use super::order::session_order;
 use super::samples::{AT, approval, attachment, cursor, permissions, reference, reply, session, some, ulid};
 
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 fn turn_entries() -> Vec<LedgerEntry> {
     let usage = TurnUsage {
         tokens_in: 10,

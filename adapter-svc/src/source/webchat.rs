@@ -369,20 +369,21 @@ impl Page {
             }
         };
 
-        // Only messages count here: the other requests have counted above.
+        self.publish_message(&id, thread.as_deref(), &text).await
+    }
+
+    /// Makes an event of a chat message, and confirms it to the page once the event is durable.
+    async fn publish_message(&mut self, id: &str, thread: Option<&str>, text: &str) -> Result<(), Gone> {
+        // Only messages count here: the other requests count where they are handled.
         if let Err(refusal) = self.gateway.check_rate(self.client) {
-            return self.send_rejection(Some(&id), &refusal).await;
+            return self.send_rejection(Some(id), &refusal).await;
         }
 
         let now = self.gateway.clock.now();
-        let message = ChatMessage {
-            id: &id,
-            thread: thread.as_deref(),
-            text: &text,
-        };
+        let message = ChatMessage { id, thread, text };
         let event = match normalize::chat_message(&self.visitor.account, &self.visitor.id, message, now) {
             Ok(event) => event,
-            Err(error) => return self.send_rejection(Some(&id), &error.into()).await,
+            Err(error) => return self.send_rejection(Some(id), &error.into()).await,
         };
 
         // Confirmed to the page only once the event is durable.
@@ -394,13 +395,13 @@ impl Page {
             .await;
         match accepted {
             Ok(()) => {
-                self.send_to_page(&ToPage::Stored {
-                    id: &id,
+                let stored = ToPage::Stored {
+                    id,
                     event_id: &event.id,
-                })
-                .await
+                };
+                self.send_to_page(&stored).await
             }
-            Err(error) => self.send_rejection(Some(&id), &error.into()).await,
+            Err(error) => self.send_rejection(Some(id), &error.into()).await,
         }
     }
 

@@ -219,6 +219,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
 
 /// Every cell of the table in `docs/design/sessions.md` §2: mode × state of the session × one or three messages.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 fn every_cell_of_the_table_of_queue_modes() {
     use QueueMode::{Collect, Followup, Interrupt, Steer, SteerBacklog};
     use State::{Idle, Running, Streaming, Tool};

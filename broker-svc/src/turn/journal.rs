@@ -230,15 +230,7 @@ impl RunningTurn {
             LedgerEntry::ToolFinished { call, outcome, unseen } => self.apply_finished(call, outcome, *unseen),
             LedgerEntry::ApprovalRequested { request } => self.apply_asked(request, now),
             LedgerEntry::ApprovalDecided { decision, .. } => self.apply_decided(decision, now),
-            LedgerEntry::Steered { dispatch, backlog } => {
-                self.passages.push(JournalEntry::Steered {
-                    dispatch: dispatch.clone(),
-                });
-                // A message of the backlog gets a turn of its own, which consumes it.
-                if !backlog {
-                    self.dispatches.push(dispatch.clone());
-                }
-            }
+            LedgerEntry::Steered { dispatch, backlog } => self.apply_steered(dispatch, *backlog),
             LedgerEntry::SessionOpened { .. }
             | LedgerEntry::Owned { .. }
             | LedgerEntry::TurnStarted { .. }
@@ -261,6 +253,18 @@ impl RunningTurn {
             | LedgerEntry::PostHookRan { .. }
             | LedgerEntry::PostHookFailed { .. }
             | LedgerEntry::PostHooksSettled { .. } => {}
+        }
+    }
+
+    /// Adds a message that came while the turn ran.
+    fn apply_steered(&mut self, dispatch: &DispatchRef, backlog: bool) {
+        self.passages.push(JournalEntry::Steered {
+            dispatch: dispatch.clone(),
+        });
+
+        // A message of the backlog gets a turn of its own, which consumes it.
+        if !backlog {
+            self.dispatches.push(dispatch.clone());
         }
     }
 

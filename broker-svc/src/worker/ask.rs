@@ -7,6 +7,7 @@ use shared::clock::pause;
 use shared::model::approval::{ApprovalStatus, ConfirmationTerms};
 use shared::model::ledger::{LedgerEntry, TurnFailure};
 use shared::model::session::SessionRef;
+use shared::wire::agent::AgentRequest;
 use ulid::Ulid;
 
 use super::Worker;
@@ -104,6 +105,15 @@ fn is_asked_in(standing: &ConfirmationTerms, turn: &Turn, session: &SessionRef) 
 }
 
 impl Worker<'_> {
+    /// Appends the texts of hooks to the prompt, because the agent sees no steps of the turn.
+    fn append_notes(&self, request: &mut AgentRequest) {
+        let running = self.owner.fold().running.iter();
+        for text in running.flat_map(|running| running.injected_texts()) {
+            request.system_prompt.push_str("\n\n## Note\n");
+            request.system_prompt.push_str(text);
+        }
+    }
+
     /// Asks `agent` until `turn` has its answer or its failure, or is canceled.
     ///
     /// # Errors
@@ -142,17 +152,7 @@ impl Worker<'_> {
             let mut request = assemble_request(setting, &self.claimed.session, self.owner.fold(), turn, pendings, now);
             request.deadline = now.plus(i64::try_from(left).unwrap_or(i64::MAX));
 
-            // The agent sees no steps of the turn, so texts of hooks go to the end of its prompt.
-            for text in self
-                .owner
-                .fold()
-                .running
-                .iter()
-                .flat_map(|running| running.injected_texts())
-            {
-                request.system_prompt.push_str("\n\n## Note\n");
-                request.system_prompt.push_str(text);
-            }
+            self.append_notes(&mut request);
 
             let origin = turn.origin();
             // Another broker may have taken the session while the hooks ran.

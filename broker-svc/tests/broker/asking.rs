@@ -194,6 +194,7 @@ pub(crate) fn reason(answer: &Value) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn an_agent_asks_the_gate_again_until_a_human_has_decided_and_is_given_the_call_once() {
     let bench = Bench::start().await;
     let (running, gate) = gated(&bench.server.url(), "b1", REMOTE).await;

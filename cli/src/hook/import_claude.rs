@@ -138,20 +138,21 @@ pub(super) fn write(common: &Common, options: &ImportOptions) -> Result<()> {
         options.out.display()
     );
     written_view(&written, &next)?.show(common)?;
+    check_complete(&import, options, &source)
+}
 
-    if !import.left_out.is_empty() {
-        let entries = match import.left_out.len() {
-            1 => "1 entry was".to_owned(),
-            count => format!("{count} entries were"),
-        };
-        let out = options.out.display();
-        let text = format!(
-            "{out} does not guard what {source} guards: {entries} left out, as listed above; write them by hand"
-        );
-        return Err(failure(Exit::No, text));
-    }
+/// Fails if a hook or a list of permissions was left out.
+fn check_complete(import: &Import, options: &ImportOptions, source: &str) -> Result<()> {
+    let entries = match import.left_out.len() {
+        0 => return Ok(()),
+        1 => "1 entry was".to_owned(),
+        count => format!("{count} entries were"),
+    };
 
-    Ok(())
+    let out = options.out.display();
+    let text =
+        format!("{out} does not guard what {source} guards: {entries} left out, as listed above; write them by hand");
+    Err(failure(Exit::No, text))
 }
 
 impl Import {

@@ -39,6 +39,7 @@ pub(crate) fn extracted(answer: &crate::pool::Answer, hook: &str, field: &str) -
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn what_is_denied_is_refused() {
     // Somebody listens there: it is the sandbox that refuses, and nothing else.
     let folder = tempfile::tempdir().expect("a folder");

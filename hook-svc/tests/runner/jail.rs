@@ -51,6 +51,7 @@ fn run(folder: &Path, calls: &[[i64; 5]]) -> Value {
 }
 
 /// Calls that reach out of a process, by name and number.
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 fn refused() -> Vec<(&'static str, [i64; 5])> {
     let plain = [
         ("socket", libc::SYS_socket),

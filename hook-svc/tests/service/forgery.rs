@@ -133,6 +133,7 @@ async fn of(world: &World, id: &EventId) -> Dispatch {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn an_edge_speaks_for_itself_alone() {
     let (world, roof) = world().await;
     let own = Some((ROOF, "edge:roof"));

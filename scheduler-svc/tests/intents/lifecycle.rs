@@ -29,6 +29,7 @@ async fn ask<Q: serde::Serialize, A: serde::de::DeserializeOwned>(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn what_is_asked_over_the_service_is_told_over_it() {
     let world = World::start(1).await;
     let _served = serve(&world.bus, &world.desks[0]).await.expect("served");

@@ -212,6 +212,7 @@ async fn until_dispatched(bus: &Bus, count: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn many_are_pending_and_many_are_due_at_once() {
     let mut size = size();
     let mut server = NatsServer::start().await;

@@ -184,6 +184,7 @@ fn heartbeat(now: UnixMillis) -> (i64, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn after_an_hour_without_schedulers_each_policy_is_honoured() {
     let world = World::start().await;
     let now = SystemClock.now();

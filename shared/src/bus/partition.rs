@@ -105,11 +105,7 @@ where
     let floors = Arc::new(PartitionFloorStore::new(&bus, group.name));
 
     // The tasks of this set end with this function.
-    let mut keeping = JoinSet::new();
-    if group.settled == SettledOutcome::ByOwner {
-        let floors = Arc::clone(&floors);
-        keeping.spawn(async move { floors.run_storing().await });
-    }
+    let _keeping = store_floors(&group, &floors);
 
     let mut held: HashMap<u16, HeldLease> = HashMap::new();
     let mut joined = false;
@@ -187,6 +183,16 @@ where
             () = shutdown.requested(), if !leaving => {}
         }
     }
+}
+
+/// Starts to store the floors of `group`, if its owners keep them, until the set is dropped.
+fn store_floors(group: &PartitionGroup, floors: &Arc<PartitionFloorStore>) -> JoinSet<()> {
+    let mut keeping = JoinSet::new();
+    if group.settled == SettledOutcome::ByOwner {
+        let floors = Arc::clone(floors);
+        keeping.spawn(async move { floors.run_storing().await });
+    }
+    keeping
 }
 
 /// Gives back the leases whose handlers have ended, and refreshes the others if `is_due`.

@@ -21,6 +21,7 @@ fn check(schema: &Value, value: Value, fault: Option<(&str, &str)>) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 fn every_keyword_is_checked_and_names_its_place() {
     for (schema, good, bad, path, words) in [
         (

@@ -40,9 +40,23 @@ const CONNECT: RetrySchedule = RetrySchedule {
     jitter: 0.3,
 };
 
+/// Connects to the server, or begins to if the service can work `alone`. Returns `None` if the shutdown came first.
+pub(super) async fn connect_service(
+    alone: bool,
+    nats: &NatsConfig,
+    name: &str,
+    health: &Health,
+    shutdown: &ShutdownSignal,
+) -> anyhow::Result<Option<Bus>> {
+    if alone {
+        return Ok(Some(Bus::connect_later(nats, name).await?));
+    }
+    Ok(connect(nats, name, health, shutdown).await?)
+}
+
 /// Connects, however long it takes. Returns `None` if the process is asked to stop first. A wrong address is an error
 /// at once.
-pub(super) async fn connect(
+async fn connect(
     nats: &NatsConfig,
     name: &str,
     health: &Health,

@@ -74,6 +74,18 @@ impl HealthPart {
 }
 
 impl Health {
+    /// Returns a health in which none of a service's `parts` is ready yet, so that a probe cannot see a gap.
+    pub(super) fn unready(parts: &[&'static str]) -> Self {
+        let health = Self::default();
+        health.set("nats", false, "connecting");
+        health.set("topology", false, "not looked at");
+
+        for part in parts {
+            health.set(part, false, "not begun");
+        }
+        health
+    }
+
     /// Sets the state of `part`; a change is logged.
     pub fn set(&self, part: &str, ok: bool, detail: impl Into<String>) {
         self.set_part(

@@ -16,14 +16,13 @@ use super::announce::ServiceAnnouncement;
 use super::config::{
     CommonConfig, ConfigDocument, ConfigEnvironment, ConfigFault, Edges, LoadedSection, ServiceArguments, edge_faults,
 };
-use super::connection::{agree_on_topology, connect, watch_connection};
+use super::connection::{agree_on_topology, connect_service, watch_connection};
 use super::hardening;
 use super::health::{self, Health};
 use super::lifecycle::{ShutdownSignal, StopSignals};
 use super::shell::{Service, ServiceShell};
 use super::status::StatusResponder;
 use super::telemetry::Telemetry;
-use crate::bus::Bus;
 use crate::clock::{IdSource, SystemClock, SystemIds, TEST_CLOCK, is_rehearsed, pause};
 use crate::llm::LlmConfig;
 use crate::wire::seal::TrustKeys;
@@ -416,22 +415,9 @@ async fn run_service<S: Service>(
         ended,
     } = start;
 
-    // Every part starts as not ready, so that a probe cannot see a gap.
-    let health = Health::default();
-    health.set("nats", false, "connecting");
-    health.set("topology", false, "not looked at");
-
-    for part in S::PARTS {
-        health.set(part, false, "not begun");
-    }
-
+    let health = Health::unready(S::PARTS);
     let listen = common.telemetry.listen;
-    let teller = StatusResponder {
-        service: S::NAME,
-        instance: instance.clone(),
-        health: health.clone(),
-        metrics: metrics.clone(),
-    };
+    let teller = StatusResponder::new(S::NAME, &instance, &health, &metrics);
 
     // Before the connection: an operator must see why a service does not become ready.
     let address = health::start(listen, health.clone(), metrics, ended.clone())
@@ -446,27 +432,17 @@ async fn run_service<S: Service>(
     announcement.add("http", address);
     let name = format!("{}.{instance}", S::NAME);
     let alone = S::begins_alone(&config);
-    let bus = if alone {
-        Some(Bus::connect_later(&common.nats, &name).await?)
-    } else {
-        connect(&common.nats, &name, &health, &shutdown).await?
-    };
-
+    let bus = connect_service(alone, &common.nats, &name, &health, &shutdown).await?;
     let Some(bus) = bus.map(|bus| bus.with_trust(trust)) else {
         return Ok(());
     };
     announcing.spawn(teller.clone().announce(bus.clone(), ended.clone()));
     tokio::spawn(teller.serve(bus.clone(), ended.clone()));
-    tokio::spawn(watch_connection(
-        bus.clone(),
-        common.nats.clone(),
-        health.clone(),
-        shutdown.clone(),
-        ended,
-    ));
 
     let (nats, agreed_bus, agreed_health, agreed_stop) =
         (common.nats.clone(), bus.clone(), health.clone(), shutdown.clone());
+    let watched = watch_connection(bus.clone(), nats.clone(), health.clone(), shutdown.clone(), ended);
+    tokio::spawn(watched);
     let mut agreement =
         Box::pin(async move { agree_on_topology(&agreed_bus, &nats, &agreed_health, &agreed_stop).await });
     // The service must not start before its streams exist, unless it can work without the server.

@@ -113,6 +113,16 @@ pub(super) struct StatusResponder {
 }
 
 impl StatusResponder {
+    /// Creates the responder of one replica of `service`.
+    pub(super) fn new(service: &'static str, instance: &str, health: &Health, metrics: &PrometheusHandle) -> Self {
+        Self {
+            service,
+            instance: instance.to_owned(),
+            health: health.clone(),
+            metrics: metrics.clone(),
+        }
+    }
+
     /// Announces this replica in KV `leases` until `ended`, then withdraws the announcement.
     pub(super) async fn announce(self, bus: Bus, ended: ShutdownSignal) {
         let leases = bus.kv::<LeaseRecord>(buckets::LEASES);

@@ -217,11 +217,7 @@ impl<'a> SessionRows<'a> {
                 reason,
                 detail,
                 cursor: _,
-            } => self.ends.push(DispatchEnd {
-                dispatch: dispatch.id,
-                turn: None,
-                dropped: Some(reason.describe(detail.as_deref())),
-            }),
+            } => self.drop_dispatch(dispatch.id, reason.describe(detail.as_deref())),
             LedgerEntry::ApprovalRequested { request } => self.approvals.push(ApprovalChange::Asked { request }),
             LedgerEntry::ApprovalDecided { decision, .. } => self.approvals.push(ApprovalChange::Decided {
                 id: &decision.id,
@@ -248,6 +244,14 @@ impl<'a> SessionRows<'a> {
             | LedgerEntry::Compacted { .. }
             | LedgerEntry::Ordered { .. } => {}
         }
+    }
+
+    fn drop_dispatch(&mut self, dispatch: Ulid, reason: String) {
+        self.ends.push(DispatchEnd {
+            dispatch,
+            turn: None,
+            dropped: Some(reason),
+        });
     }
 
     fn complete(&mut self, turn: Ulid, replied: bool, head: Ulid) {

@@ -178,6 +178,7 @@ fn crons() -> Vec<Rule> {
 }
 
 /// Rules of RFC 5545 that mean times of the wall clock.
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 fn recurrences() -> Vec<Rule> {
     let night = hours([0, 1, 2, 3, 4, 23]);
     let wall = |text: &str, minutes: u64, hours: u32, start: i64, days: Fits| Rule {

@@ -70,6 +70,7 @@ fn result(index: u32) -> (u32, u32, Cow<'static, str>) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 fn what_cannot_be_is_refused_and_changes_nothing() {
     let forged: Vec<(&str, EventAnswer<'_>)> = vec![
         ("waiting beyond the set", waiting(vec![9_999])),

@@ -63,6 +63,7 @@ fn parsed(command: &str) -> (Vec<Vec<String>>, Vec<String>) {
 }
 
 /// Pieces that commands are made of: listed words, and everything that a shell acts on.
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 fn piece() -> impl Strategy<Value = String> {
     let listed = prop::sample::select(vec![
         "ls",
