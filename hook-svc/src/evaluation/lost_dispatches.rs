@@ -216,7 +216,7 @@ impl LostDispatches {
 
         loop {
             let fired = windows.next().await?;
-            let Some(first) = fired.values().map(|fired| fired.started_at).min() else {
+            let Some(first) = fired.iter().map(|(id, fired)| fired.first_made_at(*id)).min() else {
                 break;
             };
             count += self.find_among(fired, first.plus(-MARGIN_MS), last).await?;

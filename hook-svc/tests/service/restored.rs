@@ -6,12 +6,13 @@ use shared::bus::{MarkedStream, OutgoingMessage, StreamWitness};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::{Event, EventDirection};
+use shared::model::invocation::EventInvocations;
 use shared::testing::model_server::{ModelServer, ScriptedAnswer};
 use shared::testing::sample;
 use shared::wire::session_mark::PartitionFloors;
 use shared::wire::subject;
 use shared::wire::topology::buckets;
-use shared::wire::topology::streams::{DISPATCHES, EVENTS, LEDGER};
+use shared::wire::topology::streams::{DISPATCHES, EVENTS, INVOCATIONS, LEDGER};
 
 use crate::world::{World, event, eventually};
 
@@ -407,4 +408,32 @@ async fn lost_dispatches_of_events_that_were_sent_again_are_made_of_those() {
     let by_peer: BTreeMap<String, u64> = again.iter().map(|d| (d.message.from.clone(), d.event_seq)).collect();
     assert_eq!(by_peer.into_values().collect::<Vec<_>>(), [3, 2, 1], "{again:?}");
     assert_eq!(world.dead_letters().await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dispatches_of_events_that_were_evaluated_again_later_are_not_lost() {
+    let (mut world, _, dispatches) = three_dispatched(&[]).await;
+
+    // An owner that was stopped between the dispatches and the records: the next one writes them, a minute later.
+    for stored in world.bus.read_history(INVOCATIONS, ">", 1, 10).await.expect("readable") {
+        let record: EventInvocations = stored.decode().expect("a record");
+        let later = EventInvocations {
+            started_at: record.started_at.plus(60_000),
+            ..record
+        };
+        let out = OutgoingMessage::new(stored.subject.clone(), &later);
+        world.bus.publish(out).await.expect("stored");
+    }
+
+    world.start("b");
+    world.publish(&event("v4", 0, "hello")).await;
+    eventually("it takes part", async || world.dispatches().await.len() > 3).await;
+    world.wait_until_acked().await;
+
+    let mut ids: Vec<_> = world.dispatches().await.iter().map(|dispatch| dispatch.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(world.dispatches().await.len(), 4, "none is stored again");
+    assert_eq!(ids.len(), 4);
+    assert!(dispatches.iter().all(|dispatch| ids.contains(&dispatch.id)));
 }

@@ -16,6 +16,15 @@ pub(super) struct Fired {
     pub(super) started_at: UnixMillis,
 }
 
+impl Fired {
+    /// Returns a time before which the dispatch `id` was not made. If its event was evaluated more than once, the record
+    /// is of the last evaluation and the dispatch of the first one, but an id begins with the time of its event.
+    pub(super) fn first_made_at(&self, id: Ulid) -> UnixMillis {
+        let event_at = i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX);
+        self.started_at.min(UnixMillis(event_at))
+    }
+}
+
 /// Reader of the records, window by window.
 #[derive(Debug)]
 pub(super) struct FiredWindows {
