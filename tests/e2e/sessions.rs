@@ -390,7 +390,7 @@ async fn forked(operator: &mut Operator, through: &[(&str, usize)]) {
         .refused(3, &["session", "fork", PERSONA, ANN, BRANCH, "--turn", never])
         .await;
 
-    assert!(why.contains("no turn 01JDGZX4Q8AAAAAAAAK7Q2M9PX"), "{why}");
+    assert!(why.contains("no finished turn 01JDGZX4Q8AAAAAAAAK7Q2M9PX"), "{why}");
 
     let whole = operator.world.words(&["session", "fork", PERSONA, ANN, BRANCH]).await;
     assert!(whole.contains("session  default/s-branch"), "{whole}");
