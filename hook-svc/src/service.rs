@@ -33,19 +33,16 @@ use crate::health::breakers::HookBreakers;
 use crate::health::metrics::ServiceMeters;
 use crate::health::participation::{list_hooks, start_hooks};
 use crate::host::answers::AnswerStore;
-use crate::host::embedder;
 use crate::host::fetch::FetchHost;
-use crate::host::llm;
 use crate::host::llm::{LlmHost, SpendBudget, SpendLimits};
 use crate::host::search_host::SearchHost;
+use crate::host::{embedder, llm};
 use crate::read_model::{events_api, identities, log_size, snapshot};
-use crate::registry::HookRegistry;
-use crate::registry::hook_api;
 use crate::registry::hook_api::HookApi;
 use crate::registry::hook_commands::HookCommands;
-use crate::routing::RoutingRules;
-use crate::routing::bindings;
+use crate::registry::{HookRegistry, hook_api};
 use crate::routing::bindings::LiveBindings;
+use crate::routing::{RoutingRules, bindings};
 use crate::runner::{ScriptHost, WorkerPools, user_fault};
 
 /// Interval at which hooks' counters are written.

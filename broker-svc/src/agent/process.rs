@@ -25,8 +25,7 @@ use super::port::{Agent, TurnOrigin};
 use crate::agent::live::LiveAnswer;
 use crate::agent::personas::{AgentProgram, Personas};
 use crate::agent::port::{AgentAnswer, AskAgentError, MAX_ANSWER_BYTES};
-use crate::child::walls;
-use crate::child::{InputLimit, KEPT, ProcessGroup, SupervisedCommand, pass_variables, read_output};
+use crate::child::{InputLimit, KEPT, ProcessGroup, SupervisedCommand, pass_variables, read_output, walls};
 use crate::hooks::TurnHooks;
 
 /// Maximum length of a line, bytes.

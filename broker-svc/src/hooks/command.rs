@@ -24,8 +24,7 @@ use super::outcome::{HookContext, HookOutcome, RunHookError};
 use super::point::HookPoint;
 use super::record::HookRecorder;
 use crate::agent::message_text::shorten_text;
-use crate::child::walls;
-use crate::child::{InputLimit, KEPT, ProcessGroup, SupervisedCommand, pass_variables, read_output};
+use crate::child::{InputLimit, KEPT, ProcessGroup, SupervisedCommand, pass_variables, read_output, walls};
 
 /// Maximum number of commands that run at once beside turns; further ones are skipped and reported.
 const MAX_BESIDE: usize = 32;

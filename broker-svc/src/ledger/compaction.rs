@@ -7,8 +7,7 @@
 use shared::model::ledger::LedgerEntry;
 
 use crate::agent::message_text::shorten_text;
-use crate::agent::personas::PersonaLimits;
-use crate::agent::personas::{TOKEN_BYTES, tokens_of};
+use crate::agent::personas::{PersonaLimits, TOKEN_BYTES, tokens_of};
 use crate::ledger::state::{HistoryTurn, MAX_SENT_HISTORY, SessionState};
 
 /// Maximum length of a line about one side of a turn, bytes.

@@ -44,23 +44,23 @@ use crate::evaluation::partition_consumer::{PartitionConsumer, SERVICE};
 use crate::registry::active_hooks::{HookAuthor, HookTraits};
 use crate::routing::HookFire;
 
-/// How often it is noted since when something waits.
+/// Interval at which the time back to which dispatches wait is stored.
 const EVERY: Duration = Duration::from_secs(2);
-/// How much further back is noted, milliseconds: clocks differ, and a dispatch is stored before its record.
+/// Margin that is subtracted from that time, milliseconds: clocks differ, and a dispatch is stored before its record.
 const MARGIN_MS: i64 = 10_000;
-/// Messages read at once.
+/// Messages per read of a stream.
 const PAGE: usize = 500;
 /// Fires that are compared at once, so that a long backlog takes no more memory than this many ids.
 const WINDOW: usize = 10_000;
 /// How long the read model may take to reach the events before it is asked where one is.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
-/// `DISPATCHES`, compared with what should be in it.
+/// Compares `DISPATCHES` with the invocation records and the ledger.
 pub(crate) struct LostDispatches {
     owner: Arc<PartitionConsumer>,
     noted: Kv<WaitingMark>,
     witness: StreamWitness,
-    /// The witness was asked, and may have told of a doubt: it is kept up to date until that is settled.
+    /// Whether the witness was asked. It may then have reported a doubt, and is kept up to date until that is settled.
     is_asked: AtomicBool,
 }
 
@@ -83,7 +83,7 @@ enum LookError {
 type MadeAgain = Result<(Dispatch, OutgoingMessage), (Box<StoredMessage>, String)>;
 
 impl LostDispatches {
-    /// That of `owner`'s bus.
+    /// Creates a comparison on the bus of `owner`.
     pub(crate) fn new(owner: Arc<PartitionConsumer>) -> Self {
         let bus = &owner.evaluator.performer.bus;
         Self {
@@ -98,12 +98,12 @@ impl LostDispatches {
         &self.owner.evaluator
     }
 
-    /// Looks after the stream until `stop`, from when on the hooks are known (`may_join`).
+    /// Compares the stream until `stop`, after the hooks are known (`may_join`).
     pub(crate) async fn watch_stream(self, mut may_join: watch::Receiver<bool>, stop: ShutdownSignal) {
         let mut connections = self.evaluator().performer.bus.connections();
         let mut known = None;
         loop {
-            // A dispatch is made with what its hook may do, so nothing is made while nobody knows the hooks.
+            // A dispatch gets the rights of its hook, so none may be made before the hooks are known.
             let knows = tokio::select! {
                 knows = may_join.wait_for(|may| *may) => knows.is_ok(),
                 () = stop.requested() => false,
@@ -127,10 +127,10 @@ impl LostDispatches {
 
     async fn find_lost(&self, known: Option<&StreamSeen>) -> Result<StreamSeen, LookError> {
         let bus = &self.evaluator().performer.bus;
-        // One that ends meanwhile is another one for whoever looks next.
+        // Taken first: if this connection ends during the comparison, the next one must compare again.
         let connection = bus.connection_number();
 
-        // Before the look: what comes later is noted by the next one.
+        // Taken before the comparison: later messages belong to the next one.
         let now = self.server_time().await?;
         let info = bus.stream_info(streams::DISPATCHES).await?;
         let seen = StreamSeen {
@@ -165,7 +165,7 @@ impl LostDispatches {
         Ok(evaluator.clock.now().plus(server.ahead_ms))
     }
 
-    /// Since when dispatches may not be consumed: the sweeper has found everything before handled.
+    /// Returns the time after which dispatches may be unconsumed: the sweeper has found all earlier ones handled.
     async fn waits_since(
         &self,
         info: &StreamInfo,
@@ -196,8 +196,8 @@ impl LostDispatches {
         Ok(first.map_or(now, |first| first.published_at).plus(-MARGIN_MS))
     }
 
-    /// From when on dispatches may have been lost. Records that are gone by age say nothing of what is older, and a restored
-    /// backup has every dispatch of its records.
+    /// Returns the time after which dispatches may be lost. Records that age has deleted say nothing about older ones,
+    /// and a restored backup has every dispatch of its records.
     async fn lost_since(&self, former: Option<UnixMillis>, now: UnixMillis) -> Result<UnixMillis, LookError> {
         let kept = i64::try_from(INVOCATIONS_KEPT.as_millis()).unwrap_or(i64::MAX);
         let oldest = now.plus(-kept).plus(2 * MARGIN_MS);
@@ -207,8 +207,8 @@ impl LostDispatches {
         Ok(former.unwrap_or(oldest).max(oldest))
     }
 
-    /// Sees to the dispatches that were made since then and are neither in their stream, which has come to `last`, nor in
-    /// the ledger.
+    /// Handles the dispatches since `since` that are neither in their stream, whose last sequence is `last`, nor in the
+    /// ledger.
     async fn find(&self, since: UnixMillis, last: u64) -> Result<(), LookError> {
         let records = StreamPages::since(&self.evaluator().performer.bus, streams::INVOCATIONS, since);
         let mut windows = FiredWindows::new(records, WINDOW);
@@ -266,7 +266,7 @@ impl LostDispatches {
         })
         .await?;
 
-        // Ids begin with the event's time: as their events came.
+        // Ids begin with the event's time, so this is the order of the events.
         for (id, fired) in &fired {
             self.see_to(*id, fired, doubt_until, last).await?;
         }
@@ -274,7 +274,7 @@ impl LostDispatches {
         Ok(fired.len())
     }
 
-    /// Calls `take` with everything in `stream` since then, until it returns false.
+    /// Calls `take` with each message of `stream` since `since`, until it returns false.
     async fn read_since(
         &self,
         stream: &'static str,
@@ -290,7 +290,7 @@ impl LostDispatches {
         }
     }
 
-    /// Publishes the dispatch `id` again, or holds it where the ledger is in doubt about that time.
+    /// Publishes the dispatch `id` again, or holds it if the ledger is in doubt about its time.
     async fn see_to(
         &self,
         id: Ulid,
@@ -312,7 +312,7 @@ impl LostDispatches {
             return Ok(());
         }
 
-        // The server may still remember the id of the copy that is gone. Another copy costs a look.
+        // The server may still remember the id of the lost copy. A further copy costs only a check by its reader.
         let copy = out.msg_id(format!("lost:{last}:{id}"));
         bus.publish(copy.repeated()).await?;
         claim::publish(bus, &dispatch.target, &TraceCarrier::default()).await?;
@@ -419,7 +419,7 @@ impl LostDispatches {
         }
     }
 
-    /// What is known of the hook now; of one that is gone, that it has the least rights.
+    /// Returns the present traits of the hook; a hook that is gone has the least rights.
     fn hook_traits(&self, event: &Event, hook_id: &str) -> HookTraits {
         match hook_id {
             crate::evaluation::heartbeat::HOOK_ID => HookTraits {
@@ -458,7 +458,7 @@ impl LostDispatches {
         }
     }
 
-    /// Puts `message`, the event or what is left of it, to the dead letters: published again, it is evaluated again.
+    /// Records `message`, the event or its record, as a dead letter. Published again, the event is evaluated again.
     async fn give_up(&self, id: Ulid, fired: &Fired, message: &StoredMessage, why: &str) -> Result<(), PublishError> {
         let letter = DeadLetter {
             service: SERVICE.to_owned(),
@@ -486,7 +486,7 @@ fn header_pairs(headers: &Headers) -> Vec<(String, String)> {
     headers.iter().map(owned).collect()
 }
 
-/// What the hook answered of whose fire the dispatch `id` was made.
+/// Returns the hook's result from which the dispatch `id` was made.
 fn recorded_result(record: &EventInvocations, id: Ulid) -> Option<&HookResult> {
     record.hooks.iter().find_map(|hook| match &hook.outcome {
         HookOutcome::Fired { dispatch, result } if *dispatch == id => Some(&**result),

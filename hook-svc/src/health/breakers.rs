@@ -16,8 +16,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::topology::buckets::HOOK_STATE;
 use tokio::sync::watch;
 
-use crate::registry::change_state;
-use crate::registry::one_shot;
+use crate::registry::{change_state, one_shot};
 use crate::runner::{HookSet, HookSource};
 
 /// All breakers in the view of this replica; cheap to clone.

@@ -22,11 +22,8 @@ use shared::wire::topology::buckets::{HOOK_STATE, HOOKS};
 use tokio::sync::{Notify, watch};
 
 use crate::error::ScanDirectoryError;
-use crate::registry::authored;
-use crate::registry::metadata;
-use crate::registry::sync;
 use crate::registry::sync::HookFile;
-use crate::registry::{RegistryPosition, change_state};
+use crate::registry::{RegistryPosition, authored, change_state, metadata, sync};
 
 /// Most hook files in one directory.
 const MAX_FILES: usize = 20_000;

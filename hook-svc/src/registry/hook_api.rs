@@ -14,11 +14,10 @@ use shared::wire::envelope::WireMessage as _;
 use shared::wire::topology::streams::EVENTS;
 
 use crate::dry_run::{DryRun, DryRunner};
-use crate::registry::HookRegistry;
 use crate::registry::active_hooks::source_of;
 use crate::registry::authored::AuthorHookError;
 use crate::registry::hook_commands::{HookCommands, KeepHookError};
-use crate::registry::metadata;
+use crate::registry::{HookRegistry, metadata};
 use crate::runner::HookCounters;
 
 /// Error code of an invalid request.

@@ -16,9 +16,8 @@ use shared::projection::{Projection, QueryProjectionError};
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::{CHANNELS, HOOK_STATE, HOOKS};
 
-use crate::registry::authored;
 use crate::registry::authored::{AuthorHookError, AuthoredHook};
-use crate::registry::change_state;
+use crate::registry::{authored, change_state};
 
 /// Most retries of a compare-and-set after a conflict.
 const MAX_TRIES: u32 = 20;

@@ -5,8 +5,7 @@ use shared::model::ledger::DispatchRef;
 use ulid::Ulid;
 
 use super::SessionState;
-use crate::agent::message_text::as_data;
-use crate::agent::message_text::shorten_text;
+use crate::agent::message_text::{as_data, shorten_text};
 
 /// Maximum number of turns in the history.
 pub const HISTORY_TURNS: usize = 64;

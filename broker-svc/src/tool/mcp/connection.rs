@@ -18,8 +18,7 @@ use shared::process::SecretValue;
 use tokio::process::Child;
 
 use super::declared::{McpServer, credential_name};
-use crate::child::walls;
-use crate::child::{InputLimit, ProcessGroup, SupervisedCommand, pass_variables};
+use crate::child::{InputLimit, ProcessGroup, SupervisedCommand, pass_variables, walls};
 use crate::tool::credentials::SecretReferences;
 
 /// Environment variables that a server's program inherits.

@@ -1,6 +1,6 @@
 //! The stream as it was at the last comparison. *Pure.*
 
-/// Which stream was looked through, and how far it had come.
+/// Identity and range of the stream at the last comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StreamSeen {
     pub(super) connection: u64,
