@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use hook_svc::runner::{
-    EvaluationJob, EvaluationStep, HeldSlots, HookScope, HookSet, HookSource, NoHost, PoolConfig, RunOutcome,
+    EvaluationJob, EvaluationStep, HeldSlots, HookScope, HookSet, HookSource, NoHost, OwnFile, PoolConfig, RunOutcome,
     SandboxMode, WorkerPools,
 };
 use shared::clock::{Clock as _, SystemClock, pause};
@@ -85,6 +85,7 @@ async fn start(db_path: String, queries: usize) -> WorkerPools {
         workers: 1,
         hard_budget_ms: 250,
         db_path: db_path.into(),
+        model: Arc::new(OwnFile),
         sandbox: SandboxMode::Degraded,
         user: String::new(),
         lazy: false,

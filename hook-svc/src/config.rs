@@ -50,6 +50,26 @@ pub const DEFAULT_DAILY_USD_PER_HOOK: f64 = 1.0;
 /// Default for the US dollars that all hooks may spend on the model per day.
 pub const DEFAULT_DAILY_USD: f64 = 10.0;
 
+/// Default for the number of replicas that keep a copy of the read model.
+pub const DEFAULT_COPIES: usize = 2;
+
+/// Most copies of the read model that may be configured.
+pub const MAX_COPIES: usize = 16;
+
+/// Configuration of the read model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReadModelConfig {
+    /// Number of replicas that keep a copy; the others ask them. Must be the same for all replicas.
+    pub copies: usize,
+}
+
+impl Default for ReadModelConfig {
+    fn default() -> Self {
+        Self { copies: DEFAULT_COPIES }
+    }
+}
+
 /// Configuration of hook evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -64,6 +84,8 @@ pub struct HooksConfig {
     /// Folder of the read model, in which each replica uses a folder of its own; if empty, the system's temporary
     /// folder.
     pub data_dir: String,
+    /// Copies of the read model.
+    pub read_model: ReadModelConfig,
     /// Path of Bun; if empty, `.tools/bin/bun` of the checkout, else `bun` on the `PATH`.
     pub bun: String,
     /// Number of Bun workers; 0 means one per core.
@@ -121,6 +143,7 @@ impl Default for HooksConfig {
             root: "hooks".to_owned(),
             agent_dir: String::new(),
             data_dir: String::new(),
+            read_model: ReadModelConfig::default(),
             bun: String::new(),
             workers: 0,
             hard_budget_ms: DEFAULT_HARD_BUDGET_MS,
@@ -168,6 +191,11 @@ impl HooksConfig {
                 "workers: {} found, expected 0 (one per core) to {MAX_WORKERS}",
                 self.workers
             ));
+        }
+
+        let copies = self.read_model.copies;
+        if copies == 0 || copies > MAX_COPIES {
+            faults.push(format!("read_model.copies: {copies} found, expected 1 to {MAX_COPIES}"));
         }
 
         // Zero would end every script at once.

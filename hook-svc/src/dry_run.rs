@@ -22,7 +22,7 @@ use crate::config::HooksConfig;
 use crate::registry::active_hooks::seen_events;
 use crate::runner::{
     Evaluation, EvaluationJob, EvaluationStep, HeldSlots, HookCounters, HookSet, HookSource, HookVerdict,
-    LoadHooksError, PoolConfig, RunOutcome, ScriptHost, StartPoolError, WorkerPools,
+    LoadHooksError, OwnFile, PoolConfig, RunOutcome, ScriptHost, StartPoolError, WorkerPools,
 };
 
 /// Most authors whose workers are kept, for turns and for trials each; beyond that the least recently used are stopped.
@@ -246,7 +246,8 @@ impl Bench {
     }
 }
 
-/// Returns the pool configuration for the operator's configuration; scripts see `db_path`, and call `host`.
+/// Returns the pool configuration for the operator's configuration; scripts see `db_path`, whose file answers their
+/// queries, and call `host`.
 #[must_use]
 pub fn pool_config(config: &HooksConfig, db_path: &Path, host: Arc<dyn ScriptHost>) -> PoolConfig {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -255,6 +256,7 @@ pub fn pool_config(config: &HooksConfig, db_path: &Path, host: Arc<dyn ScriptHos
         workers: if config.workers == 0 { cores } else { config.workers },
         hard_budget_ms: config.hard_budget_ms,
         db_path: db_path.to_string_lossy().into(),
+        model: Arc::new(OwnFile),
         dir: None,
         sandbox: config.sandbox,
         user: config.user.clone(),

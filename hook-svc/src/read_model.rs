@@ -1,7 +1,14 @@
-//! The read model's copy in this replica: its snapshots, its log, the persons in it and the questions to it.
+//! The read model: this replica's own copy with its snapshots, its log and the persons in it, the copies of other
+//! replicas, and the questions to both.
 
+pub(crate) mod access;
+mod copy_service;
 pub mod events_api;
+pub(crate) mod first_check;
 pub mod given_up;
 pub mod identities;
 pub(crate) mod log_size;
+pub(crate) mod own_copy;
+pub(crate) mod peer_api;
+pub(crate) mod peer_copies;
 pub mod snapshot;

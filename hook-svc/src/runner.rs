@@ -15,6 +15,7 @@ mod crash_journal;
 mod filter;
 mod host;
 mod in_flight;
+mod model_source;
 mod parts;
 mod pool;
 mod pools;
@@ -47,6 +48,8 @@ use crate::routing::prefilter::MatchRule;
 pub use self::author_slots::{HeldSlots, MAX_UNDER_WAY};
 pub use self::bun::FindBunError;
 pub use self::host::{CallError, CallResult, CallUsage, HostCall, NOT_AVAILABLE, NoHost, ScriptHost, not_available};
+pub(crate) use self::model_source::run_query;
+pub use self::model_source::{AskedQuery, ModelSource, OwnFile, PeerAnswer};
 pub use self::pool::{LoadHooksError, MIN_HARD_BUDGET_MS, StartPoolError, WorkerPool};
 pub use self::pools::{InForce, WorkerPools};
 pub use self::sandbox::{CheckSandboxError, SandboxMode};
@@ -64,6 +67,8 @@ pub struct PoolConfig {
     pub hard_budget_ms: u64,
     /// Path of the read model, which scripts see as `ctx.dbPath`.
     pub db_path: Arc<str>,
+    /// Answers the queries of the read model that this process's file cannot answer.
+    pub model: Arc<dyn ModelSource>,
     /// How strictly the workers are confined (`hooks.sandbox`).
     pub sandbox: SandboxMode,
     /// User that the workers run as if this process is root (`hooks.user`): a name, or a user id and a group id as
@@ -139,12 +144,25 @@ impl HookSource {
     }
 
     /// Returns whether the source mentions the read model, which must then have applied an event before the hook sees
-    /// it.
+    /// it. A source that may name it in a way that cannot be judged counts as one that does.
     #[must_use]
     pub fn reads_model(&self) -> bool {
-        self.source.contains("dbPath") || self.source.contains("search")
+        READING.iter().any(|word| self.source.contains(word))
     }
 }
+
+/// Texts in a source that read the read model, or may hide that: names of what reads it, code and names that are made at
+/// run time.
+const READING: [&str; 8] = [
+    "dbPath",
+    "search",
+    "sqlite",
+    "import(",
+    "require(",
+    "eval(",
+    "Function(",
+    "ctx[",
+];
 
 /// Words in a source that mean promises, or code that runs after a script has returned.
 const LINGERING: [&str; 6] = ["await", "then", "Promise", "import(", "Microtask", "nextTick"];

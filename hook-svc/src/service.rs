@@ -1,6 +1,6 @@
 //! Wiring of the service: files and registry → workers; streams → read model; partitions → owner.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use shared::breaker::BreakerPolicy;
 use shared::bus::partition::{self, PartitionGroup};
-use shared::bus::{Bus, ServiceHandle, ServiceSpec, StreamTap};
+use shared::bus::{Bus, ServiceHandle, ServiceSpec, SlotLeases, StreamTap};
 use shared::clock::{OffsetClock, pause};
 use shared::llm::LlmConfig;
 use shared::model::identity::{Identities, PermissionPresets};
@@ -17,7 +17,6 @@ use shared::process::config::{ConfigFault, KeyFault, file_faults};
 use shared::process::identities::KnownPeople;
 use shared::process::lifecycle::ShutdownSignal;
 use shared::process::{CommonConfig, Health, Service, ServiceShell};
-use shared::projection::{Projection, feed};
 use shared::wire::topology::streams::EVENTS;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -31,19 +30,23 @@ use crate::evaluation::partition_consumer::PartitionConsumer;
 use crate::health::async_errors;
 use crate::health::breakers::HookBreakers;
 use crate::health::metrics::ServiceMeters;
-use crate::health::participation::{list_hooks, start_hooks};
+use crate::health::participation::start_hooks;
 use crate::host::answers::AnswerStore;
 use crate::host::fetch::FetchHost;
+use crate::host::llm;
 use crate::host::llm::{LlmHost, SpendBudget, SpendLimits};
 use crate::host::search_host::SearchHost;
-use crate::host::{embedder, llm};
-use crate::read_model::{events_api, identities, log_size, snapshot};
+use crate::read_model::access::ModelAccess;
+use crate::read_model::first_check::FirstAsker;
+use crate::read_model::identities;
+use crate::read_model::own_copy::{self, CopyKeeper};
+use crate::read_model::peer_copies::PeerCopies;
 use crate::registry::hook_api::HookApi;
 use crate::registry::hook_commands::HookCommands;
 use crate::registry::{HookRegistry, hook_api};
 use crate::routing::bindings::LiveBindings;
 use crate::routing::{RoutingRules, bindings};
-use crate::runner::{ScriptHost, WorkerPools, user_fault};
+use crate::runner::{PoolConfig, ScriptHost, WorkerPools, user_fault};
 
 /// Interval at which hooks' counters are written.
 const FLUSH: Duration = Duration::from_secs(5);
@@ -117,54 +120,58 @@ impl Service for HookService {
         log_warning(config.dm_scope);
         let bindings = LiveBindings::load(&config.bindings)?;
 
-        let projection = open_read_model(&shell, &name, identities).await?;
-        let pool_config = pool_config(config, projection.path(), new_host(&shell, &projection)?);
+        let ((model, asker), slots) = model_access(&shell, &name);
+        let mut background = JoinSet::new();
+        background.spawn(asker.run());
+        let following = model.clone();
+        background.spawn(async move { following.follow_peers().await });
+
+        let pool_config = PoolConfig {
+            model: Arc::new(model.clone()),
+            ..pool_config(config, model.path(), new_host(&shell, &model)?)
+        };
         let lab = DryRunner::new(pool_config.clone(), Arc::clone(&shell.clock));
         let pool = WorkerPools::start(pool_config, Arc::clone(&shell.clock))
             .await
             .context("workers")?;
         tell_sandbox(&shell.health, &pool);
         let registry = HookRegistry::new(&shell.bus, pool.clone(), &config.time_zone);
-        let hooks_api = hooks_api(&shell, &registry, &lab, &projection);
-        let apis = serve(
-            &shell.bus,
-            [events_api::service_spec(&projection, &shell.bus), hooks_api],
-        )
-        .await?;
+        let api = serve(&shell.bus, hooks_api(&shell, &registry, &lab, &model)).await?;
 
-        let mut background = JoinSet::new();
         let (joined, may_join) = watch::channel(false);
-        let admission =
-            start_hooks(&shell, &registry, &mut background).run_admission(&shell, &projection, &pool, joined);
+        let admission = start_hooks(&shell, &registry, &mut background).run_admission(&shell, &model, &pool, joined);
         background.spawn(admission);
-        tend_read_model(&shell, &projection, (rules, people), &mut background);
+        follow_rules(&shell, (rules, people), &mut background);
         background.spawn(bindings.clone().follow_file());
 
         tend_registry(&shell, &registry, &mut background);
         let breakers = start_breakers(&shell, &registry, &pool, &mut background);
-        background.spawn(list_hooks(registry.watch_hooks(), breakers.clone(), projection.clone()));
-        // The group's partitions are fed by the read model's own reader of `EVENTS`.
-        let feeding = ShutdownSignal::default();
+
+        // The group's partitions are fed by the read model's own reader of `EVENTS` while this replica has one.
         let tap = StreamTap::default();
-        let feed = feed::run_tapped(shell.bus.clone(), projection.clone(), tap.clone(), feeding.clone());
-        let mut feed = tokio::spawn(feed);
+        let keeping = ShutdownSignal::default();
+        let keeper = CopyKeeper {
+            bus: shell.bus.clone(),
+            clock: Arc::clone(&shell.clock),
+            health: shell.health.clone(),
+            config: config.clone(),
+            name: name.clone(),
+            access: model.clone(),
+            rules: followed_rules.clone(),
+            registry: registry.clone(),
+            breakers: breakers.clone(),
+            tap: tap.clone(),
+        };
+        let mut keeper = tokio::spawn(Arc::new(keeper).run(slots, keeping.clone()));
 
-        let owner = new_owner(
-            &shell,
-            &registry,
-            (breakers, bindings),
-            followed_rules,
-            &pool,
-            &projection,
-        );
-
+        let owner = new_owner(&shell, &registry, (breakers, bindings), followed_rules, &pool, &model);
         let lost = LostDispatches::new(Arc::clone(&owner));
         background.spawn(lost.watch_stream(may_join.clone(), shell.shutdown.clone()));
         let group = partition_group(&shell, name, may_join, tap);
         let handler = move |owned| Arc::clone(&owner).run_partition(owned);
         let ended = tokio::select! {
             () = partition::run(shell.bus.clone(), group, shell.shutdown.clone(), handler) => Ok(()),
-            fed = &mut feed => fed.context("read model's feed")?.context("read model's feed"),
+            kept = &mut keeper => kept.context("keeper of the read model's copy")?,
         };
 
         // The tasks that hand over events end before the workers do.
@@ -172,15 +179,14 @@ impl Service for HookService {
         pool.stop().await;
 
         flush_last(&registry).await;
-        for api in apis {
-            api.stop().await;
-        }
-
+        api.stop().await;
         lab.stop().await;
-        feeding.trigger();
-        projection.close().await;
 
-        remove_temporary(config, &projection);
+        keeping.trigger();
+        if !keeper.is_finished() {
+            // An error of the last moment changes nothing: the streams are the record.
+            let _ = keeper.await;
+        }
         ended
     }
 }
@@ -235,63 +241,31 @@ fn routing_rules(config: &HooksConfig, identities: &Identities, presets: Permiss
     }
 }
 
-/// Opens the read model of the replica `name`, from a stored copy if there is a newer one than its own, with the persons
-/// of `identities`.
-async fn open_read_model(
-    shell: &ServiceShell<HooksConfig>,
-    name: &str,
-    identities: Identities,
-) -> anyhow::Result<Projection> {
-    let path = projection_path(&shell.config, name);
-    snapshot::bootstrap_model(&shell.bus, &path).await;
-    let projection = Projection::open(&path).context("read model")?;
-
-    let named = projection.set_identities(identities, shell.clock.now()).await;
-    named.context("identities in the read model")?;
-    Ok(projection)
+/// Returns the access to the read model of the replica `name`, with the task that asks other copies in batches, and the
+/// slots for copies.
+fn model_access(shell: &ServiceShell<HooksConfig>, name: &str) -> ((ModelAccess, FirstAsker), SlotLeases) {
+    let (bus, clock) = (&shell.bus, || Arc::clone(&shell.clock));
+    let copies = shell.config.read_model.copies;
+    let slots = SlotLeases::watch_slots(bus, own_copy::GROUP, name.to_owned(), copies, clock());
+    let peers = PeerCopies::new(bus, name, slots.holders(), clock());
+    (
+        ModelAccess::new(bus, own_copy::path_of(&shell.config, name), peers),
+        slots,
+    )
 }
 
-/// Removes the folder of a read model that no configured directory keeps.
-fn remove_temporary(config: &HooksConfig, projection: &Projection) {
-    if config.data_dir.is_empty()
-        && let Some(folder) = projection.path().parent()
-        && let Err(error) = std::fs::remove_dir_all(folder)
-    {
-        tracing::debug!(folder = %folder.display(), %error, "failed to remove a temporary read model");
-    }
-}
-
-/// Starts the tasks that keep the read model's persons and vectors up to date, its log short and a copy of it stored,
-/// and `rules` equal to their files.
-fn tend_read_model(
+/// Starts the tasks that keep `rules` equal to their files.
+fn follow_rules(
     shell: &ServiceShell<HooksConfig>,
-    projection: &Projection,
     (rules, people): (watch::Sender<Arc<RoutingRules>>, KnownPeople),
     background: &mut JoinSet<()>,
 ) {
-    let (config, clock, health) = (shell.config.clone(), Arc::clone(&shell.clock), shell.health.clone());
-    background.spawn(embedder::run(config, projection.clone(), clock, health));
-    background.spawn(log_size::watch_log(projection.clone()));
-    background.spawn(snapshot::keep_copies(
-        shell.bus.clone(),
-        projection.clone(),
-        Arc::clone(&shell.clock),
-    ));
-
     let files = identities::IdentityFiles {
         identities: shell.common.files.identities.clone(),
         personas: shell.common.files.personas.clone(),
     };
-    let (bus, clock, stop) = (shell.bus.clone(), Arc::clone(&shell.clock), shell.shutdown.clone());
-    background.spawn(identities::follow_files(
-        files,
-        people,
-        bus,
-        rules,
-        projection.clone(),
-        clock,
-        stop,
-    ));
+    let (bus, stop) = (shell.bus.clone(), shell.shutdown.clone());
+    background.spawn(identities::follow_files(files, people, bus, rules, stop));
 }
 
 /// Starts the tasks that write the hooks' schedules and counters.
@@ -372,7 +346,7 @@ fn new_owner(
     (breakers, bindings): (HookBreakers, LiveBindings),
     rules: watch::Receiver<Arc<RoutingRules>>,
     pool: &WorkerPools,
-    projection: &Projection,
+    model: &ModelAccess,
 ) -> Arc<PartitionConsumer> {
     let bus: Bus = shell.bus.clone();
     // The offset clock is only for hooks: leases and breakers are shared with other replicas.
@@ -393,7 +367,7 @@ fn new_owner(
         bindings,
         passes: Mutex::default(),
         beyond_records: AtomicU64::new(0),
-        projection: projection.clone(),
+        model: model.clone(),
         clock,
         instance: shell.instance.clone(),
     };
@@ -405,31 +379,27 @@ fn new_owner(
     Arc::new(PartitionConsumer::new(evaluator, in_flight, per_conversation, drain))
 }
 
-/// Starts the request services of this replica.
-async fn serve(bus: &Bus, specs: [ServiceSpec; 2]) -> anyhow::Result<Vec<ServiceHandle>> {
-    let mut handles = Vec::new();
-    for spec in specs {
-        handles.push(bus.serve(spec).await.map_err(anyhow::Error::msg)?);
-    }
-    Ok(handles)
+/// Starts the request service of this replica.
+async fn serve(bus: &Bus, spec: ServiceSpec) -> anyhow::Result<ServiceHandle> {
+    bus.serve(spec).await.map_err(anyhow::Error::msg)
 }
 
 /// Creates the host that answers the calls of scripts.
-fn new_host(shell: &ServiceShell<HooksConfig>, projection: &Projection) -> anyhow::Result<Arc<dyn ScriptHost>> {
+fn new_host(shell: &ServiceShell<HooksConfig>, model: &ModelAccess) -> anyhow::Result<Arc<dyn ScriptHost>> {
     let clock = || Arc::clone(&shell.clock);
     let limits = SpendLimits {
         hook_usd: shell.config.llm_daily_usd_per_hook,
         all_usd: shell.config.llm_daily_usd,
     };
 
-    let model = llm::open_model(&shell.llm, clock(), shell.shutdown.clone());
-    if let Err(why) = &model {
+    let provider = llm::open_model(&shell.llm, clock(), shell.shutdown.clone());
+    if let Err(why) = &provider {
         tracing::info!(why, "no model configured for hooks");
     }
 
-    let fetch = FetchHost::new(&shell.config.grants, Arc::new(SearchHost::new(projection.clone())))?;
+    let fetch = FetchHost::new(&shell.config.grants, Arc::new(SearchHost::new(model.clone())))?;
     Ok(Arc::new(LlmHost::new(
-        model,
+        provider,
         SpendBudget::new(&shell.bus, limits, llm::model_price(&shell.llm), clock()),
         Arc::new(fetch),
     )))
@@ -439,14 +409,14 @@ fn hooks_api(
     shell: &ServiceShell<HooksConfig>,
     registry: &HookRegistry,
     lab: &DryRunner,
-    projection: &Projection,
+    model: &ModelAccess,
 ) -> ServiceSpec {
     hook_api::service_spec(HookApi {
-        keeper: HookCommands::new(&shell.bus, projection, Arc::clone(&shell.clock)),
+        keeper: HookCommands::new(&shell.bus, model, Arc::clone(&shell.clock)),
         registry: registry.clone(),
         lab: lab.clone(),
         bus: shell.bus.clone(),
-        projection: projection.clone(),
+        model: model.clone(),
         clock: Arc::clone(&shell.clock),
     })
 }
@@ -457,17 +427,4 @@ fn member_name(config: &HooksConfig, instance: &str) -> String {
     } else {
         config.members_name.clone()
     }
-}
-
-/// Returns the path of the read model's file: each replica has a folder of its own, since the file belongs to one
-/// process.
-fn projection_path(config: &HooksConfig, name: &str) -> PathBuf {
-    let folder = if config.data_dir.is_empty() {
-        std::env::temp_dir().join("nexus-hook-svc")
-    } else {
-        PathBuf::from(&config.data_dir)
-    };
-    folder
-        .join(shared::wire::subject::token(name))
-        .join("read-model.sqlite")
 }

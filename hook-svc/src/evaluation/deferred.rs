@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use shared::bus::PublishError;
 use shared::bus::dead_letter::MessageVerdict;
+use shared::clock::pause;
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
 use shared::model::time::UnixMillis;
 use shared::wire::headers::TraceCarrier;
@@ -35,8 +36,8 @@ const MOST_TIMEOUTS: u32 = 3;
 
 impl EventEvaluator {
     /// Decides, in the order of the conversation, which of the hooks in `choice` are called now, and returns places for
-    /// them. Deferred are hooks of authors without a place, and hooks that an earlier event of the conversation waits
-    /// for. If there are any, `@fallback` hooks are deferred too, and the bindings if they are a fallback
+    /// them. Deferred are hooks of authors without a place, hooks that read the read model while no copy of it answers,
+    /// and hooks that an earlier event of the conversation waits for. If there are any, `@fallback` hooks are deferred too, and the bindings if they are a fallback
     /// (`binds_as_fallback`), because they depend on the other hooks' outcomes.
     pub(crate) async fn seat_hooks(
         &self,
@@ -61,6 +62,10 @@ impl EventEvaluator {
         let owes = task.place.owed_hooks();
         let is_owed = |id: &str| owes.iter().any(|known| known == id);
         choice.defer_hooks(set, is_owed);
+        if !self.model.is_available() {
+            choice.defer_readers(set);
+        }
+
         let (seats, full) = self.pool.seat_hooks(in_force, choice.only.as_deref()).await;
         choice.defer_hooks(set, |id| {
             set.index(id).is_some_and(|index| full.binary_search(&index).is_ok())
@@ -89,32 +94,85 @@ impl EventEvaluator {
         MOST_TIMEOUTS * Duration::from_millis(longest.unwrap_or(0))
     }
 
-    /// Waits without limit for a place for any author of `hooks`. Returns it and the hooks to call in it: the author's,
-    /// and if no other author's are left, also those that depend on the other hooks' outcomes (`@fallback` hooks, the
-    /// bindings). If no hook is left to call, no place is needed.
-    pub(crate) async fn place_for(&self, hooks: &[String]) -> (HeldSlots, Vec<String>) {
+    /// Waits for a place for any author of `hooks` whose hooks may be called, for at most `left`. Returns it and the hooks
+    /// to call in it: the author's, and if no others are left, also those that depend on the other hooks' outcomes
+    /// (`@fallback` hooks, the bindings). If no hook is left to call, no place is needed. The time without any copy of the
+    /// read model does not count for hooks that read it.
+    pub(crate) async fn place_for(&self, hooks: &[String], left: Duration) -> Option<(HeldSlots, Vec<String>)> {
+        let mut left = left;
+        loop {
+            let is_lost = !self.model.is_available();
+            if is_lost && self.all_read(hooks) {
+                self.model.wait_available().await;
+                // They could not be called until now.
+                left = self.patience_of(hooks);
+                continue;
+            }
+
+            // Which hooks may be called changes with the copies.
+            let changed = async {
+                if is_lost {
+                    self.model.wait_available().await;
+                } else {
+                    self.model.wait_lost().await;
+                }
+            };
+            // `biased`: a place that is free at the last moment is still used.
+            tokio::select! {
+                biased;
+                found = self.place_now_or_later(hooks) => return Some(found),
+                () = changed => {}
+                () = pause(left) => return None,
+            }
+        }
+    }
+
+    /// Returns whether each of `hooks` that would be called next reads the read model.
+    fn all_read(&self, hooks: &[String]) -> bool {
+        let in_force = self.pool.current_hooks();
+        let set = in_force.set();
+        let roster = self.performer.registry.roster_of(set);
+        let readers = set.model_readers();
+        // Fallbacks wait for the others.
+        let is_reader = |index: &u32| {
+            let is_fallback = roster.hook_traits(&set.hooks()[*index as usize].id).fallback;
+            is_fallback || readers.binary_search(index).is_ok()
+        };
+        let all = hook_indices(set, hooks);
+        all.iter().any(|index| readers.binary_search(index).is_ok()) && all.iter().all(is_reader)
+    }
+
+    /// Waits without limit for a place for any author of `hooks`, see [`Self::place_for`].
+    async fn place_now_or_later(&self, hooks: &[String]) -> (HeldSlots, Vec<String>) {
         let in_force = self.pool.current_hooks();
         let set = in_force.set();
         let roster = self.performer.registry.roster_of(set);
         let all = hook_indices(set, hooks);
-        // Fallbacks come last: whether they may fire is known only after the others.
-        let is_fallback = |index: &u32| roster.hook_traits(&set.hooks()[*index as usize].id).fallback;
-        let (fallbacks, others): (Vec<u32>, Vec<u32>) = all.iter().partition(|index| is_fallback(index));
-
         if all.is_empty() {
             return (HeldSlots::default(), hooks.to_vec());
         }
+
+        // Fallbacks come last: whether they may fire is known only after the others.
+        let is_fallback = |index: &u32| roster.hook_traits(&set.hooks()[*index as usize].id).fallback;
+        let (fallbacks, others): (Vec<u32>, Vec<u32>) = all.iter().partition(|index| is_fallback(index));
+        let is_lost = !self.model.is_available();
+        let can_run = |index: &u32| !is_lost || set.model_readers().binary_search(index).is_err();
+        let callable: Vec<u32> = others.iter().copied().filter(can_run).collect();
 
         if others.is_empty() {
             let (seats, _) = self.pool.first_seat(&in_force, &fallbacks).await;
             return (seats, hooks.to_vec());
         }
+        if callable.is_empty() {
+            // The caller waits for a copy of the read model.
+            return std::future::pending().await;
+        }
 
-        let (seats, seated) = self.pool.first_seat(&in_force, &others).await;
+        let (seats, seated) = self.pool.first_seat(&in_force, &callable).await;
         let author = |index: &u32| &set.hooks()[*index as usize].created_by;
         // One author holds all that is left, so the fallbacks can follow at once.
         let is_seated = |index: &u32| seated.first().is_some_and(|seated| author(seated) == author(index));
-        if all.iter().all(is_seated) {
+        if callable.len() == others.len() && all.iter().all(is_seated) {
             return (seats, hooks.to_vec());
         }
 

@@ -18,7 +18,6 @@ use shared::model::event::Event;
 use shared::model::hook::{HookResult, StoredAnswer};
 use shared::model::invocation::EventInvocations;
 use shared::model::time::UnixMillis;
-use shared::projection::{FeedSource, Projection};
 use shared::wire::headers::{THROUGH, TraceCarrier};
 use shared::wire::subject;
 use shared::wire::topology::streams::INVOCATIONS;
@@ -32,6 +31,7 @@ use crate::evaluation::redelivery_check::{RedeliveryCheck, outlives_records};
 use crate::evaluation::selection::{HealthSignals, HookSelection};
 use crate::evaluation::task::{EvaluationRound, EventTask};
 use crate::health::breakers::HookBreakers;
+use crate::read_model::access::ModelAccess;
 use crate::registry::active_hooks::{ActiveHooks, HookAuthor, HookTraits};
 use crate::routing::bindings::LiveBindings;
 use crate::runner::{CallUsage, Evaluation, EvaluationJob, EvaluationStep, HeldSlots, HookSet, InForce, WorkerPools};
@@ -44,7 +44,7 @@ pub(crate) struct EventEvaluator {
     pub(crate) breakers: HookBreakers,
     pub(crate) bindings: LiveBindings,
     pub(crate) passes: Mutex<PassCounts>,
-    pub(crate) projection: Projection,
+    pub(crate) model: ModelAccess,
     pub(crate) clock: SharedClock,
     pub(crate) instance: String,
     /// Number of events that were settled without evaluation because their records may be gone.
@@ -115,7 +115,7 @@ impl EventEvaluator {
             }
         }
 
-        if task.is_shown() && self.is_late_duplicate(task) {
+        if task.is_shown() && self.is_late_duplicate(task).await {
             meters.late_duplicates.increment(1);
             return Ok(EventOutcome::Done);
         }
@@ -187,7 +187,7 @@ impl EventEvaluator {
         task: &EventTask,
         inherited: RedeliveryCheck,
     ) -> Result<StoredMarker, HandleEventError> {
-        if inherited.has_no_record(task, &self.projection).await {
+        if inherited.has_no_record(task, &self.model).await {
             return Ok(StoredMarker::None);
         }
         self.read_marker(task).await
@@ -259,23 +259,16 @@ impl EventEvaluator {
 
     /// Returns whether the id first occurred at another sequence: the read model also knows ids beyond the server's
     /// duplicate window. A dead letter that an operator republishes is meant to be evaluated.
-    fn is_late_duplicate(&self, task: &EventTask) -> bool {
+    async fn is_late_duplicate(&self, task: &EventTask) -> bool {
         if task.is_redriven() {
             return false;
         }
 
-        match self.projection.is_first(&task.event.id, task.sequence) {
-            Ok(first) => {
-                if !first {
-                    tracing::debug!(event_id = %task.event.id, sequence = task.sequence, "duplicate event");
-                }
-                !first
-            }
-            Err(error) => {
-                tracing::warn!(event_id = %task.event.id, %error, "read model cannot tell if an event is new");
-                false
-            }
+        let is_first = self.model.is_first(&task.event.id, task.sequence).await;
+        if !is_first {
+            tracing::debug!(event_id = %task.event.id, sequence = task.sequence, "duplicate event");
         }
+        !is_first
     }
 
     /// Shows the event to every hook that has a place and performs their actions; `me` names this evaluation.
@@ -405,9 +398,8 @@ impl EventEvaluator {
             return self.pool.evaluate_event(in_force, &job, seats);
         }
 
-        let (projection, sequence) = (self.projection.clone(), task.sequence);
-        let mut caught_up =
-            Box::pin(async move { projection.wait_reached(FeedSource::Events, sequence).await.is_ok() });
+        let (model, sequence) = (self.model.clone(), task.sequence);
+        let mut caught_up = Box::pin(async move { model.wait_reached(sequence).await });
         match (&mut caught_up).now_or_never() {
             Some(true) => self.pool.evaluate_event(in_force, &job, seats),
             Some(false) => Evaluation::lost_evaluation(in_force.set()),
@@ -417,7 +409,7 @@ impl EventEvaluator {
 
     /// Returns the reason why an evaluation ended before every hook had answered.
     fn lost_error(&self) -> HandleEventError {
-        if self.pool.is_stopped() || self.projection.is_closed() {
+        if self.pool.is_stopped() || self.model.is_closed() {
             HandleEventError::Stopped
         } else {
             HandleEventError::Lost

@@ -27,7 +27,6 @@ use shared::model::ledger::LedgerRecord;
 use shared::model::restore::{HOLD_KEY, RestoreHold};
 use shared::model::time::UnixMillis;
 use shared::process::ShutdownSignal;
-use shared::projection::FeedSource;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::{Headers, TraceCarrier};
 use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
@@ -41,6 +40,7 @@ use self::fired::{Fired, FiredWindows};
 use self::stream_seen::StreamSeen;
 use crate::evaluation::evaluator::EventEvaluator;
 use crate::evaluation::partition_consumer::{PartitionConsumer, SERVICE};
+use crate::read_model::peer_api::FoundFirst;
 use crate::registry::active_hooks::{HookAuthor, HookTraits};
 use crate::routing::HookFire;
 
@@ -387,7 +387,7 @@ impl LostDispatches {
 
     /// Returns the first message in `EVENTS` with the id of the record's event, by the read model, if it has one.
     async fn first_of(&self, record: &EventInvocations) -> Result<Option<StoredMessage>, ReadStreamError> {
-        let (bus, projection) = (&self.evaluator().performer.bus, &self.evaluator().projection);
+        let (bus, model) = (&self.evaluator().performer.bus, &self.evaluator().model);
         let last = bus.stream_state(streams::EVENTS).await?.last;
         let unreadable = |detail: String| ReadStreamError::Unavailable {
             stream: streams::EVENTS.to_owned(),
@@ -395,18 +395,8 @@ impl LostDispatches {
         };
 
         // A read model that is behind may not have the message yet; this is tried again.
-        let reached = tokio::time::timeout(CATCH_UP, projection.wait_reached(FeedSource::Events, last)).await;
-        match reached {
-            Ok(reached) => reached.map_err(|error| unreadable(error.to_string()))?,
-            Err(_) => return Err(unreadable(format!("the read model has not reached sequence {last}"))),
-        }
-
-        // A stream that was put back shows only once the feed has compared it; until then the file tells of the former one.
-        let mark = projection.stream_position(FeedSource::Events);
-        let first = projection.first_sequence(&record.event_id);
-        let (mark, first) = mark
-            .and_then(|mark| Ok((mark, first?)))
-            .map_err(|error| unreadable(error.to_string()))?;
+        let found = model.find_first(&record.event_id, last, CATCH_UP).await;
+        let FoundFirst { sequence: first, mark } = found.map_err(|error| unreadable(error.to_string()))?;
         if let Some(mark) = mark
             && !bus.check_position(streams::EVENTS, &mark).await?.holds()
         {

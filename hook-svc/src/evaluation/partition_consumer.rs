@@ -399,8 +399,8 @@ impl PartitionConsumer {
         let inherited = match shift.inherited {
             Some(inherited) => inherited,
             None => {
-                let (bus, projection) = (&self.evaluator.performer.bus, &self.evaluator.projection);
-                let asked = RedeliveryCheck::of_former_owners(bus, projection, shift.partition).await;
+                let (bus, model) = (&self.evaluator.performer.bus, &self.evaluator.model);
+                let asked = RedeliveryCheck::of_former_owners(bus, model, shift.partition).await;
                 // Records from now on show a successor as much as the former ones did.
                 shift
                     .through

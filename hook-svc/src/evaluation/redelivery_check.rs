@@ -11,7 +11,6 @@ use std::time::Duration;
 use shared::bus::{Bus, StoredMessage};
 use shared::model::invocation::EventInvocations;
 use shared::model::time::UnixMillis;
-use shared::projection::{FeedSource, Projection};
 use shared::wire::headers::THROUGH;
 use shared::wire::subject;
 use shared::wire::topology::INVOCATIONS_KEPT;
@@ -19,6 +18,7 @@ use shared::wire::topology::buckets::HOOK_RESULTS;
 use shared::wire::topology::streams::INVOCATIONS;
 
 use crate::evaluation::task::EventTask;
+use crate::read_model::access::ModelAccess;
 
 /// Time limit for the read model to reach the end of the records; until it has, the leader is asked about each event.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ pub(crate) struct RedeliveryCheck {
 impl RedeliveryCheck {
     /// Reads the state that former owners of `partition`, which is held here now, have left. Unknown items are assumed
     /// to exist.
-    pub(crate) async fn of_former_owners(bus: &Bus, projection: &Projection, partition: u16) -> Self {
+    pub(crate) async fn of_former_owners(bus: &Bus, model: &ModelAccess, partition: u16) -> Self {
         let own = subject::invocations_of(partition);
         let (records, named) = match bus.last_on_subject(INVOCATIONS, &own).await {
             Ok(None) => (Some(0), Some(0)),
@@ -69,8 +69,8 @@ impl RedeliveryCheck {
 
         // The read model is given a moment: with it most events need no question to the server.
         if let Some(records) = records {
-            let come = tokio::time::timeout(PATIENCE, projection.wait_reached(FeedSource::Invocations, records)).await;
-            if !matches!(come, Ok(Ok(()))) {
+            let come = tokio::time::timeout(PATIENCE, model.wait_records(records)).await;
+            if !matches!(come, Ok(true)) {
                 tracing::debug!(partition, records, "read model has not reached the records yet");
             }
         }
@@ -94,15 +94,12 @@ impl RedeliveryCheck {
     }
 
     /// Returns whether `task`'s event certainly had no record at the take-over.
-    pub(crate) async fn has_no_record(self, task: &EventTask, projection: &Projection) -> bool {
+    pub(crate) async fn has_no_record(self, task: &EventTask, model: &ModelAccess) -> bool {
         match self.records {
             None => false,
             Some(0) => true,
-            Some(records) => {
-                let told = projection.has_no_record(&task.event.id, records).await;
-                // If the file cannot be read, the leader is asked.
-                told.unwrap_or(false)
-            }
+            // If this replica has no copy, or it cannot be read, the leader is asked.
+            Some(records) => model.has_no_record(&task.event.id, records).await,
         }
     }
 }

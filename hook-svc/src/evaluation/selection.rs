@@ -67,6 +67,14 @@ impl HookSelection {
         readers.filter(|index| self.is_called(*index)).collect()
     }
 
+    /// Defers the called hooks of `set` that query the read model.
+    pub(crate) fn defer_readers(&mut self, set: &HookSet) {
+        let readers = self.model_readers(set);
+        self.defer_hooks(set, |id| {
+            set.index(id).is_some_and(|index| readers.binary_search(&index).is_ok())
+        });
+    }
+
     /// Defers the called hooks of `set` for whose ids `is_deferred` is true.
     pub(crate) fn defer_hooks(&mut self, set: &HookSet, is_deferred: impl Fn(&str) -> bool) {
         let called = |(index, _): &(u32, _)| self.is_called(*index);

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use crate::config::HooksConfig;
 use crate::health::admission::{AdmissionCondition, takes_part};
 use crate::health::breakers::HookBreakers;
+use crate::read_model::access::{ModelAccess, ModelStanding};
 use crate::registry::agent_files::AgentFiles;
 use crate::registry::directory::HooksDirectory;
 use crate::registry::{HookRegistry, ListedHooks, RegistryPosition};
@@ -77,22 +78,24 @@ impl LoadedHooks {
     pub(crate) fn run_admission(
         self,
         shell: &ServiceShell<HooksConfig>,
-        projection: &Projection,
+        model: &ModelAccess,
         pool: &WorkerPools,
         joined: watch::Sender<bool>,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let (projection, pool) = (projection.clone(), pool.clone());
+        let (model, pool) = (model.clone(), pool.clone());
         let (clock, health) = (Arc::clone(&shell.clock), shell.health.clone());
         async move {
             loop {
+                let standing = model.standing(clock.now());
                 let condition = AdmissionCondition {
-                    lag: projection.lag(clock.now()),
+                    lag: lag_of(&standing),
                     hooks_loaded: self.are_loaded(),
                     workers: pool.ready_workers(),
                 };
                 let takes_part = takes_part(*joined.borrow(), condition);
                 joined.send_if_modified(|before| std::mem::replace(before, takes_part) != takes_part);
                 report_condition(&health, condition, takes_part);
+                report_model(&health, &standing);
                 pause(ADMISSION).await;
             }
         }
@@ -139,12 +142,51 @@ pub(crate) async fn list_hooks(
     }
 }
 
+/// Returns how far the own copy is behind, where the replica depends on it; one that asks others is not behind.
+const fn lag_of(standing: &ModelStanding) -> Option<Duration> {
+    match standing {
+        ModelStanding::Undecided => None,
+        ModelStanding::Own(lag) | ModelStanding::Building(lag) => *lag,
+        ModelStanding::Peers(_) | ModelStanding::Lost => Some(Duration::ZERO),
+    }
+}
+
+/// Reports where the questions to the read model are answered. Without any copy only the hooks that read it wait.
+fn report_model(health: &Health, standing: &ModelStanding) {
+    let (own, answers) = match standing {
+        ModelStanding::Own(_) => (2.0, 1.0),
+        ModelStanding::Building(_) => (1.0, 0.0),
+        ModelStanding::Peers(_) => (0.0, 1.0),
+        ModelStanding::Undecided | ModelStanding::Lost => (0.0, 0.0),
+    };
+    metrics::gauge!("nexus_hook_read_model_copy").set(own);
+    metrics::gauge!("nexus_hook_read_model_answers").set(answers);
+
+    let lag = lag_of(standing);
+    metrics::gauge!("nexus_hook_projection_lag_seconds").set(lag.unwrap_or_default().as_secs_f64());
+    match standing {
+        ModelStanding::Undecided => health.set("projection", false, "not known yet who keeps a copy"),
+        ModelStanding::Own(lag) | ModelStanding::Building(lag) => {
+            let lag = lag.map_or_else(|| "not known yet".to_owned(), |lag| format!("{} ms", lag.as_millis()));
+            health.set("projection", lag_of(standing).is_some(), format!("behind by: {lag}"));
+        }
+        ModelStanding::Peers(names) => {
+            health.set(
+                "projection",
+                true,
+                format!("no own copy; asks those of {}", names.join(", ")),
+            );
+        }
+        ModelStanding::Lost => {
+            health.set_degraded(
+                "projection",
+                "no copy of the read model answers: hooks that read it wait",
+            );
+        }
+    }
+}
+
 fn report_condition(health: &Health, condition: AdmissionCondition, takes_part: bool) {
-    let lag = condition
-        .lag
-        .map_or_else(|| "not known yet".to_owned(), |lag| format!("{} ms", lag.as_millis()));
-    metrics::gauge!("nexus_hook_projection_lag_seconds").set(condition.lag.unwrap_or_default().as_secs_f64());
-    health.set("projection", condition.lag.is_some(), format!("behind by: {lag}"));
     let detail = if condition.hooks_loaded {
         "loaded"
     } else {

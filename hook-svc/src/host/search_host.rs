@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use shared::projection::Projection;
 use shared::projection::api::SearchRequest;
 use tokio::sync::Semaphore;
 
+use crate::read_model::access::ModelAccess;
 use crate::runner::{CallError, CallResult, CallUsage, HostCall, ScriptHost, not_available};
 
 /// Most searches that run at once; more wait for their turn.
@@ -19,16 +19,16 @@ const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 /// Search host of one replica's workers.
 #[derive(Debug)]
 pub struct SearchHost {
-    projection: Projection,
+    model: ModelAccess,
     searches: Semaphore,
 }
 
 impl SearchHost {
-    /// Creates a host that searches `projection`.
+    /// Creates a host that searches `model`.
     #[must_use]
-    pub fn new(projection: Projection) -> Self {
+    pub(crate) fn new(model: ModelAccess) -> Self {
         Self {
-            projection,
+            model,
             searches: Semaphore::new(SEARCHES_AT_ONCE),
         }
     }
@@ -39,7 +39,7 @@ impl SearchHost {
         let search = async {
             // Searches take their turn, so that a busy hook cannot take all readers.
             let _turn = self.searches.acquire().await;
-            self.projection.search(request).await
+            self.model.search(request).await
         };
 
         let late = |_| CallError::new("timed_out", "search() took too long");

@@ -1,4 +1,5 @@
-//! `nexus.svc.events.{find,history,threads,trace,search}`: queries of the read model, answered by any replica.
+//! `nexus.svc.events.{find,history,threads,trace,search}`: queries of the read model, answered by any
+//! replica that keeps a copy.
 
 use std::sync::Arc;
 use std::time::Duration;

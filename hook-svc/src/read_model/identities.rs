@@ -60,20 +60,16 @@ pub struct IdentityFiles {
     pub personas: String,
 }
 
-/// Applies changes of the files until `stop`: updates `rules`, for dispatches built from then on, and writes the
-/// identities to the read model. An unreadable or faulty file is logged once, and its last valid content stays in
-/// force.
+/// Applies changes of the files until `stop`: updates `rules`, for dispatches built from then on. An unreadable or faulty
+/// file is logged once, and its last valid content stays in force.
 pub async fn follow_files(
     files: IdentityFiles,
     people: KnownPeople,
     bus: Bus,
     rules: watch::Sender<Arc<RoutingRules>>,
-    projection: Projection,
-    clock: SharedClock,
     stop: ShutdownSignal,
 ) {
     let known = Arc::clone(&rules.borrow());
-    let changed = rules.subscribe();
     let people = identities::follow_identities(&files.identities, people, &bus, &stop, |read| {
         rules.send_modify(|rules| Arc::make_mut(rules).identities = read);
     });
@@ -81,19 +77,15 @@ pub async fn follow_files(
     let presets = file_watch::follow_file(&files.personas, parse_presets, known.presets.clone(), &stop, |read| {
         rules.send_modify(|rules| Arc::make_mut(rules).presets = read);
     });
-    let followed = async { tokio::join!(people, presets) };
-    tokio::select! {
-        ((), ()) = followed => {}
-        () = follow_links(known.identities.clone(), changed, &projection, &clock) => {}
-    }
+    tokio::join!(people, presets);
 }
 
 /// Writes the identities to the read model whenever they differ from `linked`.
-async fn follow_links(
+pub(crate) async fn follow_links(
     mut linked: Identities,
     mut changed: watch::Receiver<Arc<RoutingRules>>,
-    projection: &Projection,
-    clock: &SharedClock,
+    projection: Projection,
+    clock: SharedClock,
 ) {
     loop {
         let wanted = changed.borrow_and_update().identities.clone();

@@ -9,11 +9,11 @@ use shared::error_chain::describe_error;
 use shared::model::event::{Event, EventId};
 use shared::model::hook::{HookRecord, HookStatus};
 use shared::model::hook_api::{HookRun, RunHook, TestHook};
-use shared::projection::{FeedSource, Projection};
 use shared::wire::envelope::WireMessage as _;
 use shared::wire::topology::streams::EVENTS;
 
 use crate::dry_run::{DryRun, DryRunner};
+use crate::read_model::access::ModelAccess;
 use crate::registry::active_hooks::source_of;
 use crate::registry::authored::AuthorHookError;
 use crate::registry::hook_commands::{HookCommands, KeepHookError};
@@ -50,7 +50,7 @@ pub struct HookApi {
     /// Bus, to read stored events.
     pub bus: Bus,
     /// Read model, to find the sequences of events.
-    pub projection: Projection,
+    pub(crate) model: ModelAccess,
     /// Clock for the evaluation time.
     pub clock: SharedClock,
 }
@@ -170,12 +170,13 @@ impl HookApi {
         let absent = || (ABSENT, format!("there is no event {id}"));
         let id = EventId::parse(id.clone()).map_err(|error| (WRONG, format!("event: {error}")))?;
 
-        let sequence = match self.first_sequence(&id)? {
+        let sequence = match self.first_sequence(&id, 0).await? {
             Some(sequence) => sequence,
             None => {
                 // The event may be newer than the read model.
-                self.catch_up().await?;
-                self.first_sequence(&id)?.ok_or_else(absent)?
+                let state = self.bus.stream_state(EVENTS).await;
+                let last = state.map_err(|error| (UNAVAILABLE, describe_error(&error)))?.last;
+                self.first_sequence(&id, last).await?.ok_or_else(absent)?
             }
         };
 
@@ -189,19 +190,12 @@ impl HookApi {
             .map_err(|error| (UNAVAILABLE, format!("event {id} cannot be read: {error}")))
     }
 
-    fn first_sequence(&self, id: &EventId) -> Result<Option<u64>, Refusal> {
-        let sequence = self.projection.first_sequence(id);
-        sequence.map_err(|error| (UNAVAILABLE, describe_error(&error)))
-    }
-
-    /// Waits until the read model has applied every event that is stored now. Fails after [`CATCH_UP`].
-    async fn catch_up(&self) -> Result<(), Refusal> {
-        let state = self.bus.stream_state(EVENTS).await;
-        let last = state.map_err(|error| (UNAVAILABLE, describe_error(&error)))?.last;
-        let reached = tokio::time::timeout(CATCH_UP, self.projection.wait_reached(FeedSource::Events, last)).await;
-        let late = |_| (UNAVAILABLE, "the read model lags behind".to_owned());
-        reached
-            .map_err(late)?
+    /// Returns the sequence at which the event `id` occurred first, in a read model that has reached the event
+    /// `reached`. Fails after [`CATCH_UP`].
+    async fn first_sequence(&self, id: &EventId, reached: u64) -> Result<Option<u64>, Refusal> {
+        let found = self.model.find_first(id, reached, CATCH_UP).await;
+        found
+            .map(|found| found.sequence)
             .map_err(|error| (UNAVAILABLE, describe_error(&error)))
     }
 }

@@ -12,10 +12,10 @@ use shared::model::hook_api::{
     CreateHook, DEFAULT_INVOCATIONS, DisableHook, GetHook, HookDetails, HookList, HookView, ListHooks, MAX_INVOCATIONS,
     NameHook, PushHook,
 };
-use shared::projection::{Projection, QueryProjectionError};
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::{CHANNELS, HOOK_STATE, HOOKS};
 
+use crate::read_model::access::{AskModelError, ModelAccess};
 use crate::registry::authored::{AuthorHookError, AuthoredHook};
 use crate::registry::{authored, change_state};
 
@@ -36,7 +36,7 @@ pub enum KeepHookError {
     Write(#[from] CasError),
     /// The read model cannot be queried.
     #[error("failed to read invocations")]
-    Query(#[from] QueryProjectionError),
+    Query(#[from] AskModelError),
 }
 
 /// Commands on the registry; cheap to clone. See the module.
@@ -45,19 +45,19 @@ pub struct HookCommands {
     hooks: Kv<HookRecord>,
     states: Kv<HookState>,
     channels: Kv<ConfiguredChannels>,
-    projection: Projection,
+    model: ModelAccess,
     clock: SharedClock,
 }
 
 impl HookCommands {
     /// Opens the registry on `bus`.
     #[must_use]
-    pub fn new(bus: &Bus, projection: &Projection, clock: SharedClock) -> Self {
+    pub(crate) fn new(bus: &Bus, model: &ModelAccess, clock: SharedClock) -> Self {
         Self {
             hooks: bus.kv(HOOKS),
             states: bus.kv(HOOK_STATE),
             channels: bus.kv(CHANNELS),
-            projection: projection.clone(),
+            model: model.clone(),
             clock,
         }
     }
@@ -137,7 +137,7 @@ impl HookCommands {
         let limit = request.invocations.unwrap_or(DEFAULT_INVOCATIONS).min(MAX_INVOCATIONS);
         Ok(HookDetails {
             source: record.source.clone(),
-            invocations: self.projection.invocations(record.id.clone(), limit).await?,
+            invocations: self.model.invocations(record.id.clone(), limit).await?,
             hook: self.view_record(record).await?,
         })
     }

@@ -100,6 +100,7 @@ impl WorkerPool {
             lazy: config.lazy,
             dir,
             db_path: config.db_path,
+            model: config.model,
             host: config.host,
             strays,
             hard_budget: Duration::from_millis(config.hard_budget_ms.max(MIN_HARD_BUDGET_MS)),

@@ -182,6 +182,13 @@ pub(super) fn write_message(buffer: &mut Vec<u8>, message: &impl Serialize) {
     end_frame(buffer);
 }
 
+/// Writes `body`, which is JSON, as a frame, replacing the content of `buffer`.
+pub(super) fn write_body(buffer: &mut Vec<u8>, body: &[u8]) {
+    begin_frame(buffer);
+    buffer.extend_from_slice(body);
+    end_frame(buffer);
+}
+
 /// Writes answers to calls as a frame, replacing the content of `buffer`.
 pub(super) fn write_replies(buffer: &mut Vec<u8>, replies: &[CallReply]) {
     let rows: Vec<_> = replies

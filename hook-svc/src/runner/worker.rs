@@ -29,6 +29,7 @@ use super::AsyncError;
 use super::crash_journal::NoteFile;
 use super::host::ScriptHost;
 use super::in_flight::InFlightEvent;
+use super::model_source::ModelSource;
 use super::progress_watch;
 use super::progress_watch::{ProcessTimes, WorkerPulse, WorkerTask};
 use super::protocol::CallReply;
@@ -90,6 +91,7 @@ pub(super) struct PoolContext {
     pub(super) lazy: bool,
     pub(super) dir: PathBuf,
     pub(super) db_path: Arc<str>,
+    pub(super) model: Arc<dyn ModelSource>,
     pub(super) host: Arc<dyn ScriptHost>,
     /// Errors that scripts throw outside of their evaluations.
     pub(super) strays: broadcast::Sender<AsyncError>,
@@ -320,7 +322,7 @@ impl<'a> Run<'a> {
                 end
             }
             end = self.watch_progress(pid) => end,
-            end = self.answer_queries(answers) => end,
+            end = self.answer_queries(answers, pid) => end,
             () = self.log_output(stderr) => Err(WorkerDeath::Exited),
         };
 

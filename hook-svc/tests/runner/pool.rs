@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hook_svc::runner::{
-    CallUsage, EvaluationEnd, EvaluationJob, EvaluationStep, HeldSlots, HookSet, HookSource, NoHost, PoolConfig,
-    RunOutcome, SandboxMode, ScriptHost, WorkerPools,
+    CallUsage, EvaluationEnd, EvaluationJob, EvaluationStep, HeldSlots, HookSet, HookSource, NoHost, OwnFile,
+    PoolConfig, RunOutcome, SandboxMode, ScriptHost, WorkerPools,
 };
 use serde_json::{Value, json};
 use shared::clock::SystemClock;
@@ -124,6 +124,7 @@ impl TestPool {
             workers: 1,
             hard_budget_ms: 250,
             db_path: DB_PATH.into(),
+            model: Arc::new(OwnFile),
             sandbox: SandboxMode::Degraded,
             user: String::new(),
             lazy: false,

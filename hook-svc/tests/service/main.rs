@@ -3,6 +3,7 @@
 mod agents;
 mod anew;
 mod breakers;
+mod copies;
 mod crash;
 mod deferred;
 mod evaluation;

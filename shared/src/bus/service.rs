@@ -23,8 +23,11 @@ type Answer = Arc<dyn Fn(Bytes) -> BoxFuture<'static, Result<Bytes, (usize, Stri
 /// A service and its endpoints.
 #[derive(Clone)]
 pub struct ServiceSpec {
-    /// Name of the service; endpoints are on `nexus.svc.{name}.{endpoint}`.
+    /// Name of the service; endpoints are on `nexus.svc.{name}.{endpoint}`, or `nexus.svc.{name}.{instance}.{endpoint}`
+    /// if it is that of one replica.
     pub name: &'static str,
+    /// Replica that alone answers, as a token of a subject; `None` if any may.
+    pub instance: Option<String>,
     /// Description of the service, for people.
     pub description: &'static str,
     endpoints: Vec<(&'static str, Answer)>,
@@ -46,8 +49,34 @@ impl ServiceSpec {
         Self {
             name,
             description,
+            instance: None,
             endpoints: Vec::new(),
         }
+    }
+
+    /// Makes it the service of one replica, whose name is the token `instance`.
+    #[must_use]
+    pub fn of_instance(mut self, instance: String) -> Self {
+        self.instance = Some(instance);
+        self
+    }
+
+    /// Adds an endpoint that decodes `Q` from JSON and responds with bytes of its own; an error is returned as code and
+    /// text.
+    #[must_use]
+    pub fn raw_endpoint<Q, F, R>(mut self, name: &'static str, answer: F) -> Self
+    where
+        Q: serde::de::DeserializeOwned + Send,
+        F: Fn(Q) -> R + Clone + Send + Sync + 'static,
+        R: Future<Output = Result<Bytes, (usize, String)>> + Send + 'static,
+    {
+        let served: Answer = Arc::new(move |payload: Bytes| {
+            let asked = serde_json::from_slice::<Q>(&payload).map(&answer);
+            Box::pin(async move { asked.map_err(|error| (400, error.to_string()))?.await })
+        });
+
+        self.endpoints.push((name, served));
+        self
     }
 
     /// Adds an endpoint that decodes `Q` from JSON and responds with `A` in JSON; an error is returned as code and
@@ -129,7 +158,10 @@ impl Bus {
             .await
             .map_err(|error| error.to_string())?;
 
-        let group = service.group(format!("nexus.svc.{}", spec.name));
+        let group = match &spec.instance {
+            None => service.group(format!("nexus.svc.{}", spec.name)),
+            Some(instance) => service.group(format!("nexus.svc.{}.{instance}", spec.name)),
+        };
         let mut tasks = Vec::new();
         for (name, answer) in spec.endpoints {
             let mut endpoint = group.endpoint(name).await.map_err(|error| error.to_string())?;

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use shared::bus::partition::RedeliverySource;
-use shared::clock::pause;
 
 use super::session::{PartitionSession, read};
 use super::{MAX_IN_MEMORY, PartitionConsumer};
@@ -214,12 +213,7 @@ impl PartitionConsumer {
         // Each author has a time of its own to get a place, counted without the evaluations of others.
         let patience = self.evaluator.patience_of(&owed.hooks);
         let left = (since + patience).saturating_duration_since(self.evaluator.clock.monotonic());
-        // `biased`: a place that is free at the last moment is still used.
-        let found = tokio::select! {
-            biased;
-            found = self.evaluator.place_for(&owed.hooks) => Some(found),
-            () = pause(left) => None,
-        };
+        let found = self.evaluator.place_for(&owed.hooks, left).await;
 
         let begun = self.evaluator.clock.monotonic();
         let rest = match self.task_of(owed, found, (partition, &through), &again).await {

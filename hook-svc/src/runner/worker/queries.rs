@@ -7,24 +7,21 @@
 use std::collections::HashMap;
 use std::io::PipeWriter;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use shared::clock::pause;
 use shared::projection::script_query::{MAX_QUERY, ModelQuery, ModelQueryError, ModelSession};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe::Sender;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Run, State, WorkerDeath};
 use crate::runner::in_flight::ImpossibleAnswer;
+use crate::runner::model_source::{AskedQuery, PeerAnswer, run_query};
 use crate::runner::protocol::{self, QueryFrame};
 
 /// Most bytes, and most time of the host, for all queries of one evaluation.
 const MAX_BYTES: usize = 64 * 1024 * 1024;
 const MAX_TIME: Duration = Duration::from_secs(5);
-
-/// Interval at which a query that is over its time is interrupted.
-const TELL_EVERY: Duration = Duration::from_millis(20);
 
 /// State of a process's query.
 #[derive(Debug, Default)]
@@ -57,11 +54,12 @@ struct Used {
     time: Duration,
 }
 
-/// Answer to a query as a frame, the bytes of its rows, and the session for the next query.
+/// Answer to a query as a frame, its size, the time that counts, and the session for the next query.
 struct Done {
     session: ModelSession,
     frame: Vec<u8>,
     bytes: usize,
+    time: Duration,
 }
 
 impl State<'_> {
@@ -97,7 +95,7 @@ impl State<'_> {
 
 impl Run<'_> {
     /// Answers the queries of the process for as long as it lives.
-    pub(super) async fn answer_queries(&self, pipe: PipeWriter) -> Result<(), WorkerDeath> {
+    pub(super) async fn answer_queries(&self, pipe: PipeWriter, pid: u32) -> Result<(), WorkerDeath> {
         let mut pipe = Sender::from_owned_fd(pipe.into()).map_err(WorkerDeath::Pipe)?;
         let mut session = self.new_session();
 
@@ -109,10 +107,12 @@ impl Run<'_> {
             };
 
             // The limits belong to one event, and count over all its hooks.
-            let begun = self.clock.monotonic();
             let spent = evaluation.and_then(|slot| used.get(&slot)).copied().unwrap_or_default();
             let done = match (evaluation, query_refusal(evaluation, spent)) {
-                (Some(slot), None) => self.answer_query(session, slot, *query, begun).await,
+                (Some(slot), None) if self.common.model.is_local(query.sequence) => {
+                    self.answer_query(session, slot, *query).await
+                }
+                (Some(_), None) => self.ask_peers(session, pid, *query).await,
                 (_, refused) => {
                     let error = refused.unwrap_or_else(|| ModelQueryError::Unavailable("no event".to_owned()));
                     refuse_query(session, &error)
@@ -122,7 +122,7 @@ impl Run<'_> {
             if let Some(slot) = evaluation {
                 let used = used.entry(slot).or_default();
                 used.bytes = used.bytes.saturating_add(done.bytes);
-                used.time += self.clock.monotonic().saturating_duration_since(begun);
+                used.time += done.time;
             }
 
             session = done.session;
@@ -173,9 +173,9 @@ impl Run<'_> {
     }
 
     /// Runs `query` on a thread of its own, after others of the same author.
-    async fn answer_query(&self, session: ModelSession, slot: u32, query: ModelQuery, begun: Instant) -> Done {
+    async fn answer_query(&self, session: ModelSession, slot: u32, query: ModelQuery) -> Done {
+        let begun = self.clock.monotonic();
         let until = begun + MAX_QUERY;
-        let left = |now: Instant| until.saturating_duration_since(now);
         let turn = Arc::clone(&self.common.queries).acquire_owned();
         let turn = tokio::select! {
             turn = turn => turn.ok(),
@@ -183,18 +183,59 @@ impl Run<'_> {
         };
 
         let Some(turn) = turn else {
-            return refuse_query(session, &ModelQueryError::TimedOut);
+            let refused = refuse_query(session, &ModelQueryError::TimedOut);
+            return Done {
+                time: MAX_QUERY,
+                ..refused
+            };
         };
 
-        // The process may end meanwhile; the query still runs to its end.
-        let task = tokio::spawn(run(session, slot, query, (until, left(self.clock.monotonic())), turn));
-        match task.await {
-            Ok(Some(done)) => done,
+        // The process may end meanwhile; the query still runs to its end, and keeps its turn.
+        let left = until.saturating_duration_since(self.clock.monotonic());
+        let task = tokio::spawn(async move {
+            let ran = run_query(session, slot, query, (until, left)).await;
+            drop(turn);
+            ran
+        });
+
+        let done = match task.await {
+            Ok(Some(ran)) => match ran.outcome {
+                Ok(body) => page_answer(ran.session, &body),
+                Err(error) => refuse_query(ran.session, &error),
+            },
             Ok(None) | Err(_) => {
                 let error = ModelQueryError::Unavailable("the query failed".to_owned());
                 refuse_query(self.new_session(), &error)
             }
+        };
+
+        Done {
+            time: self.clock.monotonic().saturating_duration_since(begun),
+            ..done
         }
+    }
+
+    /// Lets another replica's copy answer `query`. The wait for a copy is not the script's.
+    async fn ask_peers(&self, session: ModelSession, process: u32, query: ModelQuery) -> Done {
+        match self.common.model.ask_peers(AskedQuery { process, query }).await {
+            Ok(PeerAnswer { body, took }) => Done {
+                time: took,
+                ..page_answer(session, &body)
+            },
+            Err(error) => refuse_query(session, &error),
+        }
+    }
+}
+
+/// Returns the answer with the page `body`.
+fn page_answer(session: ModelSession, body: &[u8]) -> Done {
+    let mut frame = Vec::new();
+    protocol::write_body(&mut frame, body);
+    Done {
+        session,
+        frame,
+        bytes: body.len(),
+        time: Duration::ZERO,
     }
 }
 
@@ -214,50 +255,6 @@ fn query_refusal(evaluation: Option<u32>, used: Used) -> Option<ModelQueryError>
     ))
 }
 
-/// Runs `query` until it is done or interrupted; returns `None` if it panics.
-async fn run(
-    mut session: ModelSession,
-    slot: u32,
-    query: ModelQuery,
-    (until, left): (Instant, Duration),
-    _turn: OwnedSemaphorePermit,
-) -> Option<Done> {
-    let stop = session.stop();
-    // SQLite blocks, so the query has a thread of its own; it can only be interrupted from here.
-    let mut working = tokio::task::spawn_blocking(move || {
-        let answer = session.run_query(slot, &query, until);
-        match answer {
-            Ok(page) => {
-                let mut frame = Vec::with_capacity(page.bytes + 64);
-                protocol::write_message(&mut frame, &Paged { page: &page });
-                Done {
-                    session,
-                    frame,
-                    bytes: page.bytes,
-                }
-            }
-            Err(error) => refuse_query(session, &error),
-        }
-    });
-
-    let mut wait = left;
-    loop {
-        tokio::select! {
-            done = &mut working => return done.ok(),
-            // An interrupt that comes between two statements has no effect: it is repeated.
-            () = pause(wait) => {
-                stop.interrupt();
-                wait = TELL_EVERY;
-            }
-        }
-    }
-}
-
-#[derive(Debug, serde::Serialize)]
-struct Paged<'a> {
-    page: &'a shared::projection::script_query::ModelPage,
-}
-
 fn refuse_query(session: ModelSession, error: &ModelQueryError) -> Done {
     let mut frame = Vec::new();
     protocol::write_message(
@@ -269,5 +266,6 @@ fn refuse_query(session: ModelSession, error: &ModelQueryError) -> Done {
         session,
         frame,
         bytes: 0,
+        time: Duration::ZERO,
     }
 }

@@ -57,6 +57,8 @@ pub struct ModelSession {
 struct ReadTransaction {
     evaluation: u32,
     began: Instant,
+    /// Sequence of the last message of `EVENTS` that it sees.
+    position: u64,
     reader: Reader,
 }
 
@@ -106,6 +108,14 @@ impl ModelSession {
         }
 
         self.open.first().map(|first| MAX_QUERY.saturating_sub(age(first)))
+    }
+
+    /// Returns the sequence of the last message of `EVENTS` that the transaction of `evaluation` sees; `None` if it has
+    /// none.
+    #[must_use]
+    pub fn position_of(&self, evaluation: u32) -> Option<u64> {
+        let of = |transaction: &&ReadTransaction| transaction.evaluation == evaluation;
+        self.open.iter().find(of).map(|transaction| transaction.position)
     }
 
     /// Answers `query` in the transaction of `evaluation`, which begins again if it is too old.
@@ -165,11 +175,12 @@ impl ModelSession {
         self.open.push(ReadTransaction {
             evaluation,
             began: now,
+            position: has.cast_unsigned(),
             reader,
         });
         let at = self.open.len() - 1;
         // A script must find the event that it is called with.
-        if has.cast_unsigned() < query.sequence {
+        if self.open[at].position < query.sequence {
             self.end_transaction(at);
             return Err(ModelQueryError::Unavailable("it has not taken in the event".to_owned()));
         }

@@ -1,0 +1,315 @@
+//! The read model as this replica reaches it: its own copy while it keeps one, else the copies of other replicas.
+//!
+//! Evaluation asks here and need not know which it is. A copy that is still being built answers nothing that another
+//! replica's copy can; if there is no other, the replica waits for its own, as a single replica does.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shared::bus::Bus;
+use shared::model::event::EventId;
+use shared::model::hook_api::InvocationRow;
+use shared::model::time::UnixMillis;
+use shared::projection::api::{SearchReply, SearchRequest};
+use shared::projection::script_query::ModelQueryError;
+use shared::projection::{FeedSource, Projection, QueryProjectionError};
+use shared::wire::headers::Headers;
+use tokio::sync::watch;
+
+use super::copy_service::find_first;
+use super::first_check::{FirstAsker, FirstCheck, first_check};
+use super::peer_api::{FindFirstQuestion, FoundFirst, InvocationsQuestion, InvocationsReply};
+use super::peer_copies::PeerCopies;
+use crate::runner::{AskedQuery, ModelSource, PeerAnswer};
+
+/// Time limit for a question to another replica's copy that is not a script's query.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Time limit for a search elsewhere.
+const SEARCH: Duration = Duration::from_secs(20);
+
+/// This replica's own copy.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum OwnCopy {
+    /// Whether the replica keeps one is not decided yet.
+    #[default]
+    Undecided,
+    /// The replica keeps none.
+    None,
+    /// The copy is behind the streams.
+    Building(Projection),
+    /// The copy answers.
+    Ready(Projection),
+}
+
+/// Where answers come from, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ModelStanding {
+    /// Whether this replica keeps a copy is not decided yet.
+    Undecided,
+    /// The own copy answers; contains how far it is behind, `None` if that is unknown.
+    Own(Option<Duration>),
+    /// The own copy is being built, and no other one answers; contains how far it is behind.
+    Building(Option<Duration>),
+    /// Copies of other replicas answer.
+    Peers(Vec<String>),
+    /// No copy answers.
+    Lost,
+}
+
+/// Reason why a question to the read model has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskModelError {
+    /// The own copy cannot be read.
+    #[error(transparent)]
+    Own(#[from] QueryProjectionError),
+    /// No copy has answered; contains the reason.
+    #[error("the read model has not answered: {0}")]
+    Peers(String),
+}
+
+/// Access to the read model; clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelAccess(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    bus: Bus,
+    path: PathBuf,
+    own: watch::Sender<OwnCopy>,
+    peers: PeerCopies,
+    first: FirstCheck,
+}
+
+impl ModelAccess {
+    /// Returns the access of a replica whose own copy, if it keeps one, is at `path`, with the task that asks `peers` in
+    /// batches.
+    pub(crate) fn new(bus: &Bus, path: PathBuf, peers: PeerCopies) -> (Self, FirstAsker) {
+        let (first, asker) = first_check(peers.clone());
+        let inner = Inner {
+            bus: bus.clone(),
+            path,
+            own: watch::Sender::new(OwnCopy::Undecided),
+            peers,
+            first,
+        };
+        (Self(Arc::new(inner)), asker)
+    }
+
+    /// Path of the own copy, which scripts see as `ctx.dbPath` whether it exists or not.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Declares that this replica keeps no copy, unless it has one.
+    pub(crate) fn decide_none(&self) {
+        self.0.own.send_if_modified(|own| {
+            let is_news = matches!(own, OwnCopy::Undecided);
+            if is_news {
+                *own = OwnCopy::None;
+            }
+            is_news
+        });
+    }
+
+    /// Replaces what is known of the own copy.
+    pub(crate) fn set_own(&self, own: OwnCopy) {
+        self.0.own.send_replace(own);
+    }
+
+    /// Returns the own copy if it answers.
+    fn ready(&self) -> Option<Projection> {
+        match &*self.0.own.borrow() {
+            OwnCopy::Ready(projection) => Some(projection.clone()),
+            OwnCopy::Undecided | OwnCopy::None | OwnCopy::Building(_) => None,
+        }
+    }
+
+    /// Returns the own copy, even if it is behind.
+    fn any(&self) -> Option<Projection> {
+        match &*self.0.own.borrow() {
+            OwnCopy::Ready(projection) | OwnCopy::Building(projection) => Some(projection.clone()),
+            OwnCopy::Undecided | OwnCopy::None => None,
+        }
+    }
+
+    /// Follows the copies of other replicas while this one needs them; never returns.
+    pub(crate) async fn follow_peers(&self) {
+        self.0.peers.follow(|| self.ready().is_none()).await;
+    }
+
+    /// Returns where answers come from at `now`.
+    pub(crate) fn standing(&self, now: UnixMillis) -> ModelStanding {
+        let own = self.0.own.borrow().clone();
+        match own {
+            OwnCopy::Ready(projection) => ModelStanding::Own(projection.lag(now)),
+            OwnCopy::Building(_) | OwnCopy::None if self.0.peers.answer() => ModelStanding::Peers(self.0.peers.names()),
+            OwnCopy::Undecided => ModelStanding::Undecided,
+            OwnCopy::Building(projection) => ModelStanding::Building(projection.lag(now)),
+            OwnCopy::None => ModelStanding::Lost,
+        }
+    }
+
+    /// Returns whether some copy answers, or the own one will.
+    pub(crate) fn is_available(&self) -> bool {
+        self.any().is_some() || self.0.peers.answer()
+    }
+
+    /// Waits until some copy answers, or the own one is being built.
+    pub(crate) async fn wait_available(&self) {
+        let mut own = self.0.own.subscribe();
+        let has_own = own.wait_for(|own| matches!(own, OwnCopy::Building(_) | OwnCopy::Ready(_)));
+        tokio::select! {
+            _ = has_own => {}
+            () = self.0.peers.wait_answering() => {}
+        }
+    }
+
+    /// Waits until no copy answers and none is being built here.
+    pub(crate) async fn wait_lost(&self) {
+        let mut own = self.0.own.subscribe();
+        while self.is_available() {
+            tokio::select! {
+                changed = own.changed() => if changed.is_err() { std::future::pending::<()>().await },
+                () = self.0.peers.wait_lost(), if self.any().is_none() => {}
+            }
+        }
+    }
+
+    /// Returns whether the own copy's writer has stopped, so that this replica cannot go on.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.any().is_some_and(|own| own.is_closed())
+    }
+
+    /// Waits until the read model has applied the event `sequence`, wherever queries are answered then. Returns false if
+    /// this replica's own copy has stopped.
+    pub(crate) async fn wait_reached(&self, sequence: u64) -> bool {
+        let mut own = self.0.own.subscribe();
+        loop {
+            let known = own.borrow_and_update().clone();
+            let reached = async {
+                match known {
+                    OwnCopy::Ready(projection) => projection.wait_reached(FeedSource::Events, sequence).await.is_ok(),
+                    OwnCopy::Undecided | OwnCopy::None => {
+                        self.0.peers.wait_reached(sequence).await;
+                        true
+                    }
+                    OwnCopy::Building(projection) => tokio::select! {
+                        reached = projection.wait_reached(FeedSource::Events, sequence) => reached.is_ok(),
+                        () = self.0.peers.wait_reached(sequence) => true,
+                    },
+                }
+            };
+
+            tokio::select! {
+                biased;
+                reached = reached => return reached,
+                // The sender lives as long as this.
+                _ = own.changed() => {}
+            }
+        }
+    }
+
+    /// Waits until the own copy, if there is one, has applied the record `sequence` of `INVOCATIONS`; returns whether it
+    /// has.
+    pub(crate) async fn wait_records(&self, sequence: u64) -> bool {
+        match self.ready() {
+            Some(own) => own.wait_reached(FeedSource::Invocations, sequence).await.is_ok(),
+            None => false,
+        }
+    }
+
+    /// Returns whether event `id` certainly has no record among those up to `through`. Without an own copy that is
+    /// unknown: the leader is asked then.
+    pub(crate) async fn has_no_record(&self, id: &EventId, through: u64) -> bool {
+        match self.ready() {
+            Some(own) => own.has_no_record(id, through).await.unwrap_or(false),
+            None => false,
+        }
+    }
+
+    /// Returns whether the event `id` occurs for the first time at `sequence`, as far as a copy can tell.
+    pub(crate) async fn is_first(&self, id: &EventId, sequence: u64) -> bool {
+        let Some(own) = self.ready().or_else(|| self.any().filter(|_| !self.0.peers.answer())) else {
+            return !self.0.peers.answer() || self.0.first.is_first(id, sequence).await;
+        };
+
+        own.is_first(id, sequence).unwrap_or_else(|error| {
+            tracing::warn!(event_id = %id, %error, "read model cannot tell if an event is new");
+            true
+        })
+    }
+
+    /// Finds where the event `id` occurred first, in a copy that has reached the event `reached`.
+    ///
+    /// # Errors
+    /// Returns [`AskModelError`] if no copy has come that far within `patience`.
+    pub(crate) async fn find_first(
+        &self,
+        id: &EventId,
+        reached: u64,
+        patience: Duration,
+    ) -> Result<FoundFirst, AskModelError> {
+        let question = FindFirstQuestion {
+            id: id.clone(),
+            reached,
+        };
+        if let Some(own) = self.ready().or_else(|| self.any().filter(|_| !self.0.peers.answer())) {
+            let found = find_first(&own, &question, patience).await;
+            return found.map_err(AskModelError::Peers);
+        }
+
+        let asked = self.0.peers.ask("find_first", &question, ANSWER).await;
+        asked.map_err(|error| AskModelError::Peers(error.to_string()))
+    }
+
+    /// Returns the last `limit` invocations of the hook `hook` that did more than pass, the newest first.
+    ///
+    /// # Errors
+    /// Returns [`AskModelError`] if no copy answers.
+    pub(crate) async fn invocations(&self, hook: String, limit: u32) -> Result<Vec<InvocationRow>, AskModelError> {
+        if let Some(own) = self.any() {
+            return Ok(own.invocations(hook, limit).await?);
+        }
+
+        let question = InvocationsQuestion { hook, limit };
+        let asked: Result<InvocationsReply, _> = self.0.peers.ask("invocations", &question, ANSWER).await;
+        let reply = asked.map_err(|error| AskModelError::Peers(error.to_string()))?;
+        Ok(reply.invocations)
+    }
+
+    /// Returns the events that are similar to a text.
+    ///
+    /// # Errors
+    /// Returns [`AskModelError`] if no copy answers.
+    pub(crate) async fn search(&self, request: SearchRequest) -> Result<SearchReply, AskModelError> {
+        if let Some(own) = self.ready().or_else(|| self.any().filter(|_| !self.0.peers.answer())) {
+            return Ok(own.search(request).await?);
+        }
+
+        let asked = self
+            .0
+            .bus
+            .request("nexus.svc.events.search", Headers::new(), &request, SEARCH)
+            .await;
+        asked.map_err(|error| AskModelError::Peers(error.to_string()))
+    }
+}
+
+#[async_trait]
+impl ModelSource for ModelAccess {
+    fn is_local(&self, sequence: u64) -> bool {
+        match &*self.0.own.borrow() {
+            OwnCopy::Ready(_) => true,
+            OwnCopy::Building(own) => own.position(FeedSource::Events) >= sequence,
+            OwnCopy::Undecided | OwnCopy::None => false,
+        }
+    }
+
+    async fn ask_peers(&self, asked: AskedQuery) -> Result<PeerAnswer, ModelQueryError> {
+        let (body, took) = self.0.peers.query(asked.process, asked.query).await?;
+        Ok(PeerAnswer { body, took })
+    }
+}

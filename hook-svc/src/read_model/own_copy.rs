@@ -1,0 +1,318 @@
+//! Keeps this replica's own copy of the read model while it holds one of the slots for copies: opens the file, feeds it,
+//! answers others from it, and closes it when other replicas have taken the slots.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use shared::bus::{Bus, ServiceHandle, SlotLeases, SlotRole, StreamTap};
+use shared::clock::{SharedClock, pause};
+use shared::error_chain::describe_error;
+use shared::process::Health;
+use shared::process::lifecycle::ShutdownSignal;
+use shared::projection::{ApplyBatchError, Projection, feed};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::access::{ModelAccess, OwnCopy};
+use super::copy_service::CopyService;
+use super::{events_api, identities, log_size, snapshot};
+use crate::config::HooksConfig;
+use crate::health::breakers::HookBreakers;
+use crate::health::participation::list_hooks;
+use crate::host::embedder;
+use crate::registry::HookRegistry;
+use crate::routing::RoutingRules;
+
+/// Name of the slots in KV `leases`.
+pub(crate) const GROUP: &str = "copy";
+
+/// Interval at which the slot is refreshed, and the copy's state looked at.
+const TICK: Duration = Duration::from_millis(700);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Lag below which a copy answers, and from which on it no longer does.
+const READY_BELOW: Duration = Duration::from_secs(1);
+const BUILDING_FROM: Duration = Duration::from_secs(10);
+
+/// Time for which a copy is kept although other replicas hold all slots: a replica that was cut off for a moment must
+/// not begin anew.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// What a copy is made of, and who hears of it.
+#[derive(Debug)]
+pub(crate) struct CopyKeeper {
+    pub(crate) bus: Bus,
+    pub(crate) clock: SharedClock,
+    pub(crate) health: Health,
+    pub(crate) config: HooksConfig,
+    /// Name of this replica.
+    pub(crate) name: String,
+    pub(crate) access: ModelAccess,
+    pub(crate) rules: watch::Receiver<Arc<RoutingRules>>,
+    pub(crate) registry: HookRegistry,
+    pub(crate) breakers: HookBreakers,
+    /// Receives the messages of `EVENTS` that the copy reads.
+    pub(crate) tap: StreamTap,
+}
+
+/// A copy that is open.
+#[derive(Debug)]
+struct OpenCopy {
+    projection: Projection,
+    feeding: ShutdownSignal,
+    feed: JoinHandle<Result<(), ApplyBatchError>>,
+    background: JoinSet<()>,
+    served: Vec<ServiceHandle>,
+    is_ready: bool,
+}
+
+/// State of this replica's copy.
+#[derive(Debug)]
+enum CopyState {
+    Closed,
+    Opening(JoinHandle<anyhow::Result<OpenCopy>>),
+    Open(Box<OpenCopy>),
+}
+
+impl CopyState {
+    fn is_ready(&self) -> bool {
+        match self {
+            Self::Open(open) => open.is_ready,
+            Self::Closed | Self::Opening(_) => false,
+        }
+    }
+
+    /// Returns the copy once it is open.
+    ///
+    /// # Errors
+    /// Returns the reason why it cannot be opened, or why an open one is fed no more.
+    async fn next_state(&mut self) -> anyhow::Result<OpenCopy> {
+        match self {
+            Self::Closed => std::future::pending().await,
+            Self::Opening(opening) => opening.await.context("open the read model")?,
+            Self::Open(open) => match (&mut open.feed).await {
+                Ok(Err(error)) => Err(error).context("read model's feed"),
+                Ok(Ok(())) | Err(_) => Err(anyhow::anyhow!("the read model's feed has ended")),
+            },
+        }
+    }
+}
+
+impl CopyKeeper {
+    /// Keeps a copy while that is this replica's part, until `shutdown`.
+    ///
+    /// # Errors
+    /// Returns the reason why the file cannot be opened or written: this replica cannot go on then.
+    pub(crate) async fn run(self: Arc<Self>, mut slots: SlotLeases, shutdown: ShutdownSignal) -> anyhow::Result<()> {
+        let mut copy = CopyState::Closed;
+        let mut spare_since: Option<Instant> = None;
+        let mut refresh_at = self.clock.monotonic();
+        let mut role = SlotRole::Spare;
+
+        // Who holds the slots must be known first, or every replica of a cluster that starts would open its file.
+        tokio::select! {
+            () = slots.wait_complete() => {}
+            () = shutdown.requested() => return Ok(()),
+        }
+
+        let ended = loop {
+            let now = self.clock.monotonic();
+            if now >= refresh_at {
+                role = self.refresh(&mut slots, role, copy.is_ready()).await;
+                refresh_at = now + TICK;
+            }
+
+            spare_since = match role {
+                SlotRole::Holder | SlotRole::Heir => None,
+                SlotRole::Spare => spare_since.or(Some(now)),
+            };
+            let is_spare = spare_since.is_some_and(|since| now.saturating_duration_since(since) >= LINGER);
+            copy = match (role, copy) {
+                // Fetching a snapshot may take minutes, in which the slot has to be refreshed.
+                (SlotRole::Holder | SlotRole::Heir, CopyState::Closed) => {
+                    let keeper = Arc::clone(&self);
+                    CopyState::Opening(tokio::spawn(async move { keeper.open().await }))
+                }
+                (SlotRole::Spare, CopyState::Open(unused)) if is_spare => {
+                    self.close(*unused).await;
+                    CopyState::Closed
+                }
+                (SlotRole::Spare, CopyState::Closed) => {
+                    self.access.decide_none();
+                    CopyState::Closed
+                }
+                (_, kept) => kept,
+            };
+
+            if let CopyState::Open(open) = &mut copy {
+                self.look(open, &slots).await;
+            }
+
+            let refresh_in = refresh_at.saturating_duration_since(self.clock.monotonic());
+            let wait = if matches!(copy, CopyState::Open(_)) {
+                LOOK
+            } else {
+                refresh_in
+            };
+            tokio::select! {
+                () = shutdown.requested() => break Ok(()),
+                opened = copy.next_state() => match opened {
+                    Ok(opened) => copy = CopyState::Open(Box::new(opened)),
+                    Err(error) => break Err(error),
+                },
+                () = pause(wait.min(refresh_in)) => {}
+                () = slots.wait_changed() => refresh_at = self.clock.monotonic(),
+            }
+        };
+
+        match copy {
+            CopyState::Open(open) => self.close(*open).await,
+            CopyState::Opening(opening) => opening.abort(),
+            CopyState::Closed => {}
+        }
+        slots.give_back().await;
+        ended
+    }
+
+    async fn refresh(&self, slots: &mut SlotLeases, role: SlotRole, is_prepared: bool) -> SlotRole {
+        match tokio::time::timeout(TICK, slots.refresh(is_prepared)).await {
+            Ok(Ok(role)) => role,
+            // Until the server answers, everything stays as it is.
+            Ok(Err(error)) => {
+                tracing::debug!(
+                    error = describe_error(&error),
+                    "slot of the read model's copy was not refreshed"
+                );
+                role
+            }
+            Err(_) => role,
+        }
+    }
+
+    async fn open(&self) -> anyhow::Result<OpenCopy> {
+        let path = self.access.path();
+        snapshot::bootstrap_model(&self.bus, path).await;
+        let projection = Projection::open(path).context("read model")?;
+
+        let persons = self.rules.borrow().identities.clone();
+        let named = projection.set_identities(persons.clone(), self.clock.now()).await;
+        named.context("identities in the read model")?;
+
+        let feeding = ShutdownSignal::default();
+        let feed = feed::run_tapped(self.bus.clone(), projection.clone(), self.tap.clone(), feeding.clone());
+        let mut background = JoinSet::new();
+        self.tend(&projection, persons, &mut background);
+        self.access.set_own(OwnCopy::Building(projection.clone()));
+        tracing::info!(path = %path.display(), "this replica keeps a copy of the read model");
+
+        Ok(OpenCopy {
+            feed: tokio::spawn(feed),
+            projection,
+            feeding,
+            background,
+            served: Vec::new(),
+            is_ready: false,
+        })
+    }
+
+    /// Starts the tasks that keep the persons, hooks and vectors of `projection` up to date, its log short and a snapshot
+    /// of it stored.
+    fn tend(
+        &self,
+        projection: &Projection,
+        persons: shared::model::identity::Identities,
+        background: &mut JoinSet<()>,
+    ) {
+        let (own, clock) = (projection.clone(), Arc::clone(&self.clock));
+        background.spawn(embedder::run(
+            self.config.clone(),
+            own.clone(),
+            Arc::clone(&clock),
+            self.health.clone(),
+        ));
+        background.spawn(log_size::watch_log(own.clone()));
+        background.spawn(snapshot::keep_copies(self.bus.clone(), own.clone(), Arc::clone(&clock)));
+        background.spawn(list_hooks(
+            self.registry.watch_hooks(),
+            self.breakers.clone(),
+            own.clone(),
+        ));
+        background.spawn(identities::follow_links(persons, self.rules.clone(), own, clock));
+    }
+
+    /// Looks how far the copy is, and lets it answer others once it may.
+    async fn look(&self, open: &mut OpenCopy, slots: &SlotLeases) {
+        let lag = open.projection.lag(self.clock.now());
+        let bound = if open.is_ready { BUILDING_FROM } else { READY_BELOW };
+        let is_ready = lag.is_some_and(|lag| lag < bound);
+        if is_ready != open.is_ready {
+            open.is_ready = is_ready;
+            let own = open.projection.clone();
+            self.access.set_own(if is_ready {
+                OwnCopy::Ready(own)
+            } else {
+                OwnCopy::Building(own)
+            });
+        }
+
+        // The only copy answers operators while it is being built, as far as it has come; others would be told old states.
+        let is_alone = slots.holders().borrow().iter().all(|holder| *holder == self.name);
+        if open.served.is_empty() && (is_ready || is_alone) {
+            match self.serve(&open.projection, &mut open.background).await {
+                Ok(served) => open.served = served,
+                Err(error) => tracing::warn!(error, "the read model's copy cannot be asked; retrying"),
+            }
+        }
+    }
+
+    async fn serve(&self, projection: &Projection, background: &mut JoinSet<()>) -> Result<Vec<ServiceHandle>, String> {
+        let copy = CopyService::new(projection.clone(), Arc::clone(&self.clock));
+        let served = vec![
+            self.bus.serve(copy.service_spec(&self.name)).await?,
+            self.bus.serve(events_api::service_spec(projection, &self.bus)).await?,
+        ];
+        background.spawn(async move { copy.end_old().await });
+        Ok(served)
+    }
+
+    async fn close(&self, open: OpenCopy) {
+        self.access.set_own(OwnCopy::None);
+        for served in open.served {
+            served.stop().await;
+        }
+
+        let mut background = open.background;
+        background.shutdown().await;
+        open.feeding.trigger();
+        open.projection.close().await;
+        tracing::info!("this replica keeps no copy of the read model any more");
+
+        if self.config.data_dir.is_empty() {
+            remove_temporary(open.projection.path());
+        }
+    }
+}
+
+/// Removes the folder of a read model that no configured directory keeps.
+fn remove_temporary(path: &Path) {
+    if let Some(folder) = path.parent()
+        && let Err(error) = std::fs::remove_dir_all(folder)
+    {
+        tracing::debug!(folder = %folder.display(), %error, "failed to remove a temporary read model");
+    }
+}
+
+/// Returns the path of the read model's file of the replica `name`: each has a folder of its own, since the file belongs
+/// to one process.
+pub(crate) fn path_of(config: &HooksConfig, name: &str) -> PathBuf {
+    let folder = if config.data_dir.is_empty() {
+        std::env::temp_dir().join("nexus-hook-svc")
+    } else {
+        PathBuf::from(&config.data_dir)
+    };
+    folder
+        .join(shared::wire::subject::token(name))
+        .join("read-model.sqlite")
+}

@@ -1,0 +1,364 @@
+//! The copies of the read model that other replicas keep, as a replica without one asks them.
+//!
+//! Questions change nothing, so a question that is not answered soon is asked of the next copy as well, and the first
+//! answer counts. An answer is never older than the event: the copy compares its own position in the transaction of the
+//! answer, and says that it is away if it is behind.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use shared::bus::Bus;
+use shared::clock::{SharedClock, pause};
+use shared::projection::script_query::ModelQueryError;
+use shared::wire::headers::Headers;
+use shared::wire::subject::token;
+use tokio::sync::watch;
+
+use super::peer_api::{QueryQuestion, QueryReply, ReachedQuestion, ReachedReply, subject_of};
+
+/// Time without an answer after which the next copy is asked as well.
+const HEDGE: Duration = Duration::from_millis(150);
+
+/// Time limit for one copy's answer to a query, which itself may take a second.
+const ANSWER: Duration = Duration::from_millis(1_500);
+
+/// Time for which a script waits for a copy that answers.
+const FIND_COPY: Duration = Duration::from_secs(10);
+
+/// Pause between two rounds of questions while no copy answers.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Time for which a copy that did not answer is asked last.
+const SUSPECT: Duration = Duration::from_secs(2);
+
+/// Interval at which a copy is asked although nobody waits, to know whether one answers.
+const PULSE: Duration = Duration::from_secs(2);
+
+/// Time without any answer after which no copy counts as there.
+const LOST: Duration = Duration::from_secs(3);
+
+/// Time after which positions of transactions are forgotten: a transaction lasts a second.
+const REMEMBERED: Duration = Duration::from_secs(5);
+
+/// Reason why no copy has answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AskCopyError {
+    /// No replica keeps a copy.
+    #[error("no replica keeps a copy of the read model")]
+    NoCopy,
+    /// None of the copies answered in time; contains the last error.
+    #[error("no copy of the read model has answered: {0}")]
+    NoAnswer(String),
+}
+
+/// Copies of other replicas; clones share what is known of them.
+#[derive(Debug, Clone)]
+pub(crate) struct PeerCopies(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    bus: Bus,
+    clock: SharedClock,
+    /// This replica, a token.
+    me: String,
+    /// Names of the replicas that hold the slots for copies.
+    holders: watch::Receiver<Vec<String>>,
+    state: Mutex<PeerState>,
+    /// Highest sequence of `EVENTS` that someone waits for.
+    wanted: watch::Sender<u64>,
+    /// Number of those who wait for a sequence.
+    waiting: AtomicUsize,
+    /// Sequence of `EVENTS` that a copy is known to have reached.
+    reached: watch::Sender<u64>,
+    /// Whether a copy has answered lately.
+    answers: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct PeerState {
+    /// Copies that did not answer, by token, each with the time until which they are asked last.
+    suspects: HashMap<String, Instant>,
+    /// Positions of the transactions of processes, by process and event.
+    positions: HashMap<(u32, u64), (u64, Instant)>,
+}
+
+impl PeerCopies {
+    /// Returns the copies of the replicas in `holders`, as the replica `instance` asks them.
+    pub(crate) fn new(bus: &Bus, instance: &str, holders: watch::Receiver<Vec<String>>, clock: SharedClock) -> Self {
+        Self(Arc::new(Inner {
+            bus: bus.clone(),
+            clock,
+            me: token(instance),
+            holders,
+            state: Mutex::default(),
+            wanted: watch::Sender::new(0),
+            waiting: AtomicUsize::new(0),
+            reached: watch::Sender::new(0),
+            answers: watch::Sender::new(false),
+        }))
+    }
+
+    /// Returns whether a copy has answered lately.
+    pub(crate) fn answer(&self) -> bool {
+        *self.0.answers.borrow()
+    }
+
+    /// Waits until a copy answers.
+    pub(crate) async fn wait_answering(&self) {
+        // The sender lives as long as this.
+        let _ = self.0.answers.subscribe().wait_for(|answers| *answers).await;
+    }
+
+    /// Waits until no copy answers.
+    pub(crate) async fn wait_lost(&self) {
+        let _ = self.0.answers.subscribe().wait_for(|answers| !*answers).await;
+    }
+
+    /// Returns the tokens of the replicas that keep copies, without this one; those that did not answer come last.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let holders = self.0.holders.borrow().clone();
+        let mut names: Vec<String> = holders.iter().map(|name| token(name)).collect();
+        names.retain(|name| *name != self.0.me);
+        if names.is_empty() {
+            return names;
+        }
+
+        // Each replica begins with another copy, so that the copies share the questions.
+        let turn = self.0.me.bytes().map(usize::from).sum::<usize>() % names.len();
+        names.rotate_left(turn);
+
+        let now = self.0.clock.monotonic();
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.suspects.retain(|_, until| *until > now);
+        names.sort_by_key(|name| state.suspects.contains_key(name));
+        names
+    }
+
+    fn suspect(&self, name: &str) {
+        let until = self.0.clock.monotonic() + SUSPECT;
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.suspects.insert(name.to_owned(), until);
+    }
+
+    /// Asks the copies one after the other, without waiting long for one, and returns the first reply that `accept`
+    /// takes. A copy whose reply it does not take is asked last for some time.
+    async fn ask_until<T>(
+        &self,
+        endpoint: &str,
+        question: &impl Serialize,
+        timeout: Duration,
+        accept: impl Fn(Bytes) -> Result<T, String>,
+    ) -> Result<T, AskCopyError> {
+        let payload = Bytes::from(serde_json::to_vec(question).unwrap_or_default());
+        let mut names = self.names().into_iter();
+        let mut asked = FuturesUnordered::new();
+        let mut last = AskCopyError::NoCopy;
+        let ask = async |name: String| {
+            let subject = subject_of(&name, endpoint);
+            let reply = self
+                .0
+                .bus
+                .request_bytes(&subject, &Headers::new(), payload.clone(), timeout)
+                .await;
+            let reply = reply.map(|reply| reply.payload).map_err(|error| error.to_string());
+            (name, reply)
+        };
+
+        asked.extend(names.next().map(&ask));
+        loop {
+            let hedge = pause(HEDGE);
+            let (name, outcome) = tokio::select! {
+                Some(answered) = asked.next() => answered,
+                () = hedge, if names.len() > 0 => {
+                    asked.extend(names.next().map(&ask));
+                    continue;
+                }
+                else => return Err(last),
+            };
+
+            match outcome.and_then(&accept) {
+                Ok(taken) => {
+                    self.0
+                        .answers
+                        .send_if_modified(|answers| !std::mem::replace(answers, true));
+                    return Ok(taken);
+                }
+                Err(error) => {
+                    self.suspect(&name);
+                    last = AskCopyError::NoAnswer(error);
+                    asked.extend(names.next().map(&ask));
+                }
+            }
+        }
+    }
+
+    /// Asks a copy at `endpoint`.
+    ///
+    /// # Errors
+    /// Returns [`AskCopyError`] if none answers within `timeout`.
+    pub(crate) async fn ask<A: DeserializeOwned>(
+        &self,
+        endpoint: &str,
+        question: &impl Serialize,
+        timeout: Duration,
+    ) -> Result<A, AskCopyError> {
+        self.ask_until(endpoint, question, timeout, |bytes| {
+            serde_json::from_slice(&bytes).map_err(|error| error.to_string())
+        })
+        .await
+    }
+
+    /// Lets a copy answer the query of `process` of this replica, as `{"page": …}`, and waits for one that can. Returns
+    /// the answer, and how long the copy took.
+    ///
+    /// # Errors
+    /// Returns the query's error, or `Unavailable` if no copy could answer for [`FIND_COPY`].
+    pub(crate) async fn query(
+        &self,
+        process: u32,
+        query: shared::projection::script_query::ModelQuery,
+    ) -> Result<(Vec<u8>, Duration), ModelQueryError> {
+        let clock = &self.0.clock;
+        let key = (process, query.sequence);
+        let question = QueryQuestion {
+            asker: format!("{}/{process}", self.0.me),
+            at_least: self.position_of(key).max(query.sequence),
+            query,
+        };
+
+        let given_up = clock.monotonic() + FIND_COPY;
+        loop {
+            let asked_at = clock.monotonic();
+            let accept = |bytes: Bytes| match QueryReply::from_bytes(&bytes) {
+                QueryReply::Away(text) => Err(text),
+                reply @ (QueryReply::Page(..) | QueryReply::Failed(_)) => Ok(reply),
+            };
+            match self.ask_until("query", &question, ANSWER, accept).await {
+                Ok(QueryReply::Page(position, body)) => {
+                    self.note_position(key, position);
+                    return Ok((body, clock.monotonic().saturating_duration_since(asked_at)));
+                }
+                Ok(QueryReply::Failed(error)) => return Err(error),
+                Ok(QueryReply::Away(text)) => return Err(ModelQueryError::Unavailable(text)),
+                Err(error) if clock.monotonic() >= given_up => {
+                    return Err(ModelQueryError::Unavailable(error.to_string()));
+                }
+                Err(error) => tracing::debug!(%error, "a script waits for a copy of the read model"),
+            }
+            pause(AGAIN).await;
+        }
+    }
+
+    fn position_of(&self, key: (u32, u64)) -> u64 {
+        let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.positions.get(&key).map_or(0, |(position, _)| *position)
+    }
+
+    /// Records where the transaction of a process stands, so that another copy that goes on for it is not behind it.
+    fn note_position(&self, key: (u32, u64), position: u64) {
+        let now = self.0.clock.monotonic();
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.positions.insert(key, (position, now)).is_none() && state.positions.len() % 256 == 0 {
+            let is_new = |noted: Instant| now.saturating_duration_since(noted) < REMEMBERED;
+            state.positions.retain(|_, (_, noted)| is_new(*noted));
+        }
+    }
+
+    /// Waits until a copy has reached `sequence`.
+    pub(crate) async fn wait_reached(&self, sequence: u64) {
+        let mut reached = self.0.reached.subscribe();
+        if *reached.borrow_and_update() >= sequence {
+            return;
+        }
+
+        let _waiting = Waiting::new(&self.0.waiting);
+        self.0.wanted.send_if_modified(|wanted| {
+            let is_higher = *wanted < sequence;
+            *wanted = (*wanted).max(sequence);
+            is_higher
+        });
+        // The sender lives as long as this.
+        let _ = reached.wait_for(|reached| *reached >= sequence).await;
+    }
+
+    /// Asks how far the copies have come while someone waits for them, and now and then whether one answers; never
+    /// returns. `is_needed`: whether this replica has no copy that could answer.
+    pub(crate) async fn follow(&self, is_needed: impl Fn() -> bool) {
+        let mut wanted = self.0.wanted.subscribe();
+        let mut holders = self.0.holders.clone();
+        let mut answered_at: Option<Instant> = None;
+        loop {
+            let known = *self.0.reached.borrow();
+            let goal = match self.0.waiting.load(Ordering::Acquire) {
+                // Of a stream that was put back, a sequence of the former one may never come.
+                0 => {
+                    self.0.wanted.send_if_modified(|wanted| std::mem::take(wanted) > 0);
+                    wanted.mark_unchanged();
+                    0
+                }
+                _ => *wanted.borrow_and_update(),
+            };
+            if goal > known || is_needed() {
+                // Without a goal the answer comes at once, and only tells that there is one.
+                let beyond = if goal > known { known } else { 0 };
+                let asked: Result<ReachedReply, AskCopyError> =
+                    self.ask("reached", &ReachedQuestion { beyond }, 4 * HEDGE).await;
+                let now = self.0.clock.monotonic();
+                match asked {
+                    Ok(reply) => {
+                        answered_at = Some(now);
+                        // A stream that was put back has lower sequences: the copies know, and their word counts.
+                        self.0.reached.send_if_modified(|reached| {
+                            let differs = *reached != reply.position;
+                            *reached = reply.position;
+                            differs
+                        });
+                        if goal > reply.position {
+                            continue;
+                        }
+                    }
+                    Err(error) => {
+                        let is_lost = answered_at.is_none_or(|at| now.saturating_duration_since(at) >= LOST);
+                        if is_lost && self.0.answers.send_replace(false) {
+                            tracing::warn!(%error, "no copy of the read model answers");
+                        }
+                        if goal > known {
+                            pause(AGAIN).await;
+                            continue;
+                        }
+                    }
+                }
+            }
+
+            let rest = if self.answer() { PULSE } else { 4 * AGAIN };
+            tokio::select! {
+                () = pause(rest) => {}
+                changed = wanted.changed() => if changed.is_err() { return },
+                changed = holders.changed() => if changed.is_err() { std::future::pending::<()>().await },
+            }
+        }
+    }
+}
+
+/// Counts a waiter while it lives.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Release);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}

@@ -1,0 +1,141 @@
+//! Copies of the read model: a few replicas keep one, the others ask them.
+
+use std::collections::BTreeSet;
+
+use shared::model::invocation::HookOutcome;
+
+use crate::world::{World, event, eventually};
+
+/// Fires only where its query finds the very event that it is called with.
+const READS: &str = "import { Database } from 'bun:sqlite';
+export default ({ event, dbPath }) => {
+  const row = new Database(dbPath, { readonly: true }).query('SELECT count(*) AS n FROM events WHERE id = ?').get(event.id);
+  if (row.n !== 1) throw new Error(`found ${row.n} times`);
+  return { fire: true, routing: { session: event.peer.id } };
+};
+";
+
+/// Reads nothing.
+const PLAIN: &str = "export default ({ event }) => ({ fire: true, routing: { session: 'plain-' + event.peer.id } });\n";
+
+/// Publishes `count` events on forty conversations.
+async fn publish(world: &World, from: u32, count: u32) {
+    let events: Vec<_> = (from..from + count)
+        .map(|number| event(&format!("v{}", number % 40), number, "hello"))
+        .collect();
+    world.publish_all(&events).await;
+}
+
+/// Every event fired both hooks, once each, and no hook failed. Returns the replicas that evaluated them.
+async fn check(world: &World, events: u32) -> BTreeSet<String> {
+    world.wait_for_records(u64::from(events)).await;
+    world.wait_until_acked().await;
+    eventually("every dispatch is stored", async || {
+        world.dispatches().await.len() >= 2 * events as usize
+    })
+    .await;
+
+    let dispatches = world.dispatches().await;
+    let ids: BTreeSet<_> = dispatches.iter().map(|dispatch| dispatch.id).collect();
+    assert_eq!(
+        (dispatches.len(), ids.len()),
+        (2 * events as usize, 2 * events as usize)
+    );
+
+    let records = world.invocations().await;
+    for record in &records {
+        for hook in &record.hooks {
+            assert!(!matches!(hook.outcome, HookOutcome::Failed { .. }), "{record:?}");
+        }
+    }
+    assert!(world.dead_letters().await.is_empty());
+    records.into_iter().map(|record| record.evaluated_by).collect()
+}
+
+async fn world(copies: usize) -> World {
+    let mut world = World::new(&[("reads.ts", READS), ("plain.ts", PLAIN)]).await;
+    world.sections = format!("[hooks.read_model]\ncopies = {copies}\n");
+    world
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_without_a_copy_ask_the_one_that_has_it() {
+    let mut world = world(1).await;
+    for name in ["h-0", "h-1", "h-2"] {
+        world.start(name);
+    }
+    world.wait_for_members(3).await;
+    publish(&world, 0, 300).await;
+
+    let evaluated_by = check(&world, 300).await;
+    assert_eq!(evaluated_by.len(), 3, "{evaluated_by:?}");
+    assert!(world.read_model("h-0").exists());
+    assert!(!world.read_model("h-1").exists() && !world.read_model("h-2").exists());
+
+    // A repetition that the server no longer recognises is found by the copy, whoever evaluates it.
+    let state = world
+        .bus
+        .stream_state(shared::wire::topology::streams::INVOCATIONS)
+        .await
+        .expect("its state");
+    for number in 0..40 {
+        world
+            .publish_anonymously(&event(&format!("v{number}"), number, "hello"))
+            .await;
+    }
+    world.wait_until_acked().await;
+    assert_eq!(world.dispatches().await.len(), 600);
+    let after = world
+        .bus
+        .stream_state(shared::wire::topology::streams::INVOCATIONS)
+        .await
+        .expect("its state");
+    assert_eq!(after.messages, state.messages);
+
+    // Operators' questions are answered by the copy alone.
+    let asked = serde_json::json!({"name": "reads", "invocations": 5});
+    let told = world.ask("get", asked).await.expect("told");
+    assert_eq!(told["invocations"].as_array().map(Vec::len), Some(5), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_is_killed_or_frozen_is_answered_for_by_another() {
+    let mut world = world(2).await;
+    for name in ["h-0", "h-1", "h-2"] {
+        world.start(name);
+    }
+    world.wait_for_members(3).await;
+    publish(&world, 0, 100).await;
+    world.wait_for_records(100).await;
+
+    let frozen = world.replica("h-0").pid().to_string();
+    signal(&frozen, "-STOP");
+    publish(&world, 100, 100).await;
+    world.wait_for_records(200).await;
+    signal(&frozen, "-CONT");
+
+    world.replica("h-1").kill();
+    publish(&world, 200, 100).await;
+    check(&world, 300).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_only_copy_is_lost_another_replica_builds_one() {
+    let mut world = world(1).await;
+    world.start("h-0");
+    world.start("h-1");
+    world.wait_for_members(2).await;
+    publish(&world, 0, 100).await;
+    world.wait_for_records(100).await;
+    assert!(!world.read_model("h-1").exists());
+
+    world.replica("h-0").kill();
+    publish(&world, 100, 100).await;
+    check(&world, 200).await;
+    assert!(world.read_model("h-1").exists());
+}
+
+fn signal(pid: &str, signal: &str) {
+    let sent = std::process::Command::new("kill").args([signal, pid]).status();
+    assert!(sent.expect("a signal is sent").success());
+}
