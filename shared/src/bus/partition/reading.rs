@@ -18,9 +18,9 @@ use tokio::task::JoinHandle;
 use crate::wire::topology::partition_filter;
 
 use super::super::fanout::{StreamTap, TakenSubjects};
+use super::super::floor::Floor;
 use super::super::link;
 use super::super::message::{IncomingMessage, MessageAcker};
-use super::floor::Floor;
 use super::lease::LeaseTenure;
 
 /// How long the server holds a pull; pulls of a former owner may stay open this long after a take-over.
