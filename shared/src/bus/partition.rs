@@ -12,6 +12,7 @@ mod floors;
 mod lease;
 mod owned;
 mod reading;
+mod tenure;
 mod view;
 
 use std::collections::HashMap;
@@ -33,8 +34,8 @@ use super::connect::Bus;
 use super::fanout::StreamTap;
 use super::kv::Kv;
 
-pub use lease::PartitionLease;
 pub use owned::{OwnedPartition, RedeliverySource, count_unsettled};
+pub use tenure::PartitionLease;
 
 use floors::PartitionFloorStore;
 use lease::{HeldLease, take};

@@ -18,8 +18,8 @@ use super::super::message::IncomingMessage;
 use super::super::position;
 use super::super::writer::run_name;
 use super::floors::{PartitionFloorStore, carry_floor, floor_name};
-use super::lease::{LeaseDeadline, LeaseTenure, PartitionLease};
 use super::reading::{PULL_EXPIRES, PartitionReader};
+use super::tenure::{LeaseDeadline, LeaseTenure, PartitionLease};
 
 /// A partition that this replica owns until [`OwnedPartition::next`] returns `None`.
 pub struct OwnedPartition {

@@ -21,7 +21,7 @@ use super::super::fanout::{StreamTap, TakenSubjects};
 use super::super::floor::Floor;
 use super::super::link;
 use super::super::message::{IncomingMessage, MessageAcker};
-use super::lease::LeaseTenure;
+use super::tenure::LeaseTenure;
 
 /// How long the server holds a pull; pulls of a former owner may stay open this long after a take-over.
 pub(super) const PULL_EXPIRES: Duration = Duration::from_secs(5);
