@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use super::DecodeFault;
 use super::calls::{MAX_REQUESTS, PartialCall, into_requests};
-use crate::llm::answer::{FinishReason, TokenUsage, ToolRequest};
+use crate::llm::answer::{FinishReason, ToolRequest};
 use crate::llm::opaque::OpaqueBlocks;
+use crate::llm::usage::TokenUsage;
 
 /// Maximum text of one answer, in bytes. A longer text is not accepted.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
