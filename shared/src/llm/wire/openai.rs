@@ -6,8 +6,9 @@
 
 use serde_json::Value;
 
-use super::answer_builder::{AnswerBuilder, StopSignal, append_piece, value_weight};
+use super::answer_builder::{AnswerBuilder, StopSignal};
 use super::calls::PartialCall;
+use super::memory_bounds::{append_piece, value_weight};
 use super::{DecodeFault, take_list, take_member, usage};
 use crate::llm::answer::FinishReason;
 use crate::llm::usage::TokenUsage;
