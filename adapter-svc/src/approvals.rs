@@ -22,8 +22,8 @@ use serde_json::{Value, json};
 use shared::bus::RequestError;
 use shared::model::approval::ConfirmationTerms;
 use shared::model::approval::{ApprovalParty, DecisionProof};
-use shared::model::approval_api::{ApprovalAnswer, DecideApproval, GetApproval, LINK};
-use shared::model::origin::is_reserved;
+use shared::model::approval_api::{ApprovalAnswer, DecideApproval, GetApproval};
+use shared::model::origin::{LINK, is_reserved};
 use shared::wire::headers::Headers;
 
 use crate::error::RequestRejection;
