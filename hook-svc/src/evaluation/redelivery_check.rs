@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use shared::bus::{Bus, StoredMessage};
+use shared::model::event::EventId;
 use shared::model::invocation::EventInvocations;
 use shared::model::time::UnixMillis;
 use shared::projection::{FeedSource, Projection};
@@ -17,8 +18,6 @@ use shared::wire::subject;
 use shared::wire::topology::INVOCATIONS_KEPT;
 use shared::wire::topology::buckets::HOOK_RESULTS;
 use shared::wire::topology::streams::INVOCATIONS;
-
-use crate::evaluation::task::EventTask;
 
 /// Time limit for the read model to reach the end of the records; until it has, the leader is asked about each event.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -93,13 +92,13 @@ impl RedeliveryCheck {
         self.has_answers
     }
 
-    /// Returns whether `task`'s event certainly had no record at the take-over.
-    pub(crate) async fn has_no_record(self, task: &EventTask, projection: &Projection) -> bool {
+    /// Returns whether the event `id` certainly had no record at the take-over.
+    pub(crate) async fn has_no_record(self, id: &EventId, projection: &Projection) -> bool {
         match self.records {
             None => false,
             Some(0) => true,
             Some(records) => {
-                let told = projection.has_no_record(&task.event.id, records).await;
+                let told = projection.has_no_record(id, records).await;
                 // If the file cannot be read, the leader is asked.
                 told.unwrap_or(false)
             }
