@@ -15,6 +15,7 @@ pub mod config;
 pub mod deliverer;
 pub mod destination;
 pub mod effects;
+pub mod error;
 #[cfg(test)]
 mod examples;
 pub mod former_owners;

@@ -11,8 +11,9 @@ use shared::wire::headers::DISPATCH;
 use shared::wire::topology::streams;
 use tokio::sync::Semaphore;
 
-use crate::deliverer::{DeliverError, DeliveryProgress, PartitionDeliverer};
+use crate::deliverer::{DeliveryProgress, PartitionDeliverer};
 use crate::destination::{Destination, parked_of};
+use crate::error::DeliverError;
 use crate::job::{DeliveryJob, SERVICE, delivery_copy};
 use crate::partition_worker::{REPAIR_PAUSE, wait};
 
