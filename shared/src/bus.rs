@@ -8,6 +8,7 @@
 mod breakers;
 pub mod claim;
 mod connect;
+mod connection_count;
 mod consume;
 mod core_message;
 pub mod dead_letter;
@@ -43,6 +44,7 @@ mod writer;
 
 pub use breakers::{BreakerChange, BreakerNotes, BreakerScope, BreakerView, KnownBreaker};
 pub use connect::{Bus, NatsConfig, StreamDurability};
+pub use connection_count::ConnectionCount;
 pub use consume::{OrderedReader, PullOptions, PullSettings};
 pub use core_message::{CoreMessage, CoreSubscription};
 pub use durability::DurabilityPromise;
@@ -55,7 +57,6 @@ pub use fetch::MessageFetcher;
 pub use held::HoldError;
 pub use kv::{Kv, KvEntry, KvEvent, KvSurvey, KvWatch};
 pub use letter_witness::LetterWitness;
-pub use link::ConnectionCount;
 pub use message::{IncomingMessage, StoredMessage};
 pub use object::{ObjectBucket, StoreObjectError, StoredObject};
 pub use pages::StreamPages;
