@@ -129,7 +129,7 @@ impl IntentExecutor {
     async fn decide_proposed(&self, entry: &KvEntry<Intent>) -> Result<(), HandleIntentError> {
         // If `AUDIT` has a decision already, no approver must be asked.
         self.store.check(&entry.value).await?;
-        super::requests::decide_admission(self, entry).await
+        self.decide_admission(entry).await
     }
 
     async fn fire_again(
