@@ -1,5 +1,6 @@
-//! The arrows between the files of one crate, read from their `use` paths: no circle but between a module and its
-//! children. A name that a module passes on with `pub use` counts as its own file's.
+//! The arrows between the files of one crate, read from their `use` paths and from all others that begin with `crate`
+//! or `super`: no circle but between a module and its children. A name that a module passes on with `pub use` counts as
+//! its own file's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +9,13 @@ use crate::source::{MEMBERS, Source, sources};
 
 /// A module's path in its crate: `["bus", "publish"]`; the root is empty.
 type Module = Vec<String>;
-/// Every module that each module names in its `use` paths.
+/// Every module that each module names.
 type Arrows = BTreeMap<Module, BTreeSet<Module>>;
 /// The module that a name of a module comes from, if the module only passes it on.
 type PassedOn = BTreeMap<(Module, String), Module>;
 
-/// One path of a `use` declaration, with its list written out.
-#[derive(Debug, PartialEq, Eq)]
+/// One path, with the lists of a `use` declaration written out.
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct UsedPath {
     parts: Vec<String>,
     /// The name that it has in the file.
@@ -55,7 +56,7 @@ fn arrows_of(name: &str, sources: &[Source]) -> Arrows {
         .collect();
     let modules: BTreeSet<Module> = files.keys().cloned().collect();
     let passed_on = files.iter().flat_map(|(module, source)| {
-        let paths = used_paths(source, true).into_iter();
+        let paths = named_paths(source).0.into_iter();
         let passed = paths.filter_map(|path| Some((path.name, resolved(module, &path.parts, &modules)?.0)));
         passed.map(|(name, from)| ((module.clone(), name), from))
     });
@@ -68,7 +69,8 @@ fn arrows_of(name: &str, sources: &[Source]) -> Arrows {
         (!is_kin).then_some(to)
     };
     let arrows_from = |(from, source): (&Module, &&Source)| {
-        let paths = used_paths(source, false);
+        let (exported, used) = named_paths(source);
+        let paths = [exported, used].concat();
         (
             from.clone(),
             paths.iter().filter_map(|path| arrow(from, path)).collect(),
@@ -129,24 +131,55 @@ fn resolved<'a>(from: &Module, path: &'a [String], modules: &BTreeSet<Module>) -
     (!whole.is_empty()).then_some((whole, name))
 }
 
-/// Every path of the shipped `use` declarations, or of those alone that pass a name on.
-fn used_paths(source: &Source, passed_on: bool) -> Vec<UsedPath> {
+/// The paths that the shipped code passes on with `pub use`, and all others that it names.
+fn named_paths(source: &Source) -> (Vec<UsedPath>, Vec<UsedPath>) {
     let code: String = source.shipped_lines().flat_map(|(_, line)| [line, "\n"]).collect();
-    let mut paths = Vec::new();
+    let (mut passed_on, mut named) = (Vec::new(), Vec::new());
+    let (mut rest, mut bodies) = (code.as_str(), String::new());
 
-    for (start, _) in code.match_indices("use ") {
-        let before = code[..start].chars().next_back();
-        if before.is_some_and(|before| !before.is_whitespace()) {
-            continue;
-        }
-        let line = code[..start].lines().next_back().unwrap_or_default();
-        if passed_on && !line.trim_start().starts_with("pub") {
-            continue;
-        }
-        let Some(end) = code[start..].find(';') else { continue };
-        write_out(code[start + 4..start + end].trim(), &[], &mut paths);
+    while let Some(start) = use_in(rest) {
+        let line = rest[..start].rsplit('\n').next().unwrap_or_default();
+        let paths = if line.trim_start().starts_with("pub") {
+            &mut passed_on
+        } else {
+            &mut named
+        };
+
+        let end = rest[start..].find(';').map_or(rest.len(), |end| start + end);
+        write_out(rest[start + 4..end].trim(), &[], paths);
+        bodies.push_str(&rest[..start]);
+        rest = &rest[end..];
     }
-    paths
+
+    bodies.push_str(rest);
+    named.extend(paths_in(&bodies));
+    (passed_on, named)
+}
+
+/// The start of the first `use` declaration.
+fn use_in(code: &str) -> Option<usize> {
+    let found = code.match_indices("use ").map(|(start, _)| start);
+    let mut whole = found.filter(|start| !code[..*start].ends_with(|before: char| !before.is_whitespace()));
+    whole.next()
+}
+
+/// The paths that begin with `crate` or `super`.
+fn paths_in(code: &str) -> impl Iterator<Item = UsedPath> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let words = code.split(move |c: char| !is_part(c));
+    let paths = words.filter(|word| ["crate::", "super::"].iter().any(|head| word.starts_with(head)));
+
+    paths.map(|path| {
+        let parts: Vec<String> = path
+            .split("::")
+            .filter(|part| !part.is_empty())
+            .map(str::to_owned)
+            .collect();
+        UsedPath {
+            name: parts.last().cloned().unwrap_or_default(),
+            parts,
+        }
+    })
 }
 
 /// Adds the paths of one use tree, `a::{b, c::d}`, below `prefix`.
@@ -224,6 +257,21 @@ fn use_paths_are_written_out() {
         .collect();
     let expected = [("crate::a::b", "b"), ("crate::a::c::d", "e"), ("crate::a::c::f", "f")];
     assert_eq!(shown, expected.map(|(path, name)| (path.to_owned(), name)));
+}
+
+#[test]
+fn paths_of_declarations_and_of_bodies_are_named() {
+    let text = "pub use a::B;\nuse crate::c::D;\nfn reuse(of: crate::e::F<super::G>) -> H { crate::i::j::<K>() }\n";
+    let source = Source {
+        path: String::new(),
+        text: String::new(),
+        code: text.to_owned(),
+    };
+
+    let shown = |paths: Vec<UsedPath>| paths.iter().map(|path| path.parts.join("::")).collect::<Vec<_>>();
+    let (passed_on, named) = named_paths(&source);
+    assert_eq!(shown(passed_on), ["a::B"]);
+    assert_eq!(shown(named), ["crate::c::D", "crate::e::F", "super::G", "crate::i::j"]);
 }
 
 #[test]
