@@ -1,7 +1,7 @@
 //! Golden files: what every schema looks like on the wire, in CBOR and in JSON, frozen.
 //!
 //! A golden file is never edited: a change of shape is a new version and a new file, and from the first
-//! release on a step in `shared::wire::upgrade`. `NEXUS_WRITE_GOLDEN=1` writes those that are missing, and only those.
+//! release on a step in `shared::wire::envelope::upgrade`. `NEXUS_WRITE_GOLDEN=1` writes those that are missing, and only those.
 
 #[path = "wire/approvals.rs"]
 mod approvals;

@@ -5,11 +5,10 @@
 //! minutes old. Its body names the approval, the channel and the hash of the arguments that were shown. A repeated
 //! callback gets the same response. broker-svc decides whether the person may decide.
 
+pub mod callback_auth;
 pub mod link;
 pub mod page;
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
@@ -22,13 +21,12 @@ use serde_json::{Value, json};
 use shared::bus::RequestError;
 use shared::model::approval::ConfirmationTerms;
 use shared::model::approval::{ApprovalParty, DecisionProof};
-use shared::model::approval_api::{ApprovalAnswer, DecideApproval, GetApproval, LINK};
-use shared::model::origin::is_reserved;
+use shared::model::approval_api::{ApprovalAnswer, DecideApproval, GetApproval};
+use shared::model::origin::{LINK, is_reserved};
 use shared::wire::headers::Headers;
 
 use crate::error::RequestRejection;
 use crate::gateway::GatewayState;
-use crate::source::webhook::signature::SignatureChecks;
 use crate::source::webhook::standard;
 use link::{LinkClaims, LinkDecision};
 
@@ -36,34 +34,6 @@ use link::{LinkClaims, LinkDecision};
 const MAX_BODY_BYTES: usize = 128 * 1024;
 /// Maximum wait for the response of broker-svc.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// The checks of callbacks.
-#[derive(Debug, Clone)]
-pub enum CallbackAuth {
-    /// One set of keys, which may sign for every platform's channel.
-    Any(SignatureChecks),
-    /// Keys by channel, which may sign for their own channel only.
-    Own(BTreeMap<String, SignatureChecks>),
-}
-
-impl CallbackAuth {
-    /// Returns the checks for the channel in `body`; checks that always fail if the channel is unknown.
-    fn checks_for(&self, body: &[u8]) -> Cow<'_, SignatureChecks> {
-        #[derive(Deserialize)]
-        struct Speaks {
-            channel: String,
-        }
-
-        match self {
-            Self::Any(checks) => Cow::Borrowed(checks),
-            Self::Own(channels) => {
-                let speaks = serde_json::from_slice::<Speaks>(body).ok();
-                let own = speaks.and_then(|speaks| channels.get(&speaks.channel));
-                own.map_or_else(|| Cow::Owned(SignatureChecks::default()), Cow::Borrowed)
-            }
-        }
-    }
-}
 
 /// The body of a platform's callback.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use shared::process::SecretValue;
 use shared::process::key;
 
-use crate::approvals::CallbackAuth;
+use crate::approvals::callback_auth::CallbackAuth;
 use crate::gateway::client::TrustedNetworks;
 use crate::gateway::hosts::is_local;
 use crate::source::events::access::{HttpConfig, TokenAccess};

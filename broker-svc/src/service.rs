@@ -20,8 +20,8 @@ use crate::approval::{auditor, restored_streams};
 use crate::broker::BrokerContext;
 use crate::child::walls::ProcessWalls;
 use crate::config::BrokerConfig;
+use crate::hooks::callback;
 use crate::hooks::rules::HookRules;
-use crate::hooks::{breakers, callback};
 use crate::queue::{claims, feed, quarantine, sweeper};
 
 /// The broker as a process.
@@ -172,7 +172,7 @@ fn start_beside(broker: &Arc<BrokerContext>, path: String, people: KnownPeople) 
         tokio::spawn(quarantine::watch_marks(Arc::clone(broker))),
         tokio::spawn(timers.serve(broker.shutdown.clone())),
         tokio::spawn(follow_identities(path, people, Arc::clone(broker))),
-        tokio::spawn(breakers::serve(Arc::clone(broker))),
+        tokio::spawn(Arc::clone(broker.hooks()).follow_breakers(broker.shutdown.clone())),
         tokio::spawn(auditor::serve(Arc::clone(broker))),
         tokio::spawn(restored_streams::serve(Arc::clone(broker))),
     ]

@@ -12,9 +12,8 @@ pub mod used;
 
 use shared::model::dispatch::{DeliveryContext, DispatchCause, derived_ulid};
 use shared::model::event::{Attachment, EventId, MAX_HOPS};
-use shared::model::identity::PermissionPresets;
 use shared::model::ledger::{DispatchRef, LedgerCursor, LedgerEntry, TurnFailure, TurnLimits};
-use shared::model::permission::PermissionSet;
+use shared::model::permission::{PermissionPresets, PermissionSet};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;

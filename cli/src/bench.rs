@@ -6,6 +6,7 @@
 mod bindings;
 mod cpu;
 mod evaluation;
+mod figure;
 mod floor;
 mod hooks;
 mod latency;

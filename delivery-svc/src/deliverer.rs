@@ -6,9 +6,8 @@
 use std::sync::Arc;
 
 use shared::bus::partition::PartitionLease;
-use shared::bus::{Bus, HoldError, PublishError, ReadStreamError};
+use shared::bus::{Bus, ReadStreamError};
 use shared::clock::IdSource;
-use shared::model::event::ParseEventIdError;
 use shared::model::receipt::{AttemptOutcome, ReceiptStep};
 use shared::model::restore::HeldDelivery;
 use shared::model::time::UnixMillis;
@@ -20,46 +19,18 @@ use crate::attempt::{AttemptVerdict, CallOutcome, judge_call};
 use crate::calls::CallId;
 use crate::channel::{Channel, SendRequest};
 use crate::effects::{DelivererContext, DeliveryEffects};
+use crate::error::DeliverError;
 use crate::former_owners::FormerOwners;
 use crate::job::DeliveryJob;
 use crate::outbound::sent_event_id;
 use crate::plan::MessagePart;
-use crate::receipts::{PartitionReceipts, ReceiptWrite, WriteReceiptError};
+use crate::receipts::{PartitionReceipts, ReceiptWrite};
 use crate::resume::{DeliveryStanding, OpenCall, RemainingWork, SentPart};
 
 /// Maximum number of times that another owner may settle a delivery during one attempt.
 const MAX_OVERTAKEN: u32 = 8;
 /// Time after which a delivery that waits for the operator is checked again, in milliseconds.
 const HELD_AGAIN_MS: i64 = 2_000;
-
-/// The reason why a delivery could not be advanced; its state is that of its last receipt.
-#[derive(Debug, thiserror::Error)]
-pub enum DeliverError {
-    /// A receipt could not be written.
-    #[error(transparent)]
-    Receipt(#[from] WriteReceiptError),
-    /// A receipt could not be read.
-    #[error(transparent)]
-    Read(#[from] ReadStreamError),
-    /// An event, a dead letter or a parked copy could not be stored.
-    #[error(transparent)]
-    Publish(#[from] PublishError),
-    /// Another replica owns the partition.
-    #[error("the partition has another owner now")]
-    Lost,
-    /// A delivery with an unknown outcome could not be held.
-    #[error(transparent)]
-    Hold(#[from] HoldError),
-    /// An id is invalid, which never happens for ids made of a ULID and a number.
-    #[error(transparent)]
-    Id(#[from] ParseEventIdError),
-    /// Other owners settled the delivery at every step.
-    #[error("deliver {delivery}: {MAX_OVERTAKEN} concurrent updates in a row")]
-    Overtaken {
-        /// Id of the delivery.
-        delivery: String,
-    },
-}
 
 /// The progress of a delivery after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +143,7 @@ impl<'a> PartitionDeliverer<'a> {
 
             Err(DeliverError::Overtaken {
                 delivery: job.reply.id.to_string(),
+                times: MAX_OVERTAKEN,
             })
         }
         .instrument(span)

@@ -17,7 +17,7 @@ use shared::wire::held::HeldUntil;
 
 use crate::calls::ProcessCalls;
 use crate::channel::ChannelRegistry;
-use crate::deliverer::DeliverError;
+use crate::error::DeliverError;
 use crate::job::DeliveryJob;
 use crate::outbound::sent_event;
 use crate::plan::{MessagePart, plan_parts};

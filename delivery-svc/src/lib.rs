@@ -15,6 +15,7 @@ pub mod config;
 pub mod deliverer;
 pub mod destination;
 pub mod effects;
+pub mod error;
 #[cfg(test)]
 mod examples;
 pub mod former_owners;
@@ -27,6 +28,7 @@ pub mod partition_worker;
 pub mod plan;
 pub mod policy;
 pub mod receipts;
+mod repair_pause;
 pub mod restore_gate;
 pub mod resume;
 pub mod sent_events;

@@ -11,10 +11,11 @@ use shared::wire::headers::DISPATCH;
 use shared::wire::topology::streams;
 use tokio::sync::Semaphore;
 
-use crate::deliverer::{DeliverError, DeliveryProgress, PartitionDeliverer};
+use crate::deliverer::{DeliveryProgress, PartitionDeliverer};
 use crate::destination::{Destination, parked_of};
+use crate::error::DeliverError;
 use crate::job::{DeliveryJob, SERVICE, delivery_copy};
-use crate::partition_worker::{REPAIR_PAUSE, wait};
+use crate::repair_pause::{REPAIR_PAUSE, wait};
 
 /// Maximum wait before the clock, which may jump, is read again.
 const MAX_NAP: Duration = Duration::from_secs(30);

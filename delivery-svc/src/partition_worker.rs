@@ -26,15 +26,13 @@ use crate::effects::DelivererContext;
 use crate::job::{DeliveryJob, SERVICE};
 use crate::keyed_queue::{KeyedQueue, LaneWork};
 use crate::parked_drain::{drain_destination, list_parked};
+use crate::repair_pause::{REPAIR_PAUSE, wait};
 
 /// Maximum number of unacknowledged messages per partition, which is the server's limit.
 const MAX_HELD: usize = MAX_PAST_FLOOR.unsigned_abs() as usize;
 
 /// Interval of progress acks for waiting messages; well below the consumer's ack wait.
 const PROGRESS_EVERY: Duration = Duration::from_secs(15);
-
-/// Wait after an error of the bus before the same work is started again.
-pub(crate) const REPAIR_PAUSE: Duration = Duration::from_secs(1);
 
 /// The limits of a worker.
 #[derive(Debug, Clone, Copy)]
@@ -325,12 +323,4 @@ async fn park_message(deliverer: &PartitionDeliverer<'_>, message: Arc<Message>,
     }
 
     Ended::Interrupted
-}
-
-/// Waits for `duration`, or until the partition is given up.
-pub(crate) async fn wait(duration: Duration, stop: &ShutdownSignal) {
-    tokio::select! {
-        () = pause(duration) => {}
-        () = stop.requested() => {}
-    }
 }

@@ -8,6 +8,7 @@ pub mod dispatch;
 pub(crate) mod evaluator;
 pub(crate) mod fire;
 pub(crate) mod heartbeat;
+mod hook_choice;
 pub(crate) mod lost_dispatches;
 pub mod order;
 pub mod order_gate;

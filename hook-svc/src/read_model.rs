@@ -1,7 +1,7 @@
 //! The read model: this replica's own copy with its snapshots, its log and the persons in it, the copies of other
 //! replicas, and the questions to both.
 
-pub(crate) mod access;
+pub mod access;
 mod copy_service;
 pub mod events_api;
 pub(crate) mod first_check;

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 
 use shared::model::event::Event;
 use shared::model::hook::{HookResult, HookRouting};
-use shared::model::identity::{Identities, PermissionPresets};
+use shared::model::identity::Identities;
 use shared::model::origin::{EventOrigin, WEBCHAT};
-use shared::model::permission::PermissionLevel;
+use shared::model::permission::{PermissionLevel, PermissionPresets};
 use shared::model::session::{DmScope, session_key};
 use shared::model::time::UnixMillis;
 

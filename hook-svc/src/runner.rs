@@ -53,6 +53,7 @@ pub use self::model_source::{AskedQuery, ModelSource, OwnFile, PeerAnswer};
 pub use self::pool::{LoadHooksError, MIN_HARD_BUDGET_MS, StartPoolError, WorkerPool};
 pub use self::pools::{InForce, WorkerPools};
 pub use self::sandbox::{CheckSandboxError, SandboxMode};
+pub use self::sources::WriteSourceError;
 pub(crate) use self::user::fault as user_fault;
 
 /// Settings of a pool of workers.

@@ -8,13 +8,17 @@
 mod breakers;
 pub mod claim;
 mod connect;
+mod connection_count;
 mod consume;
+mod core_message;
 pub mod dead_letter;
 mod durability;
 mod ensure;
 mod error;
 mod fanout;
 mod fetch;
+mod floor;
+mod guarded_connect;
 mod header_block;
 mod held;
 mod kv;
@@ -41,7 +45,9 @@ mod writer;
 
 pub use breakers::{BreakerChange, BreakerNotes, BreakerScope, BreakerView, KnownBreaker};
 pub use connect::{Bus, NatsConfig, StreamDurability};
+pub use connection_count::ConnectionCount;
 pub use consume::{OrderedReader, PullOptions, PullSettings};
+pub use core_message::{CoreMessage, CoreSubscription};
 pub use durability::DurabilityPromise;
 pub use ensure::{EnsureReport, TopologyDrift};
 pub use error::{
@@ -52,8 +58,7 @@ pub use fetch::MessageFetcher;
 pub use held::HoldError;
 pub use kv::{Kv, KvEntry, KvEvent, KvSurvey, KvWatch};
 pub use letter_witness::LetterWitness;
-pub use link::ConnectionCount;
-pub use message::{CoreMessage, CoreSubscription, IncomingMessage, StoredMessage};
+pub use message::{IncomingMessage, StoredMessage};
 pub use object::{ObjectBucket, StoreObjectError, StoredObject};
 pub use pages::StreamPages;
 pub use publish::{OutgoingMessage, PublishedMessage};

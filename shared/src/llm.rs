@@ -16,18 +16,20 @@ mod error;
 mod opaque;
 mod price;
 mod provider_client;
+mod usage;
 mod wire;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
-pub use answer::{FinishReason, MalformedArguments, ModelReply, TokenUsage, ToolRequest};
+pub use answer::{FinishReason, MalformedArguments, ModelReply, ToolRequest};
 pub use ask::{JsonMode, ModelMessage, ModelRequest, ToolSpec};
 pub use client::open;
 pub use config::{DEFAULT_MODEL, LlmConfig, LlmFault, ModelProvider};
 pub use error::AskModelError;
 pub use price::{MicroDollars, ModelPrice, PriceTable, UnpricedModel, estimate, usage_cost};
+pub use usage::TokenUsage;
 pub use wire::{AnswerReader, HeardAnswer, MAX_EVENT_BYTES, MAX_MEMORY_BYTES, WireFault};
 
 /// Receiver of an answer's text as it arrives. Pass `&mut |_| {}` if it is not wanted.

@@ -21,6 +21,7 @@ pub mod origin;
 pub mod owner;
 pub mod permission;
 pub mod position;
+pub mod proof;
 pub mod rate;
 pub mod receipt;
 pub mod reply;

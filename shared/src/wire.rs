@@ -14,5 +14,4 @@ pub mod session_mark;
 pub mod settled;
 pub mod subject;
 pub mod topology;
-pub mod upgrade;
 pub mod witness;

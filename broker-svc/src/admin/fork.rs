@@ -162,8 +162,8 @@ fn forked_entries(fold: SessionState, to: &SessionRef) -> Vec<LedgerEntry> {
 
 #[cfg(test)]
 mod tests {
-    use shared::model::identity::PermissionPresets;
     use shared::model::ledger::TurnFailure;
+    use shared::model::permission::PermissionPresets;
     use shared::model::time::UnixMillis;
 
     use super::*;

@@ -2,7 +2,6 @@
 //!
 //! Source: `docs/design/sessions.md` §5; seed 001 §5.
 
-use shared::model::identity::PermissionPresets;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::agent::{AgentRequest, ChatMessage, LineRole, ToolDescription};
@@ -12,7 +11,7 @@ use crate::agent::personas::{Persona, PersonaLimits, tokens_of};
 use crate::ledger::state::SessionState;
 use crate::session::PendingDispatch;
 use crate::turn::Turn;
-use shared::model::permission::is_tool_permitted;
+use shared::model::permission::{PermissionPresets, is_tool_permitted};
 
 /// Maximum length of a message that is put into a running turn, bytes; the rest is cut.
 const MAX_STEERED_TEXT: usize = 64 * 1_024;

@@ -14,9 +14,8 @@ use serde_json::Value;
 use shared::llm::LlmConfig;
 use shared::model::approval::ApprovalAsk;
 use shared::model::heartbeat::Heartbeat;
-use shared::model::identity::PermissionPresets;
 use shared::model::ledger::TurnLimits;
-use shared::model::permission::{PermissionSet, glob_matches};
+use shared::model::permission::{PermissionPresets, PermissionSet, glob_matches};
 use shared::model::session::{QueueSettings, SessionRef};
 use shared::process::config::{KeyFault, read_yaml};
 

@@ -4,8 +4,8 @@ use shared::model::approval::{
     ApprovalAsk, ApprovalParty, ApprovalRequest, ApprovalStatus, ApprovalTrail, AskedIn, ConfirmationTerms,
     DEFAULT_EXPIRES_MS, DecisionProof, MAX_EXPIRES_MS,
 };
-use shared::model::event::OWN_ADAPTERS;
 use shared::model::ledger::ToolCall;
+use shared::model::origin::OWN_ADAPTERS;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;

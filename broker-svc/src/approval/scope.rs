@@ -2,8 +2,8 @@
 //! ingress, never the agent).
 
 use shared::model::approval::{ApprovalParty, ApprovalVote, AskedIn, DeciderScope, DecisionProof};
-use shared::model::approval_api::LINK;
 use shared::model::identity::Identities;
+use shared::model::origin::LINK;
 
 /// Channel of persons who act on the installation itself, by its command line.
 pub const CLI: &str = "cli";

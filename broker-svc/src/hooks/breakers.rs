@@ -6,8 +6,6 @@
 //! that does not fail costs neither a read nor a write. While the server cannot be reached, each broker counts for
 //! itself.
 
-use std::sync::Arc;
-
 use sha2::{Digest as _, Sha256};
 use shared::breaker::{Breaker, BreakerAdmission, BreakerPolicy, TURN_PREFIX, key_of, probe_claim_ms};
 use shared::bus::{BreakerScope, BreakerView, Bus};
@@ -16,15 +14,6 @@ use shared::model::time::UnixMillis;
 
 use super::declared::DeclaredHook;
 use super::outcome::RunHookError;
-use crate::broker::BrokerContext;
-
-/// Follows the breakers that other brokers change, until shutdown is requested.
-pub async fn serve(broker: Arc<BrokerContext>) {
-    tokio::select! {
-        () = broker.hooks().follow_breakers() => {}
-        () = broker.shutdown.requested() => {}
-    }
-}
 
 /// The breakers of hooks inside turns; see the module.
 #[derive(Debug)]

@@ -11,6 +11,7 @@ use shared::bus::Bus;
 use shared::clock::SharedClock;
 use shared::model::ledger::{ToolCall, ToolOutcome};
 use shared::model::session::SessionRef;
+use shared::process::lifecycle::ShutdownSignal;
 
 use super::breakers::TurnBreakers;
 use super::builtin::{self, BuiltinHook};
@@ -63,9 +64,12 @@ impl TurnHooks {
         }
     }
 
-    /// Follows the breakers that other brokers change, forever.
-    pub async fn follow_breakers(&self) {
-        self.breakers.follow_bucket().await;
+    /// Follows the breakers that other brokers change, until `shutdown`.
+    pub async fn follow_breakers(self: Arc<Self>, shutdown: ShutdownSignal) {
+        tokio::select! {
+            () = self.breakers.follow_bucket() => {}
+            () = shutdown.requested() => {}
+        }
     }
 
     /// Returns the hooks of a turn of `session`, with those of the sessions that it works for.

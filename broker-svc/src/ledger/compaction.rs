@@ -80,8 +80,8 @@ fn exchange_line(exchange: &HistoryTurn) -> String {
 
 #[cfg(test)]
 mod tests {
-    use shared::model::identity::PermissionPresets;
     use shared::model::ledger::LedgerCursor;
+    use shared::model::permission::PermissionPresets;
     use ulid::Ulid;
 
     use super::*;

@@ -6,9 +6,8 @@
 use std::collections::BTreeMap;
 
 use shared::model::dispatch::Dispatch;
-use shared::model::identity::PermissionPresets;
-use shared::model::permission::PermissionSet;
 use shared::model::permission::combine::narrows_permissions;
+use shared::model::permission::{PermissionPresets, PermissionSet};
 use shared::model::session::{OverflowPolicy, QueueMode, QueueSettings};
 
 /// Default delay of a `collect` turn after the last arrival, milliseconds.

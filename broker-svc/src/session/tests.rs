@@ -96,7 +96,7 @@ fn journal(state: State) -> Option<RunningTurn> {
         &fold,
         &[message(1, QueueMode::Followup)],
         &limits,
-        &shared::model::identity::PermissionPresets::default(),
+        &shared::model::permission::PermissionPresets::default(),
     );
 
     fold.at = NOW;

@@ -10,7 +10,6 @@ use broker_svc::approval::auditor;
 use broker_svc::approval::timer_handler::TimerHandler;
 use broker_svc::broker::BrokerContext;
 use broker_svc::config::BrokerConfig;
-use broker_svc::hooks::breakers;
 use broker_svc::hooks::rules::HookRules;
 use broker_svc::queue::{claims, feed, quarantine, sweeper};
 use shared::bus::{Bus, NatsConfig, OutgoingMessage, StoredMessage, claim, ledger};
@@ -308,7 +307,7 @@ pub(crate) fn run_broker(broker: Arc<BrokerContext>) -> Running {
         tokio::spawn(quarantine::watch_marks(Arc::clone(&broker))),
         tokio::spawn(timers.serve(broker.shutdown.clone())),
         tokio::spawn(auditor::serve(Arc::clone(&broker))),
-        tokio::spawn(breakers::serve(Arc::clone(&broker))),
+        tokio::spawn(Arc::clone(broker.hooks()).follow_breakers(broker.shutdown.clone())),
     ];
 
     Running { broker, tasks }

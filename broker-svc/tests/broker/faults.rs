@@ -267,7 +267,7 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
         &SessionState::default(),
         &[pending],
         &PersonaLimits::default(),
-        &shared::model::identity::PermissionPresets::default(),
+        &shared::model::permission::PermissionPresets::default(),
     );
 
     let cursor = advance_cursor(&SessionState::default().cursor, sequence, sequence, None);

@@ -9,8 +9,8 @@ use broker_svc::session::{InboxItem, PendingDispatch, SessionEffect, SessionInpu
 use broker_svc::turn::Turn;
 use broker_svc::turn::steps::{INTERRUPTED, StepContext, TurnStep, next};
 use shared::model::approval::ApprovalStatus;
-use shared::model::identity::PermissionPresets;
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnUsage};
+use shared::model::permission::PermissionPresets;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 

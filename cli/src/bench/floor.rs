@@ -9,7 +9,7 @@ use shared::clock::{Clock as _, SystemClock};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::hooks::Figure;
+use super::figure::Figure;
 use super::percentile;
 use crate::launch::programs::{BUN_MINIMUM, tool};
 

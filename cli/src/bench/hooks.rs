@@ -20,6 +20,7 @@ use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::{Event, EventId};
 use shared::model::time::UnixMillis;
 
+use super::figure::Figure;
 use super::{bindings, floor, percentile, step};
 use crate::args::{BenchHooksOptions, Common};
 use crate::exit::{Exit, failure};
@@ -33,17 +34,6 @@ const WINDOW: usize = 512;
 const TEXT: usize = 200;
 /// Longest time for workers to start.
 const COME_UP: Duration = Duration::from_secs(60);
-
-/// Figures of one arrangement.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
-pub(super) struct Figure {
-    /// Events per second with all workers busy.
-    pub(super) events_per_s: f64,
-    /// Median time of a single event, there and back, in microseconds.
-    pub(super) p50_us: f64,
-    /// Time within which 99 % of single events return, in microseconds.
-    pub(super) p99_us: f64,
-}
 
 /// One line of the table.
 #[derive(Debug, Serialize)]

@@ -10,8 +10,8 @@ use shared::model::dispatch::{
 };
 use shared::model::event::Event;
 use shared::model::hook::{HookResult, HookRouting};
-use shared::model::origin::ProvenOrigin;
 use shared::model::permission::{PermissionLevel, PermissionSet, ToolRules};
+use shared::model::proof::ProvenOrigin;
 use shared::model::session::SessionRef;
 use shared::wire::seal::change_hash;
 

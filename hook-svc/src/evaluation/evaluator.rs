@@ -187,7 +187,7 @@ impl EventEvaluator {
         task: &EventTask,
         inherited: RedeliveryCheck,
     ) -> Result<StoredMarker, HandleEventError> {
-        if inherited.has_no_record(task, &self.model).await {
+        if inherited.has_no_record(&task.event.id, &self.model).await {
             return Ok(StoredMarker::None);
         }
         self.read_marker(task).await

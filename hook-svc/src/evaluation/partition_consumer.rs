@@ -13,6 +13,7 @@
 //! way then are handled one by one, each noted before it is tried.
 
 mod deferred_events;
+mod owed_evaluations;
 mod session;
 
 use std::sync::atomic::Ordering;

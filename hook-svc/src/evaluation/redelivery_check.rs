@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use shared::bus::{Bus, StoredMessage};
+use shared::model::event::EventId;
 use shared::model::invocation::EventInvocations;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::THROUGH;
@@ -17,7 +18,6 @@ use shared::wire::topology::INVOCATIONS_KEPT;
 use shared::wire::topology::buckets::HOOK_RESULTS;
 use shared::wire::topology::streams::INVOCATIONS;
 
-use crate::evaluation::task::EventTask;
 use crate::read_model::access::ModelAccess;
 
 /// Time limit for the read model to reach the end of the records; until it has, the leader is asked about each event.
@@ -93,13 +93,13 @@ impl RedeliveryCheck {
         self.has_answers
     }
 
-    /// Returns whether `task`'s event certainly had no record at the take-over.
-    pub(crate) async fn has_no_record(self, task: &EventTask, model: &ModelAccess) -> bool {
+    /// Returns whether the event `id` certainly had no record at the take-over.
+    pub(crate) async fn has_no_record(self, id: &EventId, model: &ModelAccess) -> bool {
         match self.records {
             None => false,
             Some(0) => true,
             // If this replica has no copy, or it cannot be read, the leader is asked.
-            Some(records) => model.has_no_record(&task.event.id, records).await,
+            Some(records) => model.has_no_record(id, records).await,
         }
     }
 }

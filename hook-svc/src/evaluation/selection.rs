@@ -1,17 +1,12 @@
-//! Selects the hooks that see an event, and reports their health from their answers.
+//! The hooks that are called for an event, and the health signals from their answers.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use shared::model::event::Event;
-use shared::model::invocation::{HookInvocation, HookOutcome, HookPasses};
-use shared::model::time::UnixMillis;
+use shared::model::invocation::{HookInvocation, HookOutcome};
 
-use crate::evaluation::evaluator::EventEvaluator;
-use crate::evaluation::fire::HookAction;
 use crate::evaluation::record::{BREAKER_OPEN, new_invocation};
-use crate::registry::active_hooks::{HookAuthor, HookTraits};
 use crate::routing::bindings;
-use crate::runner::{CallUsage, HookSet, HookSource};
+use crate::runner::{HookSet, HookSource};
 
 /// Selection of the hooks of a set that see an event.
 #[derive(Debug, Default)]
@@ -40,7 +35,18 @@ pub(crate) struct HealthSignals {
 }
 
 impl HookSelection {
-    fn is_called(&self, index: u32) -> bool {
+    /// Selects the hooks of `set` among `only`, without those that their breakers refuse.
+    pub(super) fn without_refused(mut only: Option<Vec<u32>>, refused: Vec<u32>, set: &HookSet) -> Self {
+        leave_out(&mut only, set, &refused);
+        Self {
+            only,
+            refused,
+            ..Self::default()
+        }
+    }
+
+    /// Returns whether the hook at `index` is called now.
+    pub(super) fn is_called(&self, index: u32) -> bool {
         self.only.as_ref().is_none_or(|only| only.binary_search(&index).is_ok())
     }
 
@@ -111,109 +117,8 @@ impl HookSelection {
     }
 }
 
-impl EventEvaluator {
-    /// Selects the hooks of `set` that see `event`, without those of `decided`, which have answered before; `me` names
-    /// this evaluation.
-    pub(crate) async fn choose_hooks(
-        &self,
-        set: &HookSet,
-        event: &Event,
-        decided: &[String],
-        me: &str,
-    ) -> HookSelection {
-        self.choose_of(set, set.hooks_seeing(event), decided, me).await
-    }
-
-    /// Selects the hooks among `only` of `set` that are called, without those of `decided`, which have answered before;
-    /// `me` names this evaluation.
-    pub(crate) async fn choose_of(
-        &self,
-        set: &HookSet,
-        mut only: Option<Vec<u32>>,
-        decided: &[String],
-        me: &str,
-    ) -> HookSelection {
-        if !decided.is_empty() {
-            let decided: Vec<u32> = decided.iter().filter_map(|id| set.index(id)).collect();
-            leave_out(&mut only, set, &decided);
-        }
-
-        let refused = self.breakers.paused_hooks(set, only.as_deref(), me).await;
-        leave_out(&mut only, set, &refused);
-
-        HookSelection {
-            only,
-            refused,
-            ..HookSelection::default()
-        }
-    }
-
-    /// Returns the action that the bindings file requests for `event`, if any.
-    pub(crate) fn bound_action(&self, event: &Event) -> Option<HookAction> {
-        let table = self.bindings.current_table();
-        let begun = self.clock.monotonic();
-        let result = table.decide_route(event)?;
-        let took = self.clock.monotonic().saturating_duration_since(begun);
-
-        Some(HookAction {
-            hook_id: bindings::HOOK_ID.to_owned(),
-            latency_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            traits: HookTraits {
-                priority: table.priority(),
-                fallback: table.is_fallback(),
-                author: Arc::new(HookAuthor::Operator),
-                ..HookTraits::default()
-            },
-            result: Box::new(result),
-            decided: false,
-            volatile: false,
-            spent: CallUsage::default(),
-        })
-    }
-
-    /// Updates the breakers, and counts fires and passes, once the answers of every hook at `now` are stored.
-    pub(crate) async fn settle_outcomes(
-        &self,
-        choice: &HookSelection,
-        set: &Arc<HookSet>,
-        signs: &HealthSignals,
-        me: &str,
-        now: UnixMillis,
-    ) {
-        for hook_id in &signs.fired {
-            self.performer.registry.tally_fire(hook_id, now);
-        }
-
-        for hook_id in &signs.failed {
-            if let Some(index) = set.index(hook_id) {
-                self.breakers.record_failure(&set.hooks()[index as usize], me).await;
-            }
-        }
-
-        let id = |index: u32| &set.hooks()[index as usize].id;
-        // Hooks that failed are not relieved by their neighbours' success.
-        let succeeded = |index| choice.is_called(index) && !signs.failed.contains(id(index));
-        self.breakers.record_successes(set, me, succeeded).await;
-        let told: Vec<u32> = signs.told.iter().filter_map(|hook_id| set.index(hook_id)).collect();
-
-        let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
-        for (index, &latency_us) in (0_u32..).zip(&signs.latencies_us) {
-            if choice.is_called(index) && !told.contains(&index) {
-                passes.count_pass(set, index as usize, latency_us);
-            }
-        }
-    }
-
-    /// Returns the passes to report in the next record.
-    pub(crate) fn passes_due(&self) -> Vec<HookPasses> {
-        let now = self.clock.monotonic();
-        let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
-        passes.due_counts(now)
-    }
-}
-
 /// Removes `left_out` from `only`.
-fn leave_out(only: &mut Option<Vec<u32>>, set: &HookSet, left_out: &[u32]) {
+pub(super) fn leave_out(only: &mut Option<Vec<u32>>, set: &HookSet, left_out: &[u32]) {
     if left_out.is_empty() {
         return;
     }

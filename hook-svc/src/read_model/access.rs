@@ -61,7 +61,7 @@ pub(crate) enum ModelStanding {
 
 /// Reason why a question to the read model has no answer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum AskModelError {
+pub enum AskModelError {
     /// The own copy cannot be read.
     #[error(transparent)]
     Own(#[from] QueryProjectionError),

@@ -12,6 +12,9 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// Most authors beside the operators; the hooks of further authors are not run.
+pub(super) const MAX_AUTHORS: usize = 64;
+
 /// Most evaluations of one author under way (`docs/design/trust.md` §5).
 pub const MAX_UNDER_WAY: usize = 256;
 

@@ -15,7 +15,7 @@ use super::bun::{self, FindBunError};
 use super::in_flight::InFlightEvent;
 use super::parts::StepSender;
 use super::sandbox::{CheckSandboxError, Jail};
-use super::sources::LoadedHooks;
+use super::sources::{LoadedHooks, WriteSourceError};
 use super::stale_directories;
 use super::stale_directories::PREFIX;
 use super::user;
@@ -287,15 +287,8 @@ pub enum StartPoolError {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadHooksError {
     /// A source cannot be written for the workers.
-    #[error("failed to write the source of hook {hook} to {path}")]
-    WriteSource {
-        /// Id of the hook.
-        hook: String,
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause of the failure.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    WriteSource(#[from] WriteSourceError),
     /// More authors have hooks than may have pools.
     #[error("not run: more than {0} authors have hooks")]
     TooManyAuthors(usize),

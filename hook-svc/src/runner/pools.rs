@@ -18,7 +18,7 @@ use shared::error_chain::describe_error;
 use tokio::sync::broadcast;
 
 use self::hand_over::{Begun, Handed};
-use super::author_slots::{HeldSlots, NoSeat};
+use super::author_slots::{HeldSlots, MAX_AUTHORS, NoSeat};
 use super::sources::LoadedHooks;
 use super::{
     AsyncError, Evaluation, EvaluationJob, HookCounters, HookSet, HookSource, LoadHooksError, PoolConfig,
@@ -27,9 +27,6 @@ use super::{
 
 /// Author of the files in the hooks directory and of hooks that operators push.
 const OPERATOR: &str = "operator";
-
-/// Most authors beside the operators; the hooks of further authors are not run.
-pub(super) const MAX_AUTHORS: usize = 64;
 
 /// Pools of all owners; cheap to clone.
 #[derive(Debug, Clone)]

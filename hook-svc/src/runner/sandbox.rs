@@ -15,8 +15,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::process::{Child, Command};
 
+use super::author_slots::MAX_AUTHORS;
 use super::crash_journal::NoteFile;
-use super::pools::MAX_AUTHORS;
 use super::user::{self, UnixUser};
 use super::{PoolConfig, spawner};
 

@@ -8,8 +8,19 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::pool::LoadHooksError;
 use super::{HookSet, HookSource};
+
+/// A source that cannot be written for the workers.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to write the source of hook {hook} to {path}")]
+pub struct WriteSourceError {
+    /// Id of the hook.
+    pub hook: String,
+    /// Path of the file.
+    pub path: PathBuf,
+    /// Cause of the failure.
+    pub source: std::io::Error,
+}
 
 /// A set of hooks whose files are in place.
 #[derive(Debug)]
@@ -44,7 +55,7 @@ impl LoadedHooks {
     }
 
     /// Writes the files of `set` into `dir`; those that `former` already has stay at their paths.
-    pub(super) fn unpack_set(set: Arc<HookSet>, former: &Self, dir: &Path) -> Result<Self, LoadHooksError> {
+    pub(super) fn unpack_set(set: Arc<HookSet>, former: &Self, dir: &Path) -> Result<Self, WriteSourceError> {
         let generation = former.generation.wrapping_add(1);
         let known: HashMap<_, _> = former.files.iter().map(|file| (&file.key, file)).collect();
         let root = dir.join(format!("hooks/{generation}"));
@@ -57,7 +68,7 @@ impl LoadedHooks {
                 Some(file) => Arc::clone(file),
                 None => {
                     let path = root.join(relative_path(&hook.id));
-                    write(&path, &hook.source).map_err(|source| LoadHooksError::WriteSource {
+                    write(&path, &hook.source).map_err(|source| WriteSourceError {
                         hook: hook.id.clone(),
                         path: path.clone(),
                         source,

@@ -5,14 +5,13 @@
 //! `docs/design/schedules.md` §3.6; seed 000 §7.
 
 use shared::model::dispatch::DeliveryContext;
-use shared::model::identity::PermissionPresets;
 use shared::model::intent::book::{AgentBook, IntentBooking, RateCharge, day_of};
 use shared::model::intent::service::ProposeIntent;
 use shared::model::intent::{
     ApprovalRequirement, HookIntent, IntentRejection, IntentSchedule, IntentScope, MAX_PARAMETER_BYTES,
     MAX_REASON_BYTES,
 };
-use shared::model::permission::{PermissionLevel, is_tool_permitted};
+use shared::model::permission::{PermissionLevel, PermissionPresets, is_tool_permitted};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 

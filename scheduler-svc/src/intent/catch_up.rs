@@ -19,7 +19,7 @@ use super::approvals::ASK_AHEAD_MS;
 use super::error::HandleIntentError;
 use super::refold::{Refolded, refold};
 use super::store::{IntentStore, key, record_number};
-use super::{conditions, machine, outcome_poll, timers};
+use super::{conditions, machine, timers};
 
 /// Name of the fault in the service's status.
 pub(super) const BEHIND: &str = "intents";
@@ -124,7 +124,7 @@ impl IntentStore {
 
         match (next.status, &next.running) {
             (IntentStatus::Running, Some(running)) => {
-                let look = running.at.plus(outcome_poll::FIRST_LOOK_MS);
+                let look = running.at.plus(timers::FIRST_LOOK_MS);
                 ring(TimerPurpose::Outcome, running.nominal, look).await?;
             }
             (IntentStatus::Pending, _) => {

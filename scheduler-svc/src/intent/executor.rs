@@ -28,7 +28,7 @@ use super::machine::{self, FiringEnd, StepCause};
 use super::registry::KindRegistry;
 use super::store::IntentStore;
 use super::turn_listener::TurnListener;
-use super::{firing, hooks, lost_firings, outcome_poll, plan, sending, timers};
+use super::{firing, hooks, lost_firings, plan, sending, timers};
 
 /// Attempts at one step while other writers change the same intent.
 const MAX_TRIES: u32 = 16;
@@ -129,7 +129,7 @@ impl IntentExecutor {
     async fn decide_proposed(&self, entry: &KvEntry<Intent>) -> Result<(), HandleIntentError> {
         // If `AUDIT` has a decision already, no approver must be asked.
         self.store.check(&entry.value).await?;
-        super::requests::decide_admission(self, entry).await
+        self.decide_admission(entry).await
     }
 
     async fn fire_again(
@@ -252,7 +252,7 @@ impl IntentExecutor {
         // The timer for the end is stored before the firing, so that a crash cannot lose the end.
         let look = timers::new_timer(&entry.value, TimerPurpose::Outcome, nominal);
         let looked_for = async {
-            timers::set_timer(&self.bus, &look, now.plus(outcome_poll::FIRST_LOOK_MS)).await?;
+            timers::set_timer(&self.bus, &look, now.plus(timers::FIRST_LOOK_MS)).await?;
             Ok::<(), HandleIntentError>(())
         };
 
@@ -332,9 +332,11 @@ impl IntentExecutor {
             );
 
             if let Some(ear) = ear {
-                let agent = intent.intent.agent.clone();
-                self.bell
-                    .await_end(Arc::clone(self), ear, agent, intent.intent.id, running.nominal);
+                let (clerk, agent, id) = (Arc::clone(self), intent.intent.agent.clone(), intent.intent.id);
+                self.bell.await_end(ear, move || {
+                    let (clerk, agent) = (Arc::clone(&clerk), agent.clone());
+                    async move { matches!(clerk.look_for_end(&agent, id, running.nominal).await, Ok(true)) }
+                });
             }
 
             Ok(())

@@ -15,12 +15,11 @@ use super::error::HandleIntentError;
 use super::executor::{IntentExecutor, Publication};
 use super::machine::FiringEnd;
 use super::outcome::{OutcomeSearch, SearchResult};
+use super::timers::FIRST_LOOK_MS;
 use super::{firing, hooks, lost_firings, sending, timers};
 
 /// Attempts at one poll while other writers change the same intent.
 const MAX_TRIES: u32 = 16;
-/// Time from a firing to the first poll by timer, milliseconds; the listener is usually faster.
-pub(super) const FIRST_LOOK_MS: i64 = 30_000;
 /// Longest time between two polls, milliseconds.
 const MAX_LOOK_MS: i64 = 600_000;
 /// Longest wait for a turn that no broker has started, milliseconds; after it the outcome counts as unknown.

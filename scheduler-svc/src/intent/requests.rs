@@ -447,31 +447,33 @@ async fn events_from(clerk: &IntentExecutor, schedule: &IntentSchedule) -> Resul
     }
 }
 
-/// Moves an intent that waits for its admission to the state that its approval demands. Changes nothing while the
-/// approval is pending.
-///
-/// # Errors
-/// Returns [`HandleIntentError`]; a conflict if another writer has changed the intent.
-pub(super) async fn decide_admission(clerk: &IntentExecutor, entry: &KvEntry<Intent>) -> Result<(), HandleIntentError> {
-    let confirmation = clerk.approvals.ask_approval(&entry.value, clerk.clock.now()).await?;
-    let by = confirmation.decided_by.as_deref().unwrap_or(RUNTIME);
-    let next = machine::next_value(&entry.value);
+impl IntentExecutor {
+    /// Moves an intent that waits for its admission to the state that its approval demands. Changes nothing while the
+    /// approval is pending.
+    ///
+    /// # Errors
+    /// Returns [`HandleIntentError`]; a conflict if another writer has changed the intent.
+    pub(super) async fn decide_admission(&self, entry: &KvEntry<Intent>) -> Result<(), HandleIntentError> {
+        let confirmation = self.approvals.ask_approval(&entry.value, self.clock.now()).await?;
+        let by = confirmation.decided_by.as_deref().unwrap_or(RUNTIME);
+        let next = machine::next_value(&entry.value);
 
-    let (why, code) = match confirmation.status {
-        ApprovalStatus::Pending => return Ok(()),
-        ApprovalStatus::Approved | ApprovalStatus::Consumed => {
-            let said = confirmation.response.as_deref().unwrap_or_default();
-            let admitted = Box::pin(admit_intent(clerk, Some(entry), next, None, (by, said))).await?;
-            return clerk.supersede_intent(&admitted.value).await;
-        }
-        ApprovalStatus::Denied => (format!("denied by {by}"), IntentCode::Denied),
-        ApprovalStatus::Expired | ApprovalStatus::Canceled | ApprovalStatus::Superseded => {
-            ("not approved in time".to_owned(), IntentCode::ApprovalExpired)
-        }
-    };
+        let (why, code) = match confirmation.status {
+            ApprovalStatus::Pending => return Ok(()),
+            ApprovalStatus::Approved | ApprovalStatus::Consumed => {
+                let said = confirmation.response.as_deref().unwrap_or_default();
+                let admitted = Box::pin(admit_intent(self, Some(entry), next, None, (by, said))).await?;
+                return self.supersede_intent(&admitted.value).await;
+            }
+            ApprovalStatus::Denied => (format!("denied by {by}"), IntentCode::Denied),
+            ApprovalStatus::Expired | ApprovalStatus::Canceled | ApprovalStatus::Superseded => {
+                ("not approved in time".to_owned(), IntentCode::ApprovalExpired)
+            }
+        };
 
-    let rejection = IntentRejection::Sensitivity { why };
-    let refused = reject_intent(clerk, Some(entry), next, rejection, code, by).await?;
+        let rejection = IntentRejection::Sensitivity { why };
+        let refused = reject_intent(self, Some(entry), next, rejection, code, by).await?;
 
-    clerk.settle_intent(&refused.value, clerk.clock.now()).await
+        self.settle_intent(&refused.value, self.clock.now()).await
+    }
 }

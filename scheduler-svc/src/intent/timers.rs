@@ -14,6 +14,9 @@ use shared::wire::topology::streams::SCHEDULES;
 /// Time that a fired timer is kept.
 const FIRED_TTL: &str = "168h";
 
+/// Time from a firing to the first poll by timer, milliseconds; the listener is usually faster.
+pub(super) const FIRST_LOOK_MS: i64 = 30_000;
+
 /// Formats `at` by RFC 3339, in UTC with milliseconds.
 fn format_rfc3339(at: UnixMillis) -> String {
     jiff::Timestamp::from_millisecond(at.0).map_or_else(|_| "1970-01-01T00:00:00Z".to_owned(), |at| format!("{at:.3}"))

@@ -10,14 +10,11 @@ use shared::bus::{Bus, CoreSubscription};
 use shared::clock::pause;
 use shared::model::ledger::LedgerRecord;
 use shared::model::session::SessionRef;
-use shared::model::time::UnixMillis;
 use shared::process::lifecycle::ShutdownSignal;
 use shared::wire::envelope::decode;
 use shared::wire::subject;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use ulid::Ulid;
 
-use super::executor::IntentExecutor;
 use super::outcome::ends_something;
 
 /// Largest number of firings listened for at once; others are left to their timers.
@@ -66,15 +63,11 @@ impl TurnListener {
         Some(SessionListener { heard, _permit: permit })
     }
 
-    /// Polls through `clerk` whenever `ear` receives an end, until the firing `nominal` of `id` has ended.
-    pub fn await_end(
-        &self,
-        clerk: Arc<IntentExecutor>,
-        mut ear: SessionListener,
-        agent: String,
-        id: Ulid,
-        nominal: UnixMillis,
-    ) {
+    /// Polls with `has_ended` whenever `ear` receives an end, until it returns true.
+    pub fn await_end<F>(&self, mut ear: SessionListener, has_ended: impl Fn() -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = bool> + Send + 'static,
+    {
         let shutdown = self.shutdown.clone();
         tokio::spawn(async move {
             let listening = async {
@@ -87,7 +80,7 @@ impl TurnListener {
                     // The record is heard before it is stored, so the first polls may come too early.
                     for wait in LOOKS {
                         pause(wait).await;
-                        if matches!(clerk.look_for_end(&agent, id, nominal).await, Ok(true)) {
+                        if has_ended().await {
                             return;
                         }
                     }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use super::error::ConnectBusError;
 use super::link::ServerLink;
-use super::poison_guard::ConsumerSentry;
-use super::pulse::{Beating, ClockPulse};
+use super::pulse::ClockPulse;
 use crate::process::secret::SecretValue;
 use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 use crate::wire::seal::TrustKeys;
@@ -104,50 +104,15 @@ pub struct Bus {
     pub(super) in_flight: Arc<Semaphore>,
     pub(super) link: Arc<ServerLink>,
     pub(super) pulse: Arc<ClockPulse>,
-    /// Guard against unreadable messages; `None` if no streams are read over this connection.
-    sentry: Option<Arc<ConsumerSentry>>,
-    /// Task that keeps `pulse` going; `None` under the same condition as `sentry`.
-    beating: Option<Arc<Beating>>,
+    /// Tasks that watch the connection, none if no streams are read over it; they end with the last clone of the bus.
+    watches: Arc<JoinSet<()>>,
     trust: Arc<TrustKeys>,
 }
 
 impl Bus {
-    /// Connects as `name` and returns as soon as a server has answered. A lost connection is reconnected without
-    /// limit.
-    ///
-    /// # Errors
-    /// Returns [`ConnectBusError`] if an address or a credential cannot be read, or if no server answers.
-    pub async fn connect(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
-        Ok(Self::open(config, name, false).await?.with_sentry(config))
-    }
-
-    /// Connects as [`Bus::connect`] does, but returns at once and connects as soon as a server answers. For callers
-    /// that can work without a server at first.
-    ///
-    /// # Errors
-    /// Returns [`ConnectBusError`] if an address or a credential cannot be read.
-    pub async fn connect_later(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
-        Ok(Self::open(config, name, true).await?.with_sentry(config))
-    }
-
-    /// Connects as [`Bus::connect`] does, but without a guard on the connection: for the guard of the other
-    /// connections.
-    pub(super) async fn connect_plain(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
-        Self::open(config, name, false).await
-    }
-
-    fn with_sentry(mut self, config: &NatsConfig) -> Self {
-        self.sentry = Some(Arc::new(ConsumerSentry::start_watching(
-            self.client.clone(),
-            Arc::clone(&self.link),
-            config.clone(),
-        )));
-        let pulse = Arc::clone(&self.pulse);
-        self.beating = Some(Arc::new(pulse.run_watch(self.client.clone())));
-        self
-    }
-
-    async fn open(config: &NatsConfig, name: &str, later: bool) -> Result<Self, ConnectBusError> {
+    /// Opens a connection as `name` that nothing watches. Unless `later`, waits until a server has answered. A lost
+    /// connection is reconnected without limit.
+    pub(super) async fn open(config: &NatsConfig, name: &str, later: bool) -> Result<Self, ConnectBusError> {
         let mut options = async_nats::ConnectOptions::new();
         if !config.credentials.is_empty() {
             options =
@@ -218,10 +183,15 @@ impl Bus {
             in_flight,
             link,
             pulse: Arc::default(),
-            sentry: None,
-            beating: None,
+            watches: Arc::default(),
             trust: Arc::default(),
         })
+    }
+
+    /// Returns the same connection with `watches` as the tasks that watch it.
+    pub(super) fn with_watches(mut self, watches: JoinSet<()>) -> Self {
+        self.watches = Arc::new(watches);
+        self
     }
 
     /// Returns the same connection with `trust` as the key ring that seals and checks its events. Without it, no event

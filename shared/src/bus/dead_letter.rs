@@ -1,10 +1,13 @@
 //! Dead letters: messages given up, stored on `DLQ` with their whole payload, the reason and the number of attempts.
 
+use std::time::Duration;
+
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
 
 use crate::model::time::UnixMillis;
 use crate::wire::dead_letter::DeadLetter;
+use crate::wire::envelope::DecodeError;
 use crate::wire::headers::Headers;
 use crate::wire::subject;
 
@@ -15,6 +18,14 @@ use super::publish::OutgoingMessage;
 
 /// Number of bytes of the payload's hash that a dead letter's id contains.
 const HASH_BYTES: usize = 10;
+
+/// Number of deliveries after which a message of a newer release becomes a dead letter: during a rolling update,
+/// readers of both releases run.
+const NEWER_TRIES: u64 = 5;
+/// Pause between these deliveries.
+const NEWER_PAUSE: Duration = Duration::from_secs(5);
+/// Pause before a message is delivered again whose dead letter could not be stored.
+const BURY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Reason why a message becomes a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +122,28 @@ impl Bus {
         let out = if letter.stream.is_empty() { out } else { out.msg_id(id) };
 
         self.publish(out).await.map(|_| ())
+    }
+}
+
+impl IncomingMessage {
+    /// Settles a message that cannot be decoded because of `error`. The dead letter of `service` is stored before the
+    /// message is terminated. A message of a newer release is first left to a replica that can decode it.
+    pub async fn dead_letter(&self, bus: &Bus, service: &str, error: &DecodeError, now: UnixMillis) {
+        if matches!(error, DecodeError::NewerSchema { .. }) && self.delivered < NEWER_TRIES {
+            return self.nak(Some(NEWER_PAUSE)).await;
+        }
+
+        let verdict = MessageVerdict::new(error.reason(), error.to_string());
+        match bus.dead_letter(service, self, &verdict, now).await {
+            Ok(()) => self.term().await,
+            Err(error) => {
+                tracing::warn!(
+                    service, subject = %self.subject, sequence = self.sequence, event_id = self.headers.event_id(),
+                    %error, "failed to write a dead letter; retrying"
+                );
+                self.nak(Some(BURY_AGAIN)).await;
+            }
+        }
     }
 }
 

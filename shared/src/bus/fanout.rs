@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
+use super::floor::Floor;
 use super::message::{IncomingMessage, MessageAcker};
-use super::partition::Floor;
 
 /// Maximum number of messages that wait for one taker.
 const ROOM: usize = 512;

@@ -85,37 +85,6 @@ impl ServerLink {
     }
 }
 
-/// Notifies of new connections, and of streams that turned out to be replaced: users of positions must then check
-/// whether they are still valid.
-#[derive(Debug)]
-pub struct ConnectionCount(watch::Receiver<u64>);
-
-impl ConnectionCount {
-    /// Ignores connections made so far.
-    pub fn count_from_now(&mut self) {
-        self.0.mark_unchanged();
-    }
-
-    /// Waits until the connection was lost and a new one lasts.
-    pub async fn stands_anew(&mut self) {
-        stands_anew(&mut self.0).await;
-    }
-}
-
-impl super::connect::Bus {
-    /// Returns the number of the current connection, counted from 1; 0 if there was none yet.
-    #[must_use]
-    pub fn connection_number(&self) -> u64 {
-        *self.link.connections().borrow()
-    }
-
-    /// Returns a receiver of the connections made from now on.
-    #[must_use]
-    pub fn connections(&self) -> ConnectionCount {
-        ConnectionCount(self.link.connections())
-    }
-}
-
 /// Waits until there is a new connection that has lasted for [`STEADY`]. A connection that ends again and again would
 /// leave a consumer behind each time.
 pub(super) async fn stands_anew(connections: &mut watch::Receiver<u64>) {

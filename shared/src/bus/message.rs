@@ -7,7 +7,6 @@ use std::time::Duration;
 use async_nats::HeaderName;
 use async_nats::jetstream::AckKind;
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 
 use crate::model::event::Event;
 use crate::model::position::StreamPlace;
@@ -16,17 +15,7 @@ use crate::wire::envelope::{DecodeError, WireMessage, decode};
 use crate::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, TraceCarrier};
 use crate::wire::seal::{ReadEventError, TrustKeys};
 
-use super::connect::Bus;
-use super::dead_letter::MessageVerdict;
-use super::partition::Floor;
-
-/// Number of deliveries after which a message of a newer release becomes a dead letter: during a rolling update,
-/// readers of both releases run.
-const NEWER_TRIES: u64 = 5;
-/// Pause between these deliveries.
-const NEWER_PAUSE: Duration = Duration::from_secs(5);
-/// Pause before a message is delivered again whose dead letter could not be stored.
-const BURY_AGAIN: Duration = Duration::from_secs(1);
+use super::floor::Floor;
 
 /// Converts the client's headers to ours.
 pub(super) fn headers_of(map: Option<&async_nats::HeaderMap>) -> Headers {
@@ -252,26 +241,6 @@ impl IncomingMessage {
         self.send_ack(AckKind::Term).await;
     }
 
-    /// Settles a message that cannot be decoded because of `error`. The dead letter of `service` is stored before the
-    /// message is terminated. A message of a newer release is first left to a replica that can decode it.
-    pub async fn dead_letter(&self, bus: &Bus, service: &str, error: &DecodeError, now: UnixMillis) {
-        if matches!(error, DecodeError::NewerSchema { .. }) && self.delivered < NEWER_TRIES {
-            return self.nak(Some(NEWER_PAUSE)).await;
-        }
-
-        let verdict = MessageVerdict::new(error.reason(), error.to_string());
-        match bus.dead_letter(service, self, &verdict, now).await {
-            Ok(()) => self.term().await,
-            Err(error) => {
-                tracing::warn!(
-                    service, subject = %self.subject, sequence = self.sequence, event_id = self.headers.event_id(),
-                    %error, "failed to write a dead letter; retrying"
-                );
-                self.nak(Some(BURY_AGAIN)).await;
-            }
-        }
-    }
-
     /// Extends the ack wait: the message is still being processed.
     pub async fn send_progress(&self) {
         self.send_ack(AckKind::Progress).await;
@@ -292,89 +261,5 @@ impl IncomingMessage {
         if let Err(error) = acker.ack_with(kind).await {
             tracing::debug!(subject = %self.subject, sequence = self.sequence, %error, "failed to send an ack");
         }
-    }
-}
-
-/// Returns whether `subject` is an inbox on which a client awaits a response (`_INBOX.…`; for a user with inboxes of
-/// its own `_INBOX_{user}.…`). A message published there is neither stored nor a command to the server.
-pub(super) fn is_inbox(subject: &str) -> bool {
-    subject.starts_with("_INBOX.") || subject.starts_with("_INBOX_")
-}
-
-/// A message that is not stored.
-#[derive(Debug, Clone)]
-pub struct CoreMessage {
-    /// Subject of the publish.
-    pub subject: String,
-    /// Headers of the message.
-    pub headers: Headers,
-    /// Payload of the message, encoded.
-    pub payload: Bytes,
-    /// Inbox on which a response is awaited. If the message names any other subject, no response is awaited.
-    pub reply: Option<String>,
-}
-
-/// Messages that are not stored, as they arrive; a slow reader loses messages.
-#[derive(Debug)]
-pub struct CoreSubscription(async_nats::Subscriber);
-
-impl CoreSubscription {
-    /// Returns the next message, or `None` once the bus is closed.
-    pub async fn next(&mut self) -> Option<CoreMessage> {
-        self.0.next().await.map(|message| CoreMessage {
-            subject: message.subject.to_string(),
-            headers: headers_of(message.headers.as_ref()),
-            reply: message
-                .reply
-                .filter(|reply| is_inbox(reply))
-                .map(|reply| reply.to_string()),
-            payload: message.payload,
-        })
-    }
-}
-
-impl Bus {
-    /// Publishes a message that is not stored and not answered.
-    pub async fn core_publish(&self, subject: &str, headers: &Headers, payload: Bytes) {
-        self.core_publish_if(subject, headers, payload, || true).await;
-    }
-
-    /// Publishes as [`Bus::core_publish`] does, if `may` still holds right before the message leaves. Returns whether
-    /// it did. A process that was stopped for a while finds out there that another replica has taken its work over.
-    pub async fn core_publish_if(
-        &self,
-        subject: &str,
-        headers: &Headers,
-        payload: Bytes,
-        may: impl Fn() -> bool + Send,
-    ) -> bool {
-        self.pulse.wait_awake(&self.client).await;
-
-        // Checked after the wait above: time may have passed there, as it does when a process was stopped.
-        if !may() {
-            return false;
-        }
-
-        let sent = self
-            .client
-            .publish_with_headers(subject.to_owned(), header_map(headers), payload)
-            .await;
-        if let Err(error) = sent {
-            tracing::warn!(subject, %error, "failed to publish a message");
-        }
-
-        true
-    }
-
-    /// Subscribes to `subject` (wildcards allowed) from now on.
-    ///
-    /// # Errors
-    /// Returns the client's error text if the subject is not valid or the bus is closed.
-    pub async fn core_subscribe(&self, subject: &str) -> Result<CoreSubscription, String> {
-        self.client
-            .subscribe(subject.to_owned())
-            .await
-            .map(CoreSubscription)
-            .map_err(|error| error.to_string())
     }
 }

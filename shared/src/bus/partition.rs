@@ -8,11 +8,11 @@
 //! forgotten pull of another process (a stopped process whose connection is still up). Then, and on every broken pull,
 //! the partition is restarted by another reset. This mechanism keeps the order; single effect never depends on it.
 
-mod floor;
 mod floors;
 mod lease;
 mod owned;
 mod reading;
+mod tenure;
 mod view;
 
 use std::collections::HashMap;
@@ -34,9 +34,8 @@ use super::connect::Bus;
 use super::fanout::StreamTap;
 use super::kv::Kv;
 
-pub(in crate::bus) use floor::Floor;
-pub use lease::PartitionLease;
 pub use owned::{OwnedPartition, RedeliverySource, count_unsettled};
+pub use tenure::PartitionLease;
 
 use floors::PartitionFloorStore;
 use lease::{HeldLease, take};

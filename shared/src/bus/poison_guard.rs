@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::json;
-use tokio::task::JoinHandle;
 
 use crate::clock::{Clock as _, SystemClock, pause};
 use crate::wire::dead_letter::DeadLetter;
@@ -38,45 +37,33 @@ const REST: Duration = Duration::from_secs(1);
 /// has in flight.
 const MAX_LOOKED: u64 = 2_048;
 
-/// Task of the guard; ends with the last clone of its bus.
-#[derive(Debug)]
-pub(super) struct ConsumerSentry(JoinHandle<()>);
+/// Guards `client`, whose connection is `link` and was opened with `config`; never ends.
+pub(super) async fn guard_connection(client: async_nats::Client, link: Arc<ServerLink>, config: NatsConfig) {
+    loop {
+        tokio::select! {
+            () = link.wait_lost() => {}
+            () = pause(ROUND) => {}
+        }
 
-impl Drop for ConsumerSentry {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
+        // A flush fails only if the client's task has ended; a timeout proves nothing.
+        let flushed = tokio::time::timeout(ROUND, client.flush()).await;
+        let is_dead = matches!(flushed, Ok(Err(_)));
+        if !is_dead && !link.is_lost_often(SystemClock.monotonic()) {
+            continue;
+        }
 
-impl ConsumerSentry {
-    /// Starts to guard `client`, whose connection is `link`.
-    pub(super) fn start_watching(client: async_nats::Client, link: Arc<ServerLink>, config: NatsConfig) -> Self {
-        Self(tokio::spawn(async move {
-            loop {
-                tokio::select! {
-                    () = link.wait_lost() => {}
-                    () = pause(ROUND) => {}
-                }
-                // A flush fails only if the client's task has ended; a timeout proves nothing.
-                let flushed = tokio::time::timeout(ROUND, client.flush()).await;
-                let is_dead = matches!(flushed, Ok(Err(_)));
-                if !is_dead && !link.is_lost_often(SystemClock.monotonic()) {
-                    continue;
-                }
+        tracing::warn!(
+            is_dead,
+            "connection to nats ends repeatedly: looking for an unreadable message"
+        );
 
-                tracing::warn!(
-                    is_dead,
-                    "connection to nats ends repeatedly: looking for an unreadable message"
-                );
+        // Its own connection has no guard, which would look for the same message.
+        match Bus::open(&config, "nexus-sentry", false).await {
+            Ok(bus) => check_consumers(&bus).await,
+            Err(error) => tracing::debug!(%error, "failed to look for the unreadable message"),
+        }
 
-                match Bus::connect_plain(&config, "nexus-sentry").await {
-                    Ok(bus) => check_consumers(&bus).await,
-                    Err(error) => tracing::debug!(%error, "failed to look for the unreadable message"),
-                }
-
-                pause(REST).await;
-            }
-        }))
+        pause(REST).await;
     }
 }
 

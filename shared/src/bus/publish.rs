@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Deserialize;
+use serde_json::json;
 
 use crate::clock::pause;
 use crate::model::event::Event;
@@ -21,7 +22,7 @@ use crate::wire::seal::TrustKeys;
 use crate::wire::subject;
 
 use super::connect::{API_TIMEOUT, Bus};
-use super::error::PublishError;
+use super::error::{PublishError, ReadStreamError};
 use super::message::header_map;
 use super::writer;
 
@@ -293,6 +294,49 @@ impl Bus {
             }),
             Some(error) => Err(publish_error(subject(), size, error)),
         }
+    }
+
+    /// Asks the leader whether an earlier try of `out` was stored: the message at the place that `out` expected to be
+    /// free carries its attempt. Returns `None` if another writer's message is there, or if `out` expects no sequence.
+    /// In a bucket that keeps one value per key, also returns `None` if our value was overwritten since.
+    ///
+    /// # Errors
+    /// Returns [`ReadStreamError`] if the leader cannot be asked.
+    pub(super) async fn stored_attempt(
+        &self,
+        out: &OutgoingMessage,
+    ) -> Result<Option<PublishedMessage>, ReadStreamError> {
+        let expected = out.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE);
+        let (Some(attempt), Some(expected)) = (
+            out.headers.get(WRITER),
+            expected.and_then(|expected| expected.parse::<u64>().ok()),
+        ) else {
+            return Ok(None);
+        };
+
+        let Some(stream) = self.stream_of(&out.subject).await? else {
+            return Ok(None);
+        };
+        let first = self.next_on_subject(&stream, &out.subject, expected + 1).await?;
+        let ours = first.filter(|stored| stored.headers.get(WRITER) == Some(attempt));
+
+        Ok(ours.map(|stored| PublishedMessage {
+            sequence: stored.sequence,
+            duplicate: false,
+        }))
+    }
+
+    /// Returns the stream that stores messages published on `subject`, or `None` if there is none.
+    async fn stream_of(&self, subject: &str) -> Result<Option<String>, ReadStreamError> {
+        #[derive(Deserialize)]
+        struct Named {
+            #[serde(default)]
+            streams: Option<Vec<String>>,
+        }
+        let named: Named = self
+            .call_api(subject, "STREAM.NAMES", &json!({ "subject": subject }))
+            .await?;
+        Ok(named.streams.unwrap_or_default().into_iter().next())
     }
 }
 

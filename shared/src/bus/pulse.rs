@@ -12,8 +12,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::task::JoinHandle;
-
 use crate::clock::{Clock as _, SystemClock, pause, rest_thread};
 
 /// Gap after which leases are over: their time to live (3 s) less the holders' margin.
@@ -142,24 +140,13 @@ impl ClockPulse {
         }
     }
 
-    /// Repeats [`ClockPulse::wait_awake`] at intervals, so that a connection without publishes is closed as well.
-    pub(super) fn run_watch(self: Arc<Self>, client: async_nats::Client) -> Beating {
-        Beating(tokio::spawn(async move {
-            loop {
-                pause(EVERY).await;
-                self.wait_awake(&client).await;
-            }
-        }))
-    }
-}
-
-/// Task that repeats the check; ends with the last clone of its bus.
-#[derive(Debug)]
-pub(super) struct Beating(JoinHandle<()>);
-
-impl Drop for Beating {
-    fn drop(&mut self) {
-        self.0.abort();
+    /// Repeats [`ClockPulse::wait_awake`] at intervals, so that a connection without publishes is closed as well; never
+    /// ends.
+    pub(super) async fn keep_watch(self: Arc<Self>, client: async_nats::Client) {
+        loop {
+            pause(EVERY).await;
+            self.wait_awake(&client).await;
+        }
     }
 }
 

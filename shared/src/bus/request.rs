@@ -8,8 +8,9 @@ use crate::wire::envelope::{PayloadFormat, encode_payload};
 use crate::wire::headers::{CONTENT_TYPE, Headers};
 
 use super::connect::Bus;
+use super::core_message::CoreMessage;
 use super::error::RequestError;
-use super::message::{CoreMessage, header_map, headers_of};
+use super::message::{header_map, headers_of};
 
 /// Header of a NATS service's error response with the error code.
 pub(super) const SERVICE_ERROR_CODE: &str = "Nats-Service-Error-Code";

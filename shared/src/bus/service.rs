@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
 use super::connect::Bus;
-use super::message::is_inbox;
+use super::core_message::is_inbox;
 
 /// Maximum number of requests of one endpoint that are served at once.
 const AT_ONCE: usize = 32;

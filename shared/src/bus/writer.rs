@@ -8,15 +8,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::Deserialize;
-use serde_json::json;
-
 use crate::clock::{IdSource as _, SystemIds};
-use crate::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, WRITER};
-
-use super::connect::Bus;
-use super::error::ReadStreamError;
-use super::publish::{OutgoingMessage, PublishedMessage};
+use crate::wire::headers::{Headers, WRITER};
 
 /// Returns a random name.
 pub(super) fn random_name() -> String {
@@ -55,49 +48,4 @@ pub(super) fn is_of_this_process(headers: &Headers) -> bool {
         .get(WRITER)
         .and_then(|writer| writer.strip_prefix(process_token()))
         .is_some_and(|rest| rest.starts_with('-'))
-}
-
-impl Bus {
-    /// Asks the leader whether an earlier try of `out` was stored: the message at the place that `out` expected to be
-    /// free carries its attempt. Returns `None` if another writer's message is there, or if `out` expects no sequence.
-    /// In a bucket that keeps one value per key, also returns `None` if our value was overwritten since.
-    ///
-    /// # Errors
-    /// Returns [`ReadStreamError`] if the leader cannot be asked.
-    pub(super) async fn stored_attempt(
-        &self,
-        out: &OutgoingMessage,
-    ) -> Result<Option<PublishedMessage>, ReadStreamError> {
-        let expected = out.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE);
-        let (Some(attempt), Some(expected)) = (
-            out.headers.get(WRITER),
-            expected.and_then(|expected| expected.parse::<u64>().ok()),
-        ) else {
-            return Ok(None);
-        };
-
-        let Some(stream) = self.stream_of(&out.subject).await? else {
-            return Ok(None);
-        };
-        let first = self.next_on_subject(&stream, &out.subject, expected + 1).await?;
-        let ours = first.filter(|stored| stored.headers.get(WRITER) == Some(attempt));
-
-        Ok(ours.map(|stored| PublishedMessage {
-            sequence: stored.sequence,
-            duplicate: false,
-        }))
-    }
-
-    /// Returns the stream that stores messages published on `subject`, or `None` if there is none.
-    async fn stream_of(&self, subject: &str) -> Result<Option<String>, ReadStreamError> {
-        #[derive(Deserialize)]
-        struct Named {
-            #[serde(default)]
-            streams: Option<Vec<String>>,
-        }
-        let named: Named = self
-            .call_api(subject, "STREAM.NAMES", &json!({ "subject": subject }))
-            .await?;
-        Ok(named.streams.unwrap_or_default().into_iter().next())
-    }
 }

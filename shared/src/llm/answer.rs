@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::price::MicroDollars;
+use super::usage::TokenUsage;
 
 /// Reason why the model stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,19 +45,6 @@ pub struct ToolRequest {
     pub name: String,
     /// Arguments, always a JSON object, or the reason why they are malformed.
     pub arguments: Result<Value, MalformedArguments>,
-}
-
-/// Token counts of one answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct TokenUsage {
-    /// Input tokens, cached ones included.
-    pub input: u64,
-    /// Output tokens, reasoning included.
-    pub output: u64,
-    /// Input tokens that the provider had in its cache.
-    pub cached: u64,
-    /// Output tokens of reasoning, which are not part of the text.
-    pub reasoning: u64,
 }
 
 /// Answer of a model.

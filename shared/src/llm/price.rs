@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::TokenUsage;
+use super::usage::TokenUsage;
 
 /// Number of tokens that a price is for.
 const TOKENS_PER_PRICE: u128 = 1_000_000;

@@ -15,6 +15,7 @@ mod answer_builder;
 mod anthropic;
 mod calls;
 mod gemini;
+mod memory_bounds;
 mod openai;
 mod partial;
 mod sse;

@@ -71,9 +71,6 @@ pub struct ApprovalAnswer {
     pub votes: Vec<String>,
 }
 
-/// Channel of a party that follows the link of a card sent to that party's own address.
-pub const LINK: &str = "link";
-
 /// Returns the text that a card link's signature covers: approval, person, channel, hash of the arguments, and end in
 /// Unix milliseconds.
 #[must_use]

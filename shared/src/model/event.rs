@@ -30,9 +30,6 @@ pub const MAX_CONTENT_TYPES: usize = 100;
 /// maximum message size.
 pub const MAX_EVENT_BYTES: usize = 1024 * 1024;
 
-/// Id prefixes of events that Nexus's own services publish (a delivery, a timer, an agent): no human wrote them.
-pub const OWN_ADAPTERS: [&str; 3] = ["out", "timer", "agent"];
-
 /// The reason why a string is not an event id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseEventIdError {

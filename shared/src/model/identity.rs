@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::event::{Event, PeerKind};
-use super::origin::{ProvenOrigin, proven_name};
-use super::permission::{PermissionLevel, PermissionSet, ToolRules};
+use super::origin::proven_name;
+use super::permission::{PermissionLevel, PermissionSet};
+use super::proof::ProvenOrigin;
 use super::session::PeerName;
 
 /// One person and the addresses at which this person is reached on each channel.
@@ -54,44 +55,6 @@ pub struct Identities {
     /// Ids of the members by group name.
     #[serde(default)]
     pub groups: BTreeMap<String, Vec<String>>,
-}
-
-/// Tool presets by level (`permission_levels` in `personas.yaml`). A level that is not named keeps its default.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "BTreeMap<String, ToolRules>")]
-pub struct PermissionPresets(pub BTreeMap<String, ToolRules>);
-
-impl Default for PermissionPresets {
-    /// Returns `full` = every tool and `minimal` = `web_search` alone, of any MCP server. The other levels must be
-    /// configured.
-    fn default() -> Self {
-        let rules = |allow: &[&str]| ToolRules {
-            allow: Some(allow.iter().map(|&pattern| pattern.to_owned()).collect()),
-            deny: Vec::new(),
-        };
-        Self(BTreeMap::from([
-            ("full".to_owned(), rules(&["*"])),
-            ("minimal".to_owned(), rules(&["web_search", "*__web_search"])),
-        ]))
-    }
-}
-
-impl From<BTreeMap<String, ToolRules>> for PermissionPresets {
-    fn from(levels: BTreeMap<String, ToolRules>) -> Self {
-        let mut presets = Self::default();
-        presets.0.extend(levels);
-        presets
-    }
-}
-
-impl PermissionPresets {
-    /// Returns the errors in the presets' patterns, each as its dotted key and a message.
-    pub fn find_faults(&self) -> impl Iterator<Item = (String, String)> {
-        self.0.iter().flat_map(|(level, rules)| {
-            let faults = rules.find_faults().into_iter();
-            faults.map(move |(key, problem)| (format!("permission_levels.{level}.{key}"), problem))
-        })
-    }
 }
 
 impl Identities {

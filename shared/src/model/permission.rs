@@ -2,11 +2,9 @@
 
 pub mod combine;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-
-use super::identity::PermissionPresets;
 
 /// The level of a permission set. It names the preset that applies if `tools` is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -49,8 +47,7 @@ impl ToolRules {
 /// The permissions of an agent in the turn of one dispatch.
 ///
 /// ```
-/// use shared::model::identity::PermissionPresets;
-/// use shared::model::permission::{PermissionSet, is_tool_permitted};
+/// use shared::model::permission::{PermissionPresets, PermissionSet, is_tool_permitted};
 ///
 /// let set: PermissionSet = serde_json::from_value(serde_json::json!({
 ///     "level": "restricted", "tools": {"allow": ["memory_*"], "deny": ["memory_delete"]},
@@ -72,6 +69,44 @@ pub struct PermissionSet {
     /// Names of the secrets that the turn's tools may resolve; absent = none, except at level `full`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Vec<String>>,
+}
+
+/// Tool presets by level (`permission_levels` in `personas.yaml`). A level that is not named keeps its default.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<String, ToolRules>")]
+pub struct PermissionPresets(pub BTreeMap<String, ToolRules>);
+
+impl Default for PermissionPresets {
+    /// Returns `full` = every tool and `minimal` = `web_search` alone, of any MCP server. The other levels must be
+    /// configured.
+    fn default() -> Self {
+        let rules = |allow: &[&str]| ToolRules {
+            allow: Some(allow.iter().map(|&pattern| pattern.to_owned()).collect()),
+            deny: Vec::new(),
+        };
+        Self(BTreeMap::from([
+            ("full".to_owned(), rules(&["*"])),
+            ("minimal".to_owned(), rules(&["web_search", "*__web_search"])),
+        ]))
+    }
+}
+
+impl From<BTreeMap<String, ToolRules>> for PermissionPresets {
+    fn from(levels: BTreeMap<String, ToolRules>) -> Self {
+        let mut presets = Self::default();
+        presets.0.extend(levels);
+        presets
+    }
+}
+
+impl PermissionPresets {
+    /// Returns the errors in the presets' patterns, each as its dotted key and a message.
+    pub fn find_faults(&self) -> impl Iterator<Item = (String, String)> {
+        self.0.iter().flat_map(|(level, rules)| {
+            let faults = rules.find_faults().into_iter();
+            faults.map(move |(key, problem)| (format!("permission_levels.{level}.{key}"), problem))
+        })
+    }
 }
 
 /// Returns whether `permissions` allow the tool `name`. Deny patterns apply first, then allow patterns; without an

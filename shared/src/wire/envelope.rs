@@ -1,8 +1,10 @@
 //! Envelopes: a payload with its content type and schema. *Pure.*
 //!
 //! `Content-Type` distinguishes CBOR (the default) from JSON (for any language with only a NATS client), and
-//! `Nexus-Schema: name/version` names the type. A consumer reads versions n and n−1 ([`super::upgrade`]). A newer
+//! `Nexus-Schema: name/version` names the type. A consumer reads versions n and n−1 ([`upgrade`]). A newer
 //! version becomes a dead letter with the reason `newer_schema`. Source: `docs/design/wire.md` §6.
+
+pub mod upgrade;
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -185,7 +187,7 @@ pub fn decode<T: WireMessage>(headers: &Headers, payload: &[u8]) -> Result<T, De
     let format = format_of::<T>(headers)?;
     // A stored message keeps the version with which it was written.
     if version != T::VERSION {
-        return super::upgrade::decode_older(version, format, payload);
+        return upgrade::decode_older(version, format, payload);
     }
 
     let value = parse::<T>(format, payload)?;

@@ -10,8 +10,8 @@ use crate::agent::personas::PersonaLimits;
 use crate::agent::port::AgentAnswer;
 use crate::sample::{pending, session};
 use crate::turn::Turn;
-use shared::model::identity::PermissionPresets;
 use shared::model::intent::service::ProposeIntent;
+use shared::model::permission::PermissionPresets;
 
 fn record(epoch: u64, counter: u64, entries: Vec<LedgerEntry>) -> LedgerRecord {
     let append = AppendId {

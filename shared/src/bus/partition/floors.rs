@@ -19,10 +19,10 @@ use crate::wire::topology::{PARTITIONS, buckets};
 
 use super::super::connect::Bus;
 use super::super::error::{CasError, ReadStreamError};
+use super::super::floor::Floor;
 use super::super::kv::Kv;
 use super::super::position::told_sound;
 use super::super::read::StreamInfo;
-use super::floor::Floor;
 
 /// Interval at which floors are stored.
 const STORE_EVERY: Duration = Duration::from_secs(1);

@@ -1,15 +1,13 @@
 //! Lease on one partition: taking it, holding it, giving it back.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::select_all;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
-use crate::clock::SharedClock;
 use crate::wire::session_mark::LeaseRecord;
 use crate::wire::topology::buckets;
 
@@ -20,38 +18,8 @@ use super::super::publish::OutgoingMessage;
 use super::super::writer::note_panic;
 use super::floors::PartitionFloorStore;
 use super::owned::{OwnedPartition, begin_partition};
+use super::tenure::{LeaseDeadline, LeaseTenure};
 use super::{PartitionGroup, SettledOutcome, TICK, TTL};
-
-/// Time by which the holder ends its lease earlier than the server does, for clock drift and network delay.
-const MARGIN: Duration = Duration::from_millis(300);
-
-/// Time until which this replica may act; moved forward by each refresh.
-#[derive(Debug, Clone)]
-pub(super) struct LeaseDeadline {
-    at: Arc<Mutex<Instant>>,
-    clock: SharedClock,
-    /// Token that ends the handler's pulling.
-    pub(super) stop: CancellationToken,
-}
-
-impl LeaseDeadline {
-    fn new(clock: SharedClock, asked_at: Instant) -> Self {
-        Self {
-            at: Arc::new(Mutex::new(asked_at + TTL - MARGIN)),
-            clock,
-            stop: CancellationToken::new(),
-        }
-    }
-
-    /// Returns whether this replica may still act.
-    pub(super) fn is_live(&self) -> bool {
-        self.clock.monotonic() < *self.at.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note_refresh(&self, asked_at: Instant) {
-        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = asked_at + TTL - MARGIN;
-    }
-}
 
 /// A partition that this replica holds.
 #[derive(Debug)]
@@ -142,7 +110,7 @@ impl HeldLease {
     /// Writes the lease again. Returns false if that is rejected: the lease has another revision than the one known
     /// here.
     async fn write_lease(&mut self) -> bool {
-        let asked_at = self.deadline.clock.monotonic();
+        let asked_at = self.deadline.now();
         let out = lease_message(&self.key, &self.record, self.revision);
         match self.kv.bus().publish_once(&out, TICK).await {
             Ok(published) => {
@@ -165,8 +133,7 @@ impl HeldLease {
                 true
             }
             Ok(_) => {
-                let now = self.deadline.clock.monotonic();
-                *self.deadline.at.lock().unwrap_or_else(PoisonError::into_inner) = now;
+                self.deadline.note_loss();
                 false
             }
             Err(error) => {
@@ -186,29 +153,6 @@ impl HeldLease {
             tracing::debug!(key = %self.key, "failed to release a lease; it expires");
         }
     }
-}
-
-/// Handle to check whether a partition is still held.
-#[derive(Debug, Clone)]
-pub struct PartitionLease(pub(super) LeaseDeadline);
-
-impl PartitionLease {
-    /// Returns whether this replica may still act on the partition.
-    #[must_use]
-    pub fn is_live(&self) -> bool {
-        self.0.is_live()
-    }
-}
-
-/// One period in which this replica holds one partition.
-pub(super) struct LeaseTenure {
-    pub(super) bus: Bus,
-    pub(super) group: Arc<PartitionGroup>,
-    pub(super) floors: Arc<PartitionFloorStore>,
-    pub(super) partition: u16,
-    /// First revision of the lease.
-    pub(super) epoch: u64,
-    pub(super) deadline: LeaseDeadline,
 }
 
 /// Returns the message that writes the lease `key`, if its current revision is `revision`.

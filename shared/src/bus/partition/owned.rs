@@ -12,14 +12,14 @@ use crate::wire::topology::{PARTITIONS, buckets, partition_filter};
 
 use super::super::connect::Bus;
 use super::super::error::{CasError, ReadStreamError};
+use super::super::floor::Floor;
 use super::super::kv::Kv;
 use super::super::message::IncomingMessage;
 use super::super::position;
 use super::super::writer::run_name;
-use super::floor::Floor;
 use super::floors::{PartitionFloorStore, carry_floor, floor_name};
-use super::lease::{LeaseDeadline, LeaseTenure, PartitionLease};
 use super::reading::{PULL_EXPIRES, PartitionReader};
+use super::tenure::{LeaseDeadline, LeaseTenure, PartitionLease};
 
 /// A partition that this replica owns until [`OwnedPartition::next`] returns `None`.
 pub struct OwnedPartition {

@@ -18,10 +18,10 @@ use tokio::task::JoinHandle;
 use crate::wire::topology::partition_filter;
 
 use super::super::fanout::{StreamTap, TakenSubjects};
+use super::super::floor::Floor;
 use super::super::link;
 use super::super::message::{IncomingMessage, MessageAcker};
-use super::floor::Floor;
-use super::lease::LeaseTenure;
+use super::tenure::LeaseTenure;
 
 /// How long the server holds a pull; pulls of a former owner may stay open this long after a take-over.
 pub(super) const PULL_EXPIRES: Duration = Duration::from_secs(5);

@@ -4,20 +4,15 @@ use serde_json::Value;
 
 use super::DecodeFault;
 use super::calls::{MAX_REQUESTS, PartialCall, into_requests};
-use crate::llm::answer::{FinishReason, TokenUsage, ToolRequest};
+use super::memory_bounds::{VALUE_BYTES, append_bounded, append_piece, value_weight};
+use crate::llm::answer::{FinishReason, ToolRequest};
 use crate::llm::opaque::OpaqueBlocks;
+use crate::llm::usage::TokenUsage;
 
 /// Maximum text of one answer, in bytes. A longer text is not accepted.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
-/// Maximum size of any other part that comes in pieces (the arguments of one call, one thought), in bytes.
-const MAX_PIECES_BYTES: usize = 1024 * 1024;
 /// Maximum size of text, calls and opaque parts of one answer together, in bytes.
 const MAX_KEPT_BYTES: usize = 5 * 1024 * 1024;
-/// Memory of a value besides its text, and of a list or an object besides its values, in bytes; rather too high than
-/// too low.
-const VALUE_BYTES: usize = 160;
-const CONTAINER_BYTES: usize = 512;
-
 /// A complete answer of any wire.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeardAnswer {
@@ -200,42 +195,5 @@ impl AnswerBuilder {
             usage: self.usage.unwrap_or_default(),
             opaque: self.opaque,
         })
-    }
-}
-
-/// Appends the next piece of a part other than the answer's text.
-pub(super) fn append_piece(buffer: &mut String, piece: &str) -> Result<(), DecodeFault> {
-    append_bounded(buffer, piece, MAX_PIECES_BYTES)
-}
-
-/// Appends `piece`, up to `limit` bytes in total. Grows by doubling, but never reserves beyond the limit.
-fn append_bounded(buffer: &mut String, piece: &str, limit: usize) -> Result<(), DecodeFault> {
-    let wanted = buffer.len() + piece.len();
-    if wanted > limit {
-        return Err(DecodeFault::Large("what comes in pieces", limit));
-    }
-
-    if wanted > buffer.capacity() {
-        let capacity = wanted.max(buffer.capacity() * 2).min(limit);
-        buffer.reserve_exact(capacity - buffer.len());
-    }
-
-    buffer.push_str(piece);
-    Ok(())
-}
-
-/// Returns the memory of a value in bytes, rather too high than too low. Values are at most as deep as their parser
-/// allows: 128.
-pub(super) fn value_weight(value: &Value) -> usize {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => VALUE_BYTES,
-        Value::String(text) => VALUE_BYTES + text.len(),
-        Value::Array(values) => CONTAINER_BYTES + values.iter().map(value_weight).sum::<usize>(),
-        Value::Object(map) => {
-            let members = map
-                .iter()
-                .map(|(name, value)| name.len() + VALUE_BYTES + value_weight(value));
-            CONTAINER_BYTES + members.sum::<usize>()
-        }
     }
 }

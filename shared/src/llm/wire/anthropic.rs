@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::answer_builder::{AnswerBuilder, StopSignal, append_piece, value_weight};
+use super::answer_builder::{AnswerBuilder, StopSignal};
 use super::calls::PartialCall;
+use super::memory_bounds::{append_piece, value_weight};
 use super::{DecodeFault, take_member, usage};
 
 /// Maximum number of blocks of one answer.

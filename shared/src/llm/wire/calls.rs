@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::answer_builder::{append_piece, value_weight};
+use super::memory_bounds::{append_piece, value_weight};
 use super::{DecodeFault, check_value_count};
 use crate::llm::answer::{FinishReason, MalformedArguments, ToolRequest};
 

@@ -6,10 +6,12 @@
 
 use serde_json::Value;
 
-use super::answer_builder::{AnswerBuilder, StopSignal, append_piece, value_weight};
+use super::answer_builder::{AnswerBuilder, StopSignal};
 use super::calls::PartialCall;
+use super::memory_bounds::{append_piece, value_weight};
 use super::{DecodeFault, take_list, take_member, usage};
-use crate::llm::answer::{FinishReason, TokenUsage};
+use crate::llm::answer::FinishReason;
+use crate::llm::usage::TokenUsage;
 
 /// Maximum number of alternative answers. One is requested.
 const MAX_CHOICES: usize = 64;

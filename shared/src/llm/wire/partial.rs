@@ -3,7 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::DecodeFault;
-use super::answer_builder::{AnswerBuilder, append_piece, value_weight};
+use super::answer_builder::AnswerBuilder;
+use super::memory_bounds::{append_piece, value_weight};
 
 /// Maximum number of steps of one path.
 const MAX_STEPS: usize = 64;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::llm::answer::TokenUsage;
+use crate::llm::usage::TokenUsage;
 
 /// Returns the number of tokens at the first of `paths` that has one.
 fn count(usage: &Value, paths: &[&str]) -> Option<u64> {

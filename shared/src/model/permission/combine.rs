@@ -2,8 +2,7 @@
 //!
 //! Source: `docs/design/sessions.md` §2; seed 001 §5.
 
-use super::{PermissionLevel, PermissionSet, ToolRules, glob_matches, level_name};
-use crate::model::identity::PermissionPresets;
+use super::{PermissionLevel, PermissionPresets, PermissionSet, ToolRules, glob_matches, level_name};
 
 /// Returns the permissions that hold under all of `sets`: tools that every set allows, without those that any set
 /// denies. If two patterns overlap and neither covers the other, neither is kept: the result allows too little rather

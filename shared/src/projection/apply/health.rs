@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension as _};
 use serde::{Deserialize, Serialize};
 
-use super::hooks::ListedHook;
 use crate::model::invocation::{EventInvocations, HookInvocation, HookOutcome, HookPasses};
 use crate::projection::applied::to_sql;
 
@@ -152,8 +151,12 @@ fn percentile(sorted: &[u64], percent: usize) -> f64 {
     sorted.get(rank - 1).map_or(0.0, |&us| us as f64 / US_PER_MS)
 }
 
-/// Gives every hook of the registry a row, and writes the states of the breakers.
-pub(super) fn write_circuits(connection: &Connection, hooks: &[ListedHook]) -> Result<(), rusqlite::Error> {
+/// Gives every hook of the registry a row, and writes the states of the breakers: `circuits` has the id and the state of
+/// each hook.
+pub(super) fn write_circuits<'a>(
+    connection: &Connection,
+    circuits: impl Iterator<Item = (&'a str, &'static str)>,
+) -> Result<(), rusqlite::Error> {
     connection.execute(
         "INSERT OR IGNORE INTO hook_health SELECT id, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 'closed', NULL FROM hooks",
         [],
@@ -164,11 +167,8 @@ pub(super) fn write_circuits(connection: &Connection, hooks: &[ListedHook]) -> R
     )?;
 
     let mut write = connection.prepare_cached("UPDATE hook_health SET circuit_state = ?2 WHERE hook_id = ?1")?;
-    for hook in hooks {
-        let circuit_state = hook.circuit_state();
-        if circuit_state != "closed" {
-            write.execute((&hook.record.id, circuit_state))?;
-        }
+    for (hook_id, circuit_state) in circuits.filter(|(_, state)| *state != "closed") {
+        write.execute((hook_id, circuit_state))?;
     }
 
     Ok(())

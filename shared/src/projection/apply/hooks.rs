@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use rusqlite::{Connection, params};
 
+use super::health::write_circuits;
 use super::json_text;
 use crate::breaker::BreakerState;
 use crate::model::dispatch::Dispatch;
@@ -100,7 +101,7 @@ pub struct ListedHook {
 impl ListedHook {
     /// Returns the value of `hook_health.circuit_state` (seed 003 §8.5). The buckets are watched one by one: the
     /// breaker of a paused hook may not be known yet.
-    pub(super) const fn circuit_state(&self) -> &'static str {
+    const fn circuit_state(&self) -> &'static str {
         match (&self.circuit, self.state.status) {
             (BreakerState::HalfOpen { .. }, _) => "half-open",
             (BreakerState::Open { .. }, _) | (BreakerState::Closed, HookStatus::Paused) => "open",
@@ -142,7 +143,8 @@ pub(crate) fn list(connection: &Connection, hooks: &[ListedHook]) -> Result<(), 
         ])?;
     }
 
-    super::health::write_circuits(connection, hooks)
+    let circuits = hooks.iter().map(|hook| (hook.record.id.as_str(), hook.circuit_state()));
+    write_circuits(connection, circuits)
 }
 
 /// Returns the name that serde gives a variant.

@@ -14,7 +14,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::model::event::{Event, ParticipantRole};
 use crate::model::identity::{Identities, KnownPerson};
-use crate::model::origin::{ProvenOrigin, WEBCHAT, proven_name};
+use crate::model::origin::{WEBCHAT, proven_name};
+use crate::model::proof::ProvenOrigin;
 use crate::model::time::UnixMillis;
 
 /// Lag in milliseconds from which `last_seen_at` is moved.

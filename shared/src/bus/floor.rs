@@ -24,7 +24,7 @@ type Mark = (u64, i64);
 
 /// Progress of one partition.
 #[derive(Debug, Default)]
-pub(in crate::bus) struct Floor {
+pub(super) struct Floor {
     state: Mutex<FloorState>,
     room: Notify,
     soon: Arc<Notify>,
@@ -144,7 +144,7 @@ impl Floor {
     }
 
     /// Records that the message `sequence` is settled: its effects are durable.
-    pub(in crate::bus) fn settle_message(&self, sequence: u64) {
+    pub(super) fn settle_message(&self, sequence: u64) {
         self.state().unsettled.remove(&sequence);
     }
 

@@ -3,7 +3,7 @@
 //! Nothing is released yet, so no older version is read. The first step of a type must be added here together with
 //! the golden file of the version to which it leads.
 
-use super::envelope::{DecodeError, PayloadFormat, WireMessage};
+use super::{DecodeError, PayloadFormat, WireMessage};
 
 /// Reads a payload written as `version`, which is older than `T::VERSION`.
 ///

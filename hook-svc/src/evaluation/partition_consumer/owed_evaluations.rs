@@ -1,0 +1,106 @@
+//! The deferred evaluations of a partition, as its owner makes them: one author after the other, or all given up.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+use shared::bus::partition::RedeliverySource;
+
+use super::deferred_events::{DeferredEvent, DeferredResult};
+use super::session::{PartitionSession, read};
+use super::{MAX_IN_MEMORY, PartitionConsumer};
+use crate::evaluation::conversations::ALWAYS;
+use crate::evaluation::order::ConversationHash;
+use crate::evaluation::task::{DeferredHooks, EvaluationRound, EventTask, SharedPermits, key_of};
+use crate::runner::HeldSlots;
+
+impl PartitionConsumer {
+    /// Returns the number of events that `conversation` may have in memory: fewer while many events wait for others or
+    /// owe evaluations.
+    pub(super) fn allowed_events(&self, shift: &mut PartitionSession, conversation: ConversationHash) -> usize {
+        let free = self.held_back.available_permits();
+        let allowed = if free * 2 > MAX_IN_MEMORY {
+            self.per_conversation
+        } else if free * 8 > MAX_IN_MEMORY {
+            ALWAYS
+        } else {
+            1
+        };
+        allowed.min(shift.owed.room_for(conversation))
+    }
+
+    /// Makes the evaluations that `owed` owes, of the first author for whom there is a place, or gives all of them up.
+    pub(super) async fn make_owed(
+        &self,
+        owed: DeferredEvent,
+        partition: u16,
+        through: Arc<AtomicU64>,
+        again: RedeliverySource,
+    ) -> DeferredResult {
+        let (conversation, sequence, since) = (owed.conversation, owed.numbers.sequence, owed.since);
+        // Each author has a time of its own to get a place, counted without the evaluations of others.
+        let patience = self.evaluator.patience_of(&owed.hooks);
+        let left = (since + patience).saturating_duration_since(self.evaluator.clock.monotonic());
+        let found = self.evaluator.place_for(&owed.hooks, left).await;
+
+        let begun = self.evaluator.clock.monotonic();
+        let rest = match self.task_of(owed, found, (partition, &through), &again).await {
+            Some(task) => self.finish_event(task, None).await,
+            None => None,
+        };
+
+        // The evaluation time of one author is not part of another's wait.
+        let rest = rest.map(|rest| {
+            let waited = rest.since.saturating_duration_since(begun);
+            rest.waiting_since(since + waited)
+        });
+
+        DeferredResult {
+            conversation,
+            sequence,
+            rest,
+        }
+    }
+
+    /// Reads the event of `owed` again. Its hooks are called if a place was `found`, else given up. Returns `None` if
+    /// the event is gone.
+    async fn task_of(
+        &self,
+        owed: DeferredEvent,
+        found: Option<(HeldSlots, Vec<String>)>,
+        (partition, through): (u16, &Arc<AtomicU64>),
+        again: &RedeliverySource,
+    ) -> Option<EventTask> {
+        let incoming = self.read_again(owed.numbers, again).await?;
+        // The event is read again and not kept: waiting events must not fill the memory.
+        let event = match read(&incoming, self.evaluator.performer.bus.trust()) {
+            Ok(event) => event,
+            Err(verdict) => {
+                self.give_up(&incoming, &verdict).await;
+                return None;
+            }
+        };
+
+        let is_too_late = found.is_none();
+        let (seats, called) = found.unwrap_or_else(|| (HeldSlots::default(), owed.hooks.clone()));
+
+        Some(EventTask {
+            key: key_of(&event),
+            event,
+            sequence: owed.numbers.sequence,
+            partition,
+            inherited: None,
+            marker_read: true,
+            through: Arc::clone(through),
+            place: owed.place,
+            incoming,
+            pass: EvaluationRound::Deferred(DeferredHooks {
+                hooks: owed.hooks,
+                called,
+                is_too_late,
+                seats: Mutex::new(seats),
+            }),
+            lent: SharedPermits::new(None, &self.held_back),
+            deferred: Mutex::default(),
+        })
+    }
+}

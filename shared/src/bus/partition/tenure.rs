@@ -1,0 +1,78 @@
+//! The period in which this replica holds a partition: how long it may act, and on what.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::SharedClock;
+
+use super::super::connect::Bus;
+use super::floors::PartitionFloorStore;
+use super::{PartitionGroup, TTL};
+
+/// Time by which the holder ends its lease earlier than the server does, for clock drift and network delay.
+const MARGIN: Duration = Duration::from_millis(300);
+
+/// Time until which this replica may act; moved forward by each refresh.
+#[derive(Debug, Clone)]
+pub(super) struct LeaseDeadline {
+    at: Arc<Mutex<Instant>>,
+    clock: SharedClock,
+    /// Token that ends the handler's pulling.
+    pub(super) stop: CancellationToken,
+}
+
+impl LeaseDeadline {
+    /// Creates the deadline of a lease that was requested at `asked_at`.
+    pub(super) fn new(clock: SharedClock, asked_at: Instant) -> Self {
+        Self {
+            at: Arc::new(Mutex::new(asked_at + TTL - MARGIN)),
+            clock,
+            stop: CancellationToken::new(),
+        }
+    }
+
+    /// Returns whether this replica may still act.
+    pub(super) fn is_live(&self) -> bool {
+        self.now() < *self.at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the time on the clock of the deadline.
+    pub(super) fn now(&self) -> Instant {
+        self.clock.monotonic()
+    }
+
+    /// Moves the deadline forward for a refresh that was requested at `asked_at`.
+    pub(super) fn note_refresh(&self, asked_at: Instant) {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = asked_at + TTL - MARGIN;
+    }
+
+    /// Ends the time at once: another replica has the lease.
+    pub(super) fn note_loss(&self) {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = self.now();
+    }
+}
+
+/// Handle to check whether a partition is still held.
+#[derive(Debug, Clone)]
+pub struct PartitionLease(pub(super) LeaseDeadline);
+
+impl PartitionLease {
+    /// Returns whether this replica may still act on the partition.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.0.is_live()
+    }
+}
+
+/// One period in which this replica holds one partition.
+pub(super) struct LeaseTenure {
+    pub(super) bus: Bus,
+    pub(super) group: Arc<PartitionGroup>,
+    pub(super) floors: Arc<PartitionFloorStore>,
+    pub(super) partition: u16,
+    /// First revision of the lease.
+    pub(super) epoch: u64,
+    pub(super) deadline: LeaseDeadline,
+}
