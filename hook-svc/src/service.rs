@@ -38,7 +38,6 @@ use crate::host::llm;
 use crate::host::llm::{LlmHost, SpendBudget, SpendLimits};
 use crate::host::search_host::SearchHost;
 use crate::read_model::access::ModelAccess;
-use crate::read_model::first_check::FirstAsker;
 use crate::read_model::identities;
 use crate::read_model::own_copy::{self, CopyKeeper};
 use crate::read_model::peer_copies::PeerCopies;
@@ -121,11 +120,8 @@ impl Service for HookService {
         log_warning(config.dm_scope);
         let bindings = LiveBindings::load(&config.bindings)?;
 
-        let ((model, asker), slots) = model_access(&shell, &name);
         let mut background = JoinSet::new();
-        background.spawn(asker.run());
-        let following = model.clone();
-        background.spawn(async move { following.follow_peers().await });
+        let (model, slots) = model_access(&shell, &name, &mut background);
 
         let pool_config = PoolConfig {
             model: Arc::new(model.clone()),
@@ -242,17 +238,22 @@ fn routing_rules(config: &HooksConfig, identities: &Identities, presets: Permiss
     }
 }
 
-/// Returns the access to the read model of the replica `name`, with the task that asks other copies in batches, and the
-/// slots for copies.
-fn model_access(shell: &ServiceShell<HooksConfig>, name: &str) -> ((ModelAccess, FirstAsker), SlotLeases) {
+/// Returns the access to the read model of the replica `name`, whose tasks it starts, and the slots for copies.
+fn model_access(
+    shell: &ServiceShell<HooksConfig>,
+    name: &str,
+    background: &mut JoinSet<()>,
+) -> (ModelAccess, SlotLeases) {
     let (bus, clock) = (&shell.bus, || Arc::clone(&shell.clock));
     let copies = shell.config.read_model.copies;
     let slots = SlotLeases::watch_slots(bus, own_copy::GROUP, name.to_owned(), copies, clock());
     let peers = PeerCopies::new(bus, name, slots.holders(), clock());
-    (
-        ModelAccess::new(bus, own_copy::path_of(&shell.config, name), peers),
-        slots,
-    )
+    let (model, asker) = ModelAccess::new(bus, own_copy::path_of(&shell.config, name), peers);
+
+    background.spawn(asker.run());
+    let following = model.clone();
+    background.spawn(async move { following.follow_peers().await });
+    (model, slots)
 }
 
 /// Starts the tasks that keep `rules` equal to their files.

@@ -265,7 +265,7 @@ impl PeerCopies {
     fn note_position(&self, key: (u32, u64), position: u64) {
         let now = self.0.clock.monotonic();
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.positions.insert(key, (position, now)).is_none() && state.positions.len() % 256 == 0 {
+        if state.positions.insert(key, (position, now)).is_none() && state.positions.len().is_multiple_of(256) {
             let is_new = |noted: Instant| now.saturating_duration_since(noted) < REMEMBERED;
             state.positions.retain(|_, (_, noted)| is_new(*noted));
         }
