@@ -203,7 +203,7 @@ async fn stop_each(services: &[&'static str], stopped: Duration, clocks: Clocks)
     );
 }
 
-/// Nothing happened twice; what was sent twice was recognised and counted. Returns how many dispatches were stored again and
+/// Nothing happened twice but calls of unknown outcome; what was sent twice was recognised and counted. Returns how many dispatches were stored again and
 /// calls made again.
 async fn check(
     world: &World,
@@ -235,13 +235,19 @@ async fn check(
         posted.len(),
     );
 
-    for (what, twice) in [
-        ("turns", again(turns.values())),
-        ("deliveries", again(record.delivered().values())),
-        ("arrivals over the bus", again(heard.values())),
-        ("arrivals of webhooks", again(posted.values())),
+    // An owner that is silent for longer than `delivery.mute_owner_wait_ms` may have been stopped in the middle of a call,
+    // whose outcome nobody knows: it is made again, counted, and may arrive twice (docs/operations.md).
+    let unknown = called_again as usize;
+    for (what, twice, most) in [
+        ("turns", again(turns.values()), 0),
+        ("deliveries", again(record.delivered().values()), 0),
+        ("arrivals", again(heard.values()) + again(posted.values()), unknown),
     ] {
-        assert_eq!(twice, 0, "{what} that happened twice\n{}", world.log("delivery-svc-1"));
+        assert!(
+            twice <= most,
+            "{what} that happened twice: {twice}, of at most {most}\n{}",
+            world.log("delivery-svc-1")
+        );
     }
 
     assert_eq!(recognised, repeated as f64, "each repeated dispatch is recognised once");
