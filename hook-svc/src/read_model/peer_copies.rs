@@ -159,6 +159,8 @@ impl PeerCopies {
         let payload = Bytes::from(serde_json::to_vec(question).unwrap_or_default());
         let mut names = self.names().into_iter();
         let mut asked = FuturesUnordered::new();
+        // Those that have not answered yet, in the order in which they were asked.
+        let mut open: Vec<String> = Vec::new();
         let mut last = AskCopyError::NoCopy;
         let ask = async |name: String| {
             let subject = subject_of(&name, endpoint);
@@ -171,20 +173,29 @@ impl PeerCopies {
             (name, reply)
         };
 
-        asked.extend(names.next().map(&ask));
         loop {
-            let hedge = pause(HEDGE);
+            if asked.is_empty() {
+                let Some(name) = names.next() else { return Err(last) };
+                open.push(name.clone());
+                asked.push(ask(name));
+            }
+
             let (name, outcome) = tokio::select! {
                 Some(answered) = asked.next() => answered,
-                () = hedge, if names.len() > 0 => {
-                    asked.extend(names.next().map(&ask));
+                () = pause(HEDGE), if names.len() > 0 => {
+                    if let Some(name) = names.next() {
+                        open.push(name.clone());
+                        asked.push(ask(name));
+                    }
                     continue;
                 }
-                else => return Err(last),
             };
+            open.retain(|open| *open != name);
 
             match outcome.and_then(&accept) {
                 Ok(taken) => {
+                    // One that was asked before and is silent may be stopped: others are asked first for some time.
+                    open.iter().for_each(|silent| self.suspect(silent));
                     self.0
                         .answers
                         .send_if_modified(|answers| !std::mem::replace(answers, true));
@@ -193,7 +204,6 @@ impl PeerCopies {
                 Err(error) => {
                     self.suspect(&name);
                     last = AskCopyError::NoAnswer(error);
-                    asked.extend(names.next().map(&ask));
                 }
             }
         }
