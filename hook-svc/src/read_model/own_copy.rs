@@ -12,6 +12,7 @@ use shared::error_chain::describe_error;
 use shared::process::Health;
 use shared::process::lifecycle::ShutdownSignal;
 use shared::projection::{ApplyBatchError, Projection, feed};
+use shared::wire::topology::streams::EVENTS;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -110,6 +111,8 @@ impl CopyKeeper {
         let mut spare_since: Option<Instant> = None;
         let mut refresh_at = self.clock.monotonic();
         let mut role = SlotRole::Spare;
+        // Without a copy, only the events of the own partitions are read.
+        let mut own_events = JoinSet::new();
 
         // Who holds the slots must be known first, or every replica of a cluster that starts would open its file.
         tokio::select! {
@@ -132,6 +135,7 @@ impl CopyKeeper {
             copy = match (role, copy) {
                 // Fetching a snapshot may take minutes, in which the slot has to be refreshed.
                 (SlotRole::Holder | SlotRole::Heir, CopyState::Closed) => {
+                    own_events.shutdown().await;
                     let keeper = Arc::clone(&self);
                     CopyState::Opening(tokio::spawn(async move { keeper.open().await }))
                 }
@@ -141,6 +145,10 @@ impl CopyKeeper {
                 }
                 (SlotRole::Spare, CopyState::Closed) => {
                     self.access.decide_none();
+                    if own_events.is_empty() {
+                        let (tap, bus) = (self.tap.clone(), self.bus.clone());
+                        own_events.spawn(async move { tap.read_held(&bus, EVENTS).await });
+                    }
                     CopyState::Closed
                 }
                 (_, kept) => kept,

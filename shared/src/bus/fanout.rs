@@ -10,8 +10,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
+use crate::clock::pause;
+use crate::wire::topology::partition_filter;
+
+use super::connect::Bus;
 use super::floor::Floor;
 use super::message::{IncomingMessage, MessageAcker};
 
@@ -23,6 +27,8 @@ const ROOM_KIB: usize = 64 * 1024;
 const PATIENCE: Duration = Duration::from_millis(10);
 /// Number of these checks: a taker that has taken nothing for this many times [`PATIENCE`] is stuck.
 const LOOKS: u32 = 100;
+/// Pause before the partitions of this process are read again.
+const READ_AGAIN: Duration = Duration::from_millis(500);
 /// Number of messages before the reader up to which it counts as keeping up.
 const NEAR: u64 = 1_000;
 
@@ -34,6 +40,8 @@ pub struct StreamTap(Arc<Inner>);
 struct Inner {
     state: Mutex<TapState>,
     memory: Arc<Semaphore>,
+    /// Partitions that this process holds.
+    held: watch::Sender<Vec<u16>>,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +50,8 @@ struct TapState {
     passed: u64,
     /// Whether the stream is being read, and the reader has come close to its end.
     keeps_up: bool,
+    /// Partitions that are read; `None` if the whole stream is.
+    only: Option<Vec<u16>>,
     /// Takers by the number of their partition.
     takers: HashMap<u16, TapTaker>,
 }
@@ -87,6 +97,7 @@ impl Default for StreamTap {
         Self(Arc::new(Inner {
             state: Mutex::default(),
             memory: Arc::new(Semaphore::new(ROOM_KIB)),
+            held: watch::Sender::new(Vec::new()),
         }))
     }
 }
@@ -99,12 +110,77 @@ impl StreamTap {
     /// Starts a reading of the stream after `position`; `keeps_up` states that this is close to the stream's end.
     #[must_use]
     pub fn begin_behind(&self, position: u64, keeps_up: bool) -> PassingMessage {
+        self.begin_of(None, position, keeps_up)
+    }
+
+    fn begin_of(&self, only: Option<Vec<u16>>, position: u64, keeps_up: bool) -> PassingMessage {
         *self.state() = TapState {
             passed: position,
             keeps_up,
+            only,
             takers: HashMap::new(),
         };
         PassingMessage(self.clone())
+    }
+
+    /// Records the partitions that this process holds, ascending.
+    pub(super) fn note_held(&self, partitions: Vec<u16>) {
+        self.0.held.send_if_modified(|held| {
+            let differs = *held != partitions;
+            *held = partitions;
+            differs
+        });
+    }
+
+    /// Reads the partitions of `stream` that this process holds, and no others, with one consumer; never returns. For
+    /// processes that need no other message of the stream.
+    pub async fn read_held(&self, bus: &Bus, stream: &'static str) {
+        let mut held = self.0.held.subscribe();
+        loop {
+            let partitions = held.borrow_and_update().clone();
+            let reading = self.read_partitions(bus, stream, partitions);
+            tokio::select! {
+                Err(error) = reading => {
+                    tracing::debug!(stream, error, "partitions are not read; retrying");
+                    pause(READ_AGAIN).await;
+                }
+                // Leases move one after the other: a moment later the others have moved as well.
+                changed = held.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    pause(READ_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// Passes on the messages of `partitions` from now on. Returns only with an error.
+    async fn read_partitions(&self, bus: &Bus, stream: &'static str, partitions: Vec<u16>) -> Result<(), String> {
+        if partitions.is_empty() {
+            return std::future::pending().await;
+        }
+
+        let filters: Vec<String> = partitions
+            .iter()
+            .map(|number| partition_filter(stream, *number))
+            .collect();
+        let state = bus.stream_state(stream).await.map_err(|error| error.to_string())?;
+        let ordered = bus.read_ordered(stream, &filters, state.last.saturating_add(1)).await;
+        let mut ordered = ordered.map_err(|error| error.to_string())?;
+
+        let mut connections = bus.connections();
+        connections.count_from_now();
+        let passing = self.begin_of(Some(partitions), state.last, true);
+        loop {
+            tokio::select! {
+                incoming = ordered.next() => {
+                    passing.pass_on(&incoming).await;
+                }
+                // A server that comes back may have another stream.
+                () = connections.stands_anew() => return Err("the connection was lost".to_owned()),
+            }
+        }
     }
 
     /// Returns whether a new taker will receive new messages soon.
@@ -116,7 +192,8 @@ impl StreamTap {
     /// Returns `None` if the stream is not being read, or the reader is far from its end.
     pub(super) fn take(&self, partition: u16, floor: &Arc<Floor>) -> Option<TakenSubjects> {
         let mut state = self.state();
-        if !state.keeps_up {
+        let is_read = state.only.as_ref().is_none_or(|only| only.contains(&partition));
+        if !state.keeps_up || !is_read {
             return None;
         }
 

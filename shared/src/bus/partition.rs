@@ -170,6 +170,11 @@ where
         );
 
         metrics::gauge!("nexus_partitions_held", "group" => group.name).set(held.len() as f64);
+        if let Some(tap) = &group.tap {
+            let mut partitions: Vec<u16> = held.keys().copied().collect();
+            partitions.sort_unstable();
+            tap.note_held(partitions);
+        }
 
         if leaving && held.is_empty() {
             return;

@@ -392,7 +392,7 @@ mod tests {
         let full = view(&[(0, "h-3"), (1, "h-2")], begun);
         assert_eq!(full.next_step("h-1", 2, false, now), SlotStep::Prepare);
         assert_eq!(full.next_step("h-1", 2, true, now), SlotStep::TakeOver(0));
-        assert_eq!(full.next_step("h-2", 2, true, now), SlotStep::Leave);
+        assert_eq!(full.next_step("h-4", 2, true, now), SlotStep::Leave);
 
         let settled = view(&[(0, "h-1"), (1, "h-0")], begun);
         assert_eq!(settled.next_step("h-5", 2, true, now), SlotStep::Leave);
