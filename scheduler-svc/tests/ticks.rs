@@ -5,17 +5,15 @@ use std::time::Duration;
 
 use scheduler_svc::tick::MINUTE_MS;
 use scheduler_svc::ticker::TickPublisher;
-use shared::bus::{Bus, NatsConfig};
-use shared::clock::pause;
+use shared::bus::Bus;
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::ShutdownSignal;
-use shared::testing::ManualClock;
 use shared::testing::nats::NatsServer;
-use shared::wire::topology::{streams, topology};
+use shared::testing::{ManualClock, connect_to, eventually, world};
+use shared::wire::topology::streams;
 
 const START: i64 = 28_333_333;
-const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Replica {
     shutdown: ShutdownSignal,
@@ -24,7 +22,7 @@ struct Replica {
 
 impl Replica {
     async fn start(server: &NatsServer, clock: &ManualClock) -> Self {
-        let (bus, shutdown) = (connect(server).await, ShutdownSignal::default());
+        let (bus, shutdown) = (connect_to(&server.url(), "test").await, ShutdownSignal::default());
         let ticker = TickPublisher::new(bus, Arc::new(clock.clone()), Duration::from_millis(5));
         let stop = shutdown.clone();
         let task = tokio::spawn(async move { ticker.run(&stop).await });
@@ -37,14 +35,6 @@ impl Replica {
     }
 }
 
-async fn connect(server: &NatsServer) -> Bus {
-    let config = NatsConfig {
-        servers: vec![server.url()],
-        ..NatsConfig::default()
-    };
-    shared::testing::connect(&config, "test").await
-}
-
 async fn minutes(bus: &Bus) -> Vec<i64> {
     let stored = bus
         .read_history(streams::EVENTS, "nexus.ev.>", 1, 1_000)
@@ -55,12 +45,7 @@ async fn minutes(bus: &Bus) -> Vec<i64> {
 }
 
 async fn check(bus: &Bus, expected: &[i64]) {
-    let waited = tokio::time::timeout(DEADLINE, async {
-        while minutes(bus).await.len() < expected.len() {
-            pause(Duration::from_millis(5)).await;
-        }
-    });
-    waited.await.expect("in time");
+    eventually("all minutes", async || minutes(bus).await.len() >= expected.len()).await;
     let mut found = minutes(bus).await;
     found.sort_unstable();
     assert_eq!(found, expected);
@@ -68,11 +53,7 @@ async fn check(bus: &Bus, expected: &[i64]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_replicas_make_one_tick_a_minute_and_an_outage_is_caught_up() {
-    let server = NatsServer::start().await;
-    let bus = connect(&server).await;
-    bus.ensure_topology(&topology(1), false)
-        .await
-        .expect("the topology is made");
+    let (server, bus) = world().await;
     let clock = ManualClock::at(UnixMillis(START * MINUTE_MS + 30_000));
     let (first, second) = (
         Replica::start(&server, &clock).await,

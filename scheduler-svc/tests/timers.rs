@@ -6,22 +6,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use scheduler_svc::timer::{TimerOutcome, TimerPlace, TimerStore};
 use scheduler_svc::timer_dispatch::{OnFire, TimerDispatcher};
-use shared::bus::{Bus, NatsConfig};
-use shared::clock::{Clock as _, SystemClock, pause};
+use shared::bus::Bus;
+use shared::clock::{Clock as _, SystemClock};
 use shared::model::schedule::ScheduleTimer;
 use shared::process::lifecycle::ShutdownSignal;
-use shared::testing::nats::NatsServer;
-use shared::wire::topology::{SCHEDULE_TIMERS, topology};
+use shared::testing::{eventually_within, world};
+use shared::wire::topology::SCHEDULE_TIMERS;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-
-async fn connect(server: &NatsServer) -> Bus {
-    let config = NatsConfig {
-        servers: vec![server.url()],
-        ..NatsConfig::default()
-    };
-    shared::testing::connect(&config, "test").await
-}
 
 /// Remembers what fired.
 #[derive(Default)]
@@ -79,22 +71,19 @@ async fn hear(bus: &Bus, shutdown: &ShutdownSignal) -> (Arc<Heard>, tokio::task:
 
 async fn until_heard(heard: &Heard, expected: &[(&str, u64)]) {
     let expected: Vec<(String, u64)> = expected.iter().map(|(id, n)| ((*id).to_owned(), *n)).collect();
-    let waited = tokio::time::timeout(DEADLINE, async {
-        while heard.ids().len() < expected.len() {
-            pause(Duration::from_millis(20)).await;
-        }
-    });
-    let _ = waited.await;
+    eventually_within("all are heard", DEADLINE, async || {
+        let ids = heard.ids();
+        (ids.len() >= expected.len())
+            .then_some(())
+            .ok_or_else(|| format!("{ids:?}"))
+    })
+    .await;
     assert_eq!(heard.ids(), expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_timer_fires_is_replaced_and_withdrawn() {
-    let server = NatsServer::start().await;
-    let bus = connect(&server).await;
-    bus.ensure_topology(&topology(1), false)
-        .await
-        .expect("the topology is made");
+    let (_server, bus) = world().await;
     let (timers, shutdown) = (TimerStore::new(bus.clone()), ShutdownSignal::default());
     let (heard, task) = hear(&bus, &shutdown).await;
     let (done, newer) = (TimerOutcome::Done, TimerOutcome::Newer);
@@ -128,11 +117,7 @@ async fn a_timer_fires_is_replaced_and_withdrawn() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn timers_survive_the_servers_death() {
-    let mut server = NatsServer::start().await;
-    let bus = connect(&server).await;
-    bus.ensure_topology(&topology(1), false)
-        .await
-        .expect("the topology is made");
+    let (mut server, bus) = world().await;
 
     let timers = TimerStore::new(bus.clone());
     for (id, in_ms) in [("during", 300), ("after", 2_500)] {
@@ -150,11 +135,7 @@ async fn timers_survive_the_servers_death() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_who_set_a_timer_the_later_generation_stands() {
-    let server = NatsServer::start().await;
-    let bus = connect(&server).await;
-    bus.ensure_topology(&topology(1), false)
-        .await
-        .expect("the topology is made");
+    let (_server, bus) = world().await;
 
     let timers = TimerStore::new(bus);
     for round in 0..20_u64 {

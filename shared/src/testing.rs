@@ -1,8 +1,10 @@
 //! Helpers of all crates' tests: a clock that tests can move, seeded ids, a real NATS server per test, a model server
 //! that implements the providers' wire formats.
 
+mod child;
 mod clock;
 mod connect;
+mod eventually;
 mod fixture;
 mod ids;
 mod model_folder;
@@ -13,8 +15,10 @@ pub mod sample;
 mod says;
 mod trust;
 
+pub use child::{TestProcess, memory_kib};
 pub use clock::ManualClock;
-pub use connect::{connect, world};
+pub use connect::{connect, connect_to, world};
+pub use eventually::{eventually, eventually_some, eventually_within};
 pub use fixture::{fixture, fixture_text};
 pub use ids::SeededIds;
 pub use model_folder::model_folder;

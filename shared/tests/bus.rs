@@ -6,31 +6,23 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shared::bus::{
-    Bus, CasError, KvEvent, NatsConfig, OutgoingMessage, PublishError, PullOptions, ServiceSpec, StreamTap, claim,
-    ledger, partition,
+    Bus, CasError, KvEvent, OutgoingMessage, PublishError, PullOptions, ServiceSpec, StreamTap, claim, ledger,
+    partition,
 };
-use shared::clock::{Clock as _, SystemClock, pause};
+use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::{Event, EventId};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::ShutdownSignal;
 use shared::testing::nats::{NatsServer, publish_by_hand};
-use shared::testing::world;
+use shared::testing::{connect_to, eventually, world};
 use shared::wire::headers::{Headers, TraceCarrier};
 use shared::wire::session_mark::GroupMember;
 use shared::wire::subject;
 use shared::wire::topology::{buckets, streams, topology};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-
-async fn connect(server: &NatsServer) -> Bus {
-    let config = NatsConfig {
-        servers: vec![server.url()],
-        ..NatsConfig::default()
-    };
-    shared::testing::connect(&config, "test").await
-}
 
 fn event(n: u32, peer: &str) -> Event {
     let id = EventId::parse(format!("test:{peer}/{n}")).expect("an id");
@@ -66,15 +58,6 @@ fn record(broker: &str, epoch: u64, counter: u64) -> LedgerRecord {
             broker: broker.to_owned(),
         }],
     }
-}
-
-async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
-    let waited = tokio::time::timeout(DEADLINE, async {
-        while !check().await {
-            pause(Duration::from_millis(10)).await;
-        }
-    });
-    assert!(waited.await.is_ok(), "not in time: {what}");
 }
 
 #[tokio::test]
@@ -164,7 +147,7 @@ async fn a_session_has_one_claim_until_it_is_released() {
 #[tokio::test]
 async fn a_consumer_that_is_not_there_yet_is_waited_for() {
     let server = NatsServer::start().await;
-    let bus = connect(&server).await;
+    let bus = connect_to(&server.url(), "test").await;
     let (mut pull, mut fetcher) = (claim::pull(&bus, 1), claim::fetcher(&bus));
     let refused = tokio::select! {
         biased;

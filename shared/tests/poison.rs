@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use shared::bus::ledger::{self, AppendLedgerError};
-use shared::bus::{Bus, CasError, KvEvent, NatsConfig, OutgoingMessage, PublishError, claim};
+use shared::bus::{Bus, CasError, KvEvent, OutgoingMessage, PublishError, claim};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
@@ -191,12 +191,7 @@ async fn a_message_that_ends_the_clients_task_is_gone_for_the_next_process() {
     let subject = "nexus.dispatch.default.main";
     publish_by_hand(&server.url(), subject, b"NATS/1.0\r\na: b\rc\r\n\r\n", b"x").await;
     let last = bus.publish(good(subject)).await.expect("stored").sequence;
-    let config = NatsConfig {
-        servers: vec![server.url()],
-        ..NatsConfig::default()
-    };
-
-    let struck = shared::testing::connect(&config, "struck").await;
+    let struck = shared::testing::connect_to(&server.url(), "struck").await;
     let mut reader = struck
         .read_ordered(streams::DISPATCHES, &[], 1)
         .await
@@ -211,7 +206,7 @@ async fn a_message_that_ends_the_clients_task_is_gone_for_the_next_process() {
     let letter = in_time("the dead letter", Box::pin(letter)).await;
     assert_eq!(letter.payload_bytes().as_deref(), Some(&b"x"[..]));
 
-    let again = shared::testing::connect(&config, "again").await;
+    let again = shared::testing::connect_to(&server.url(), "again").await;
     let mut reader = again.read_ordered(streams::DISPATCHES, &[], 1).await.expect("readable");
     let read = in_time("the next process reads on", reader.next()).await;
 

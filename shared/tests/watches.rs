@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use shared::bus::{Bus, Kv, KvEvent, KvWatch, NatsConfig, OutgoingMessage, ReadStreamError};
+use shared::bus::{Bus, Kv, KvEvent, KvWatch, OutgoingMessage, ReadStreamError};
 use shared::testing::nats::NatsServer;
-use shared::testing::{connect, world};
+use shared::testing::{connect_to, world};
 use shared::wire::headers::Headers;
 use shared::wire::session_mark::GroupMember;
 use shared::wire::topology::{buckets, streams, topology};
@@ -224,11 +224,7 @@ async fn a_reader_of_a_stream_that_is_made_anew_has_everybody_look_at_their_posi
 #[tokio::test(flavor = "multi_thread")]
 async fn the_entries_of_a_bucket_that_does_not_exist_are_an_error_and_not_waited_for() {
     let server = NatsServer::start().await;
-    let config = NatsConfig {
-        servers: vec![server.url()],
-        ..NatsConfig::default()
-    };
-    let bus = connect(&config, "test").await;
+    let bus = connect_to(&server.url(), "test").await;
 
     let error = tokio::time::timeout(DEADLINE, members(&bus).entries())
         .await

@@ -1,19 +1,20 @@
 //! The real process, killed where it hurts.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use adapter_svc::source::webhook::signature::sha256_hex;
 use serde_json::{Value, json};
 use shared::testing::nats::NatsServer;
+use shared::testing::{TestProcess, eventually};
 use tempfile::TempDir;
 
 use crate::page::{KEY, Page, visitor};
-use crate::world::{TOKEN, connect, eventually, stored};
+use crate::world::{TOKEN, connect, stored};
 
-/// The service as a process of its own; killed when dropped.
+/// The service as a process of its own.
 struct Process {
-    child: Child,
+    child: TestProcess,
     base: String,
 }
 
@@ -29,24 +30,23 @@ impl Process {
         );
 
         std::fs::write(folder.path().join("nexus.toml"), token).expect("a configuration");
-        let child = Command::new(env!("CARGO_BIN_EXE_adapter-svc"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_adapter-svc"));
+        command
             .current_dir(folder.path())
             .env("NEXUS_RUN_DIR", &run)
             .env("NEXUS__NATS__SERVERS", format!("[\"{}\"]", nats.url()))
             .env("NEXUS__ADAPTER__LISTEN", "127.0.0.1:0")
             .env("NEXUS__ADAPTER__DATA_DIR", folder.path().join("spool"))
             .stdout(Stdio::null())
-            .stderr(std::fs::File::create(folder.path().join("log")).expect("a log"))
-            .spawn()
-            .expect("it starts");
+            .stderr(std::fs::File::create(folder.path().join("log")).expect("a log"));
 
         let mut process = Self {
-            child,
+            child: TestProcess::start(&mut command),
             base: String::new(),
         };
         eventually("the process listens", async || {
             let log = || std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
-            assert!(matches!(process.child.try_wait(), Ok(None)), "it ended: {}", log());
+            assert!(process.child.ended().is_none(), "it ended: {}", log());
 
             match announced(&run) {
                 Some(address) => {
@@ -59,18 +59,6 @@ impl Process {
         .await;
 
         process
-    }
-
-    fn kill9(&mut self) {
-        self.child.kill().expect("it is killed");
-        self.child.wait().expect("it has ended");
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -105,11 +93,11 @@ async fn killed_between_sync_and_publish_it_publishes_at_the_next_start_once() {
     nats.kill9();
     assert!(post(&client, &process.base, 0, 40).await);
 
-    process.kill9();
+    process.child.kill();
     nats.restart().await;
     let mut process = Process::start(&nats, &folder).await;
     stored(&bus, 40).await;
-    process.kill9();
+    process.child.kill();
     let process = Process::start(&nats, &folder).await;
 
     assert!(post(&client, &process.base, 40, 1).await);
@@ -139,7 +127,7 @@ async fn started_while_nats_is_away_it_takes_events_and_publishes_them_later() {
     assert!(post(&client, &process.base, 0, 20).await);
 
     // Killed before any server ever answered: what it had answered is on the disk.
-    process.kill9();
+    process.child.kill();
     let process = Process::start(&nats, &folder).await;
     assert!(post(&client, &process.base, 20, 20).await);
 
@@ -167,7 +155,7 @@ async fn a_message_that_began_a_conversation_is_in_it_after_a_kill_and_once() {
     page.hear("history").await;
     page.say(message("m1")).await;
     page.hear("stored").await;
-    process.kill9();
+    process.child.kill();
     nats.restart().await;
 
     // The page comes back, and sends again what it knows no answer to.
@@ -217,7 +205,7 @@ async fn killed_at_any_instant_under_load_it_loses_nothing() {
             async move { post(&client, &base, next, BATCH).await }
         });
         tokio::task::yield_now().await;
-        process.kill9();
+        process.child.kill();
 
         if late.await.expect("it ends") {
             next += BATCH;

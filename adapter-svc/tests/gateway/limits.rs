@@ -1,11 +1,12 @@
 //! Bounds: a full spool, a message too large for the server, requests that never end.
 
 use serde_json::{Value, json};
+use shared::testing::eventually;
 use shared::testing::nats::{NatsOptions, NatsServer};
 use shared::wire::dead_letter::DeadLetter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::world::{World, eventually};
+use crate::world::World;
 
 const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
 

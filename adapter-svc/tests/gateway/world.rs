@@ -8,13 +8,12 @@ use adapter_svc::service::{RunningAdapter, ServiceContext};
 use adapter_svc::source::events::access::TokenConfig;
 use adapter_svc::source::webhook::signature::sha256_hex;
 use serde_json::Value;
-use shared::bus::{Bus, NatsConfig, StoredMessage};
-use shared::clock::{Clock, SystemClock, pause};
+use shared::bus::{Bus, StoredMessage};
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
 use shared::process::{Health, ShutdownSignal};
 use shared::testing::nats::NatsServer;
-use shared::testing::{ManualClock, SeededIds};
+use shared::testing::{ManualClock, SeededIds, eventually};
 use shared::wire::topology::{Topology, topology};
 use tempfile::TempDir;
 
@@ -190,11 +189,7 @@ pub(crate) fn secret(folder: &TempDir, name: &str, secret: &str) -> String {
 
 /// A connection to `nats`, whose streams for events and dead letters are there.
 pub(crate) async fn connect(nats: &NatsServer) -> Bus {
-    let config = NatsConfig {
-        servers: vec![nats.url()],
-        ..NatsConfig::default()
-    };
-    let bus = shared::testing::connect(&config, "test").await;
+    let bus = shared::testing::connect_to(&nats.url(), "test").await;
     let mut streams = topology(1).streams;
     streams.retain(|stream| ["EVENTS", "DLQ", "KV_identities"].contains(&stream.name.as_str()));
 
@@ -227,16 +222,4 @@ pub(crate) async fn stored(bus: &Bus, count: u64) -> Vec<StoredMessage> {
     assert_eq!(messages.len() as u64, count);
 
     messages
-}
-
-/// Waits until `holds`.
-pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let begun = SystemClock.monotonic();
-    while !holds().await {
-        assert!(
-            SystemClock.monotonic().duration_since(begun) < DEADLINE,
-            "not in time: {what}"
-        );
-        pause(Duration::from_millis(5)).await;
-    }
 }

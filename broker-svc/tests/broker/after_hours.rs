@@ -16,12 +16,12 @@ use shared::model::ledger::{LedgerEntry, TurnFailure};
 use shared::model::session::SessionRef;
 use shared::process::ShutdownSignal;
 use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
-use shared::testing::{ModelServer, ProcessClock};
+use shared::testing::{ModelServer, ProcessClock, eventually};
 use tokio::process::Child;
 
 use crate::approvals::{asked, trusted};
 use crate::asking::{Remote, desk, gated, next, payments, says, suspended};
-use crate::bench::{Bench, broker_at, child, eventually, run_broker, session, told};
+use crate::bench::{Bench, broker_at, child, run_broker, session, told};
 use crate::hooked::connector;
 use crate::models;
 

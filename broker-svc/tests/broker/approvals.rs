@@ -19,11 +19,12 @@ use shared::model::identity::{Identities, KnownPerson};
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::model::permission::{PermissionLevel, PermissionSet};
 use shared::model::session::{QueueMode, SessionRef};
+use shared::testing::{connect_to, eventually};
 use shared::wire::headers::Headers;
 use shared::wire::subject;
 use shared::wire::topology::streams;
 
-use crate::bench::{Bench, Running, broker_at, connect_to, dispatch, eventually, run_broker, session};
+use crate::bench::{Bench, Running, broker_at, dispatch, run_broker, session};
 use crate::stepping::{Effect, SUBJECT, Scripted, answer, effect};
 
 /// Payments above 50,000 are confirmed; the scripted model pays 60,000.
@@ -115,7 +116,7 @@ pub(crate) async fn serving(url: &str, name: &str, ask: &str) -> Serving {
 /// As [`serving`], with the whole of `personas.yaml` and `hooks.yaml`.
 pub(crate) async fn serving_with(url: &str, name: &str, personas: &str, hooks: &str) -> Serving {
     let agent = Scripted {
-        bus: connect_to(url).await,
+        bus: connect_to(url, "test").await,
         asks: SUBJECT.to_owned(),
         tools: vec![("look", true), ("pay", false)],
     };

@@ -9,10 +9,10 @@ use shared::model::approval::{
 };
 use shared::model::ledger::LedgerEntry;
 use shared::model::session::QueueMode;
+use shared::testing::eventually;
 use shared::wire::topology::{APPROVAL_TIMERS, streams};
 
 use crate::approvals::{Story, personas, say, serving, word};
-use crate::bench::eventually;
 
 fn key(id: &str) -> String {
     format!("ask.{id}")

@@ -11,10 +11,11 @@ use shared::model::approval::ApprovalStatus;
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::model::permission::{PermissionLevel, PermissionSet};
 use shared::model::session::SessionRef;
+use shared::testing::eventually;
 use tokio::process::Child;
 
 use crate::approvals::{approve, becomes, serving};
-use crate::bench::{Bench, child, dispatch, eventually, session, told};
+use crate::bench::{Bench, child, dispatch, session, told};
 use crate::stepping::{Effect, SUBJECT, answer, effect};
 
 /// Names the server of a broker that is a process of its own; absent where the tests run.

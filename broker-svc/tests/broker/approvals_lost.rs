@@ -8,13 +8,14 @@ use shared::model::approval_api::{ApprovalList, ListApprovals};
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
+use shared::testing::eventually;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
 use shared::wire::topology::streams;
 
 use crate::approvals::Story;
 use crate::asking::{REMOTE, Remote, allowed, gated, reason, says};
-use crate::bench::{Bench, DEADLINE, eventually};
+use crate::bench::{Bench, DEADLINE};
 
 fn key(id: &str) -> String {
     format!("ask.{id}")

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use shared::testing::eventually;
 
 use crate::asking::{REMOTE, Remote, allowed, gated, says};
-use crate::bench::{Bench, eventually};
+use crate::bench::Bench;
 
 /// How many ask for one call at once.
 const ASKERS: usize = 16;

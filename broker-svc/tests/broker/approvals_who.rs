@@ -7,9 +7,10 @@ use shared::model::identity::Identities;
 use shared::model::origin::EventOrigin;
 use shared::model::permission::PermissionLevel;
 use shared::model::session::QueueMode;
+use shared::testing::eventually;
 
 use crate::approvals::{Story, asked, identities};
-use crate::bench::{dispatch, eventually};
+use crate::bench::dispatch;
 
 /// Somebody's message.
 struct Said {

@@ -14,12 +14,13 @@ use shared::clock::{SystemClock, pause};
 use shared::model::approval::{ApprovalRecord, ApprovalStatus};
 use shared::model::ledger::LedgerEntry;
 use shared::model::session::SessionRef;
+use shared::testing::eventually;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
 use tokio::process::Child;
 
 use crate::approvals::{asked, audit, becomes, say_at, trusted, word};
-use crate::bench::{Bench, DEADLINE, Running, broker_at, child, eventually, run_broker, session, told};
+use crate::bench::{Bench, DEADLINE, Running, broker_at, child, run_broker, session, told};
 
 /// Names the server of a broker that is a process of its own; absent where the tests run.
 const URL: &str = "NEXUS_TEST_ASKING_URL";

@@ -12,8 +12,8 @@ use broker_svc::broker::BrokerContext;
 use broker_svc::config::BrokerConfig;
 use broker_svc::hooks::rules::HookRules;
 use broker_svc::queue::{claims, feed, quarantine, sweeper};
-use shared::bus::{Bus, NatsConfig, OutgoingMessage, StoredMessage, claim, ledger};
-use shared::clock::{Clock, SystemClock, pause};
+use shared::bus::{Bus, OutgoingMessage, StoredMessage, claim, ledger};
+use shared::clock::{Clock, SystemClock};
 use shared::llm::{self, LlmConfig};
 use shared::model::dispatch::{DeliveryContext, Dispatch};
 use shared::model::event::EventId;
@@ -22,11 +22,11 @@ use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
 use shared::process::lifecycle::ShutdownSignal;
 use shared::testing::nats::NatsServer;
-use shared::testing::sample;
+use shared::testing::{connect_to, eventually, sample};
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::TraceCarrier;
 use shared::wire::subject;
-use shared::wire::topology::{streams, topology};
+use shared::wire::topology::streams;
 use tokio::process::{Child, Command};
 
 /// The longest that any condition is waited for.
@@ -85,11 +85,7 @@ pub(crate) fn dispatch(to: &SessionRef, event: u64) -> Dispatch {
 
 impl Bench {
     pub(crate) async fn start() -> Self {
-        let server = NatsServer::start().await;
-        let bus = connect(&server).await;
-        bus.ensure_topology(&topology(1), false)
-            .await
-            .expect("the topology is made");
+        let (server, bus) = shared::testing::world().await;
         Self { server, bus }
     }
 
@@ -245,10 +241,6 @@ impl Bench {
     }
 }
 
-async fn connect(server: &NatsServer) -> Bus {
-    connect_to(&server.url()).await
-}
-
 /// What a child of the tests is told under `name`; nothing in the tests themselves.
 #[expect(clippy::disallowed_methods, reason = "the test tells its own child who it is")]
 pub(crate) fn told(name: &str) -> Option<String> {
@@ -268,18 +260,10 @@ pub(crate) fn child(test: &str, told: &[(&str, &str)]) -> Child {
         .expect("a child")
 }
 
-pub(crate) async fn connect_to(url: &str) -> Bus {
-    let config = NatsConfig {
-        servers: vec![url.to_owned()],
-        ..NatsConfig::default()
-    };
-    shared::testing::connect(&config, "test").await
-}
-
 /// A broker that nobody runs yet, on a connection of its own to the server at `url`.
 pub(crate) async fn broker_at(url: &str, name: &str, personas: &str, config: BrokerConfig) -> BrokerContext {
     BrokerContext::new(
-        connect_to(url).await,
+        connect_to(url, "test").await,
         Arc::new(SystemClock),
         name.to_owned(),
         config,
@@ -311,16 +295,6 @@ pub(crate) fn run_broker(broker: Arc<BrokerContext>) -> Running {
     ];
 
     Running { broker, tasks }
-}
-
-/// Waits until `check` holds.
-pub(crate) async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
-    let waited = tokio::time::timeout(DEADLINE, async {
-        while !check().await {
-            pause(Duration::from_millis(20)).await;
-        }
-    });
-    assert!(waited.await.is_ok(), "{what}: not within {DEADLINE:?}");
 }
 
 pub(crate) fn events_of(to: &SessionRef, count: u64) -> Vec<String> {

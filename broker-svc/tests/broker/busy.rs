@@ -9,10 +9,11 @@ use shared::model::ledger::{DropReason, LedgerEntry};
 use shared::model::order::{OrderKind, SessionOrder};
 use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
+use shared::testing::{connect_to, eventually};
 use shared::wire::subject;
 use ulid::Ulid;
 
-use crate::bench::{Bench, Running, connect_to, dispatch, eventually, session};
+use crate::bench::{Bench, Running, dispatch, session};
 use crate::sizes::is_long;
 use crate::stepping::{Effect, SUBJECT, Scripted, answer, effect};
 
@@ -32,7 +33,7 @@ impl Busy {
         let mut brokers = Vec::new();
         for name in ["b1", "b2", "b3"] {
             let agent = Scripted {
-                bus: connect_to(&bench.server.url()).await,
+                bus: connect_to(&bench.server.url(), "test").await,
                 asks: SUBJECT.to_owned(),
                 tools: vec![("look", true), ("web_search", true)],
             };

@@ -15,11 +15,11 @@ use shared::llm::ModelProvider;
 use shared::model::ledger::LedgerEntry;
 use shared::model::time::UnixMillis;
 use shared::testing::model_server::ScriptedAnswer;
-use shared::testing::{ManualClock, ModelServer};
+use shared::testing::{ManualClock, ModelServer, eventually};
 use shared::wire::subject;
 use shared::wire::topology::buckets;
 
-use crate::bench::{Bench, eventually, session};
+use crate::bench::{Bench, session};
 use crate::hooked::{connector, insisting, ran};
 use crate::models::{PERSONA, config, send};
 

@@ -15,13 +15,14 @@ use shared::model::ledger::{AppendId, DropReason, LedgerEntry, LedgerRecord};
 use shared::model::position::StreamPlace;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
+use shared::testing::eventually;
 use shared::wire::headers::{Headers, SCHEMA, TraceCarrier};
 use shared::wire::session_mark::{ClaimTries, SessionMark};
 use shared::wire::subject::{self, session_key};
 use shared::wire::topology::buckets;
 use shared::wire::topology::streams::{CLAIMS, LEDGER};
 
-use crate::bench::{Bench, DEADLINE, dispatch, eventually, session};
+use crate::bench::{Bench, DEADLINE, dispatch, session};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_dispatch_is_dropped_with_a_dead_letter_and_the_session_goes_on() {

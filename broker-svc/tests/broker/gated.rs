@@ -14,11 +14,11 @@ use shared::llm::{self, ModelProvider};
 use shared::model::approval::{ApprovalRequest, ApprovalStatus, ConfirmationTerms};
 use shared::model::approval_api::GetApproval;
 use shared::process::ShutdownSignal;
-use shared::testing::ModelServer;
+use shared::testing::{ModelServer, eventually};
 use shared::wire::headers::Headers;
 
 use crate::approvals::{asked, identities, say, word};
-use crate::bench::{Bench, DEADLINE, Running, broker_at, eventually, run_broker, session};
+use crate::bench::{Bench, DEADLINE, Running, broker_at, run_broker, session};
 use crate::hooked::{connector, insisting};
 use crate::models::{PERSONA, config, send};
 

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use shared::bus::claim;
 use shared::clock::{Clock, SystemClock};
+use shared::testing::eventually;
 use shared::wire::subject;
 use shared::wire::topology::streams;
 
-use crate::bench::{Bench, dispatch, eventually, session};
+use crate::bench::{Bench, dispatch, session};
 
 /// What the issue promises, 10 s, and what a busy machine may add to it.
 const HEALED_WITHIN: Duration = Duration::from_secs(30);

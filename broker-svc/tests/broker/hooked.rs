@@ -11,10 +11,10 @@ use shared::bus::{ServiceHandle, ServiceSpec};
 use shared::clock::{Clock as _, SystemClock};
 use shared::llm::ModelProvider;
 use shared::model::ledger::{LedgerEntry, ToolCall, ToolOutcome};
-use shared::testing::ModelServer;
 use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
+use shared::testing::{ModelServer, eventually};
 
-use crate::bench::{Bench, eventually, session};
+use crate::bench::{Bench, session};
 use crate::models::{PERSONA, config, send};
 use crate::sizes::is_long;
 

@@ -9,12 +9,12 @@ use shared::bus::{RequestError, ServiceSpec};
 use shared::llm::ModelProvider;
 use shared::model::event::Event;
 use shared::model::ledger::{FinishedTurn, LedgerEntry, TurnDescription, TurnEnding};
-use shared::testing::ModelServer;
 use shared::testing::model_server::ScriptedAnswer;
+use shared::testing::{ModelServer, eventually};
 use shared::wire::headers::Headers;
 use shared::wire::topology::streams;
 
-use crate::bench::{Bench, DEADLINE, dispatch, eventually, session};
+use crate::bench::{Bench, DEADLINE, dispatch, session};
 use crate::hooked::{insisting, settled_turns};
 use crate::models::{PERSONA, config, send};
 

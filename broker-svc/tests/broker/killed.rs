@@ -14,10 +14,11 @@ use shared::model::dispatch::dispatch_id;
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::model::permission::{PermissionLevel, PermissionSet};
 use shared::model::time::UnixMillis;
+use shared::testing::{connect_to, eventually};
 use shared::wire::headers::Headers;
 use tokio::process::Child;
 
-use crate::bench::{Bench, broker_at, child, connect_to, dispatch, eventually, run_broker, session, told, unstamped};
+use crate::bench::{Bench, broker_at, child, dispatch, run_broker, session, told, unstamped};
 use crate::stepping::{Effect, SUBJECT, Scripted, script};
 
 /// Names the server of a broker that is a process of its own; absent where the tests run.
@@ -33,7 +34,7 @@ async fn a_broker_of_its_own() {
     let Some(url) = told(URL) else { return };
     let idempotent = told(IDEMPOTENT).unwrap_or_default();
     let agent = Scripted {
-        bus: connect_to(&url).await,
+        bus: connect_to(&url, "test").await,
         asks: SUBJECT.to_owned(),
         tools: ["look", "pay"].map(|tool| (tool, idempotent.contains(tool))).to_vec(),
     };

@@ -18,10 +18,11 @@ use shared::model::dispatch::dispatch_id;
 use shared::model::ledger::LedgerEntry;
 use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
+use shared::testing::connect_to;
 use tokio::process::Child;
 
 use crate::approvals::{approve, asked, personas, trusted};
-use crate::bench::{Bench, DEADLINE, broker_at, child, connect_to, run_broker, session, told, unstamped};
+use crate::bench::{Bench, DEADLINE, broker_at, child, run_broker, session, told, unstamped};
 use crate::hooked::settled_turns;
 use crate::stepping::{Effect, Scripted, answer, script};
 
@@ -84,7 +85,7 @@ async fn a_broker_of_its_own() {
     let story = Story::ALL.into_iter().find(|story| format!("{story:?}") == script);
     let story = story.expect("a script");
     let agent = Scripted {
-        bus: connect_to(&url).await,
+        bus: connect_to(&url, "test").await,
         asks,
         tools: vec![("look", true), ("pay", true)],
     };

@@ -9,10 +9,11 @@ use broker_svc::hooks::rules::HookRules;
 use shared::model::approval::ApprovalStatus;
 use shared::model::ledger::LedgerEntry;
 use shared::model::session::QueueMode;
+use shared::testing::eventually;
 use tempfile::TempDir;
 
 use crate::approvals::{Story, asked, personas};
-use crate::bench::{Bench, broker_at, eventually, run_broker, session};
+use crate::bench::{Bench, broker_at, run_broker, session};
 use crate::hooked::settled_turns;
 
 /// A hook that says that it has begun, and ends once the test lets go of its lock, or at its time-out.

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use broker_svc::config::BrokerConfig;
 use broker_svc::ledger::state::{MAX_NOTES, SessionState};
 use futures_util::{StreamExt as _, stream};
-use shared::clock::{Clock as _, SystemClock, pause};
+use shared::clock::{Clock as _, SystemClock};
 use shared::model::ledger::LedgerEntry;
+use shared::testing::{connect_to, eventually, eventually_within, memory_kib};
 use shared::wire::topology::streams::DELIVERIES;
 
-use crate::bench::{Bench, broker_at, child, connect_to, dispatch, eventually, run_broker, session, told};
+use crate::bench::{Bench, broker_at, child, dispatch, run_broker, session, told};
 use crate::sizes::is_long;
 use crate::stepping::{SUBJECT, Scripted, answer, effect};
 
@@ -38,13 +39,8 @@ async fn a_broker_of_its_own() {
 /// The most memory that process `pid` ever had, KiB, without the pages of its binary: those of a dev build of all tests are
 /// some sixty mebibytes, and the kernel takes them back as it likes.
 fn peak(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
-    let kib = |name: &str| -> u64 {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
-        let kib = line.split_whitespace().next().and_then(|kib| kib.parse().ok());
-        kib.expect("a number")
-    };
-    kib("VmHWM:").saturating_sub(kib("RssFile:"))
+    let kib = |field: &str| memory_kib(pid, field).expect("it lives");
+    kib("VmHWM").saturating_sub(kib("RssFile"))
 }
 
 /// Says `event` in each of the sessions `0..count`, and waits until `replies` are out in all.
@@ -55,12 +51,13 @@ async fn say(bench: &Bench, count: u64, event: u64, replies: u64) {
     said.await;
     let patience = Duration::from_secs(60) + Duration::from_millis(20) * u32::try_from(count).unwrap_or(u32::MAX);
 
-    let begun = SystemClock.monotonic();
-    while bench.bus.stream_state(DELIVERIES).await.expect("replies").messages < replies {
-        let waited = SystemClock.monotonic().saturating_duration_since(begun);
-        assert!(waited < patience, "{replies} replies within {patience:?}");
-        pause(Duration::from_millis(50)).await;
-    }
+    eventually_within(&format!("{replies} replies"), patience, async || {
+        let there = bench.bus.stream_state(DELIVERIES).await.expect("replies").messages;
+        (there >= replies)
+            .then_some(())
+            .ok_or_else(|| format!("{there} are there"))
+    })
+    .await;
 }
 
 fn rate(turns: u64, since: Instant) -> f64 {
@@ -109,7 +106,7 @@ async fn of_many_messages_behind_a_turn_each_has_one_end_and_as_many_wait_as_may
     let mut asked = bench.bus.core_subscribe(SUBJECT).await.expect("a subscription");
     bench.bus.flush().await.expect("it is known");
     let agent = Scripted {
-        bus: connect_to(&bench.server.url()).await,
+        bus: connect_to(&bench.server.url(), "test").await,
         asks: SUBJECT.to_owned(),
         tools: vec![("web_search", true)],
     };

@@ -10,10 +10,10 @@ use serde_json::json;
 use shared::llm::ModelProvider;
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
-use shared::testing::{ModelServer, says};
+use shared::testing::{ModelServer, eventually, says};
 use tokio::process::{Child, Command};
 
-use crate::bench::{Bench, eventually, session};
+use crate::bench::{Bench, session};
 use crate::models::{config, send};
 
 fn root() -> PathBuf {

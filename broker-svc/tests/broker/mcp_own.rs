@@ -7,11 +7,11 @@ use shared::llm::ModelProvider;
 use shared::model::approval::ApprovalStatus;
 use shared::model::ledger::LedgerEntry;
 use shared::model::session::QueueMode;
-use shared::testing::ModelServer;
 use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
+use shared::testing::{ModelServer, eventually};
 
 use crate::approvals::{approve, asked};
-use crate::bench::{Bench, dispatch, eventually, session};
+use crate::bench::{Bench, dispatch, session};
 use crate::models::{config, send};
 
 /// A server that takes payments, unless the file `away` is beside it; then it says that it was tried, and is gone.

@@ -10,12 +10,12 @@ use shared::model::event::{Event, MAX_HOPS};
 use shared::model::ledger::{LedgerEntry, ToolOutcome, TurnFailure};
 use shared::model::permission::{PermissionLevel, PermissionSet, ToolRules};
 use shared::retry::RetrySchedule;
-use shared::testing::ModelServer;
 use shared::testing::model_server::{AnswerEnding, ScriptedAnswer, ScriptedCall, ScriptedSpeech};
+use shared::testing::{ModelServer, eventually};
 use shared::wire::subject;
 use shared::wire::topology::streams;
 
-use crate::bench::{Bench, dispatch, eventually, session};
+use crate::bench::{Bench, dispatch, session};
 
 pub(crate) const PERSONA: &str = "personas: {default: {runner: llm, prompt: be brief}}";
 

@@ -10,11 +10,11 @@ use shared::llm::ModelProvider;
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::model::permission::PermissionLevel;
 use shared::model::session::{QueueMode, SessionRef};
-use shared::testing::ModelServer;
 use shared::testing::model_server::ScriptedAnswer;
+use shared::testing::{ModelServer, eventually};
 use tokio::sync::Notify;
 
-use crate::bench::{Bench, Running, dispatch, eventually, session};
+use crate::bench::{Bench, Running, dispatch, session};
 use crate::hooked::{connector, insisting, settled_turns};
 use crate::models::{PERSONA, config};
 

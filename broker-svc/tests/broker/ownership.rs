@@ -13,14 +13,14 @@ use shared::clock::Clock;
 use shared::model::ledger::LedgerEntry;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
-use shared::testing::ManualClock;
+use shared::testing::{ManualClock, eventually};
 use shared::wire::agent::AgentReply;
 use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::{Headers, TURN, TraceCarrier};
 use shared::wire::subject;
 use tokio::sync::Semaphore;
 
-use crate::bench::{Bench, eventually, session};
+use crate::bench::{Bench, session};
 
 const REMOTE: &str = "personas: {default: {runner: nats}}";
 

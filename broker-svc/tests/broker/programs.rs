@@ -12,9 +12,10 @@ use std::time::Duration;
 use broker_svc::config::BrokerConfig;
 use shared::clock::pause;
 use shared::model::ledger::{LedgerEntry, TurnFailure};
+use shared::testing::eventually;
 use tokio::process::Command;
 
-use crate::bench::{Bench, broker_at, child, eventually, run_broker, session, told};
+use crate::bench::{Bench, broker_at, child, run_broker, session, told};
 
 /// The system user `nobody`.
 const NOBODY: u32 = 65_534;

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::process::Stdio;
 
 use shared::model::ledger::{LedgerEntry, TurnFailure};
+use shared::testing::eventually;
 use shared::wire::session_mark::AgentAway;
 use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
 use tokio::process::{Child, Command};
 
-use crate::bench::{Bench, eventually, session};
+use crate::bench::{Bench, session};
 
 /// Asks again soon, so that the test need not wait for a dead agent's answer.
 const REMOTE: &str = "personas: {default: {runner: nats, limits: {reply_timeout_ms: 1500, no_agent_ms: 20000}}}";

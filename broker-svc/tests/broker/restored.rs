@@ -9,13 +9,14 @@ use shared::model::ledger::{DropReason, LedgerEntry};
 use shared::model::order::{OrderKind, SessionOrder};
 use shared::model::session::{QueueMode, QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
+use shared::testing::eventually;
 use shared::wire::headers::{Headers, MSG_ID, REDRIVE};
 use shared::wire::held::HeldKind;
 use shared::wire::subject;
 use shared::wire::topology::streams::{DISPATCHES, LEDGER};
 use ulid::Ulid;
 
-use crate::bench::{Bench, dispatch, eventually, session};
+use crate::bench::{Bench, dispatch, session};
 
 /// What arrives so soon after it was made is no copy, milliseconds (`doubt::YOUNG_MS`).
 const YOUNG_MS: i64 = 30_000;

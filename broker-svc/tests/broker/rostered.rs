@@ -5,12 +5,13 @@ use serde_json::{Value, json};
 use shared::bus::RequestError;
 use shared::model::position::StreamPlace;
 use shared::model::time::UnixMillis;
+use shared::testing::eventually;
 use shared::wire::headers::Headers;
 use shared::wire::session_mark::{ClaimTries, SessionMark};
 use shared::wire::subject;
 use shared::wire::topology::buckets;
 
-use crate::bench::{Bench, DEADLINE, eventually, session};
+use crate::bench::{Bench, DEADLINE, session};
 
 async fn ask(bench: &Bench, what: &str, question: Value) -> Result<Value, u16> {
     let subject = format!("nexus.svc.session.{what}");

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use shared::model::ledger::LedgerEntry;
+use shared::testing::eventually;
 use shared::wire::session_mark::{SWEEPER, SettledFloor};
 use shared::wire::topology::buckets;
 
-use crate::bench::{Bench, events_of, eventually, session};
+use crate::bench::{Bench, events_of, session};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_dispatch_is_one_turn_in_one_append_with_one_reply_in_order() {

@@ -7,10 +7,10 @@ use broker_svc::child::walls::ProcessWalls;
 use broker_svc::config::BrokerConfig;
 use serde_json::{Value, json};
 use shared::model::session::SessionRef;
-use shared::testing::says;
+use shared::testing::{eventually, says};
 use tokio::process::Child;
 
-use crate::bench::{Bench, broker_at, child, dispatch, eventually, run_broker, session, told};
+use crate::bench::{Bench, broker_at, child, dispatch, run_broker, session, told};
 
 /// Names the server of a broker that is a process of its own; absent where the tests run.
 const URL: &str = "NEXUS_TEST_WALLED_URL";

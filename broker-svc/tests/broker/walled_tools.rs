@@ -11,9 +11,9 @@ use shared::clock::SystemClock;
 use shared::llm::{self, LlmConfig, ModelProvider};
 use shared::process::ShutdownSignal;
 use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
-use shared::testing::{ModelServer, says};
+use shared::testing::{ModelServer, eventually, says};
 
-use crate::bench::{Bench, broker_at, child, eventually, run_broker, session, told};
+use crate::bench::{Bench, broker_at, child, run_broker, session, told};
 use crate::models::send;
 
 /// Names the server of a broker that is a process of its own; absent where the tests run.

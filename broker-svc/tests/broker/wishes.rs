@@ -14,6 +14,7 @@ use shared::model::intent::service::{IntentAnswer, IntentList, ProposeIntent, Te
 use shared::model::intent::{IntentRejection, IntentStatus, IntentWish};
 use shared::model::ledger::LedgerEntry;
 use shared::model::order::{OrderKind, SessionOrder};
+use shared::testing::eventually;
 use shared::wire::agent::{AgentReply, AgentRequest};
 use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::Headers;
@@ -21,7 +22,7 @@ use shared::wire::subject;
 use tokio::process::Child;
 use ulid::Ulid;
 
-use crate::bench::{Bench, DEADLINE, broker_at, child, eventually, run_broker, session, told};
+use crate::bench::{Bench, DEADLINE, broker_at, child, run_broker, session, told};
 
 /// Names the server of a broker that is a process of its own; absent where the tests run.
 const URL: &str = "NEXUS_TEST_WISHES_URL";

@@ -1,10 +1,11 @@
 //! A queue that was made anew gives sequences out again: what was given up at one comes again at the same one.
 
 use shared::bus::OutgoingMessage;
+use shared::testing::eventually;
 use shared::wire::topology::streams::{DELIVERIES, RECEIPTS};
 
 use crate::receiver::Receiver;
-use crate::world::{Setup, World, eventually, reply};
+use crate::world::{Setup, World, reply};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_given_up_and_comes_again_at_its_old_sequence_is_delivered() {

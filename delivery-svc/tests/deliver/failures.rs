@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use delivery_svc::policy::{PolicyAction, PolicyRule, SendPolicy};
 use shared::bus::OutgoingMessage;
 use shared::model::receipt::ReceiptStep;
+use shared::testing::eventually;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
 
 use crate::receiver::Receiver;
-use crate::world::{Setup, World, eventually, old_reply, reply};
+use crate::world::{Setup, World, old_reply, reply};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rubbish_is_a_dead_letter_and_blocks_nothing() {

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use shared::bus::Bus;
+use shared::testing::eventually;
 use shared::wire::session_mark::LeaseRecord;
 use shared::wire::subject::parse_delivery;
 use shared::wire::topology::{buckets, streams};
 
 use crate::receiver::Receiver;
-use crate::world::{Setup, World, eventually, reply};
+use crate::world::{Setup, World, reply};
 
 /// Replies to as many peers, of which some come to be another replica's.
 const REPLIES: u64 = 12;

@@ -4,12 +4,13 @@ use delivery_svc::receipts::receipts_witness;
 use shared::clock::SystemClock;
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::ShutdownSignal;
+use shared::testing::eventually;
 use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
 use shared::wire::topology::buckets::HELD;
 use shared::wire::topology::streams::DELIVERIES;
 use ulid::Ulid;
 
-use crate::world::{World, eventually};
+use crate::world::World;
 
 fn held(number: u64) -> HeldMessage {
     HeldMessage {

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
+use shared::testing::eventually;
 use shared::wire::headers::CAUSATION;
 use shared::wire::topology::{MAX_PAST_FLOOR, streams};
 use tokio::sync::watch;
 
-use crate::world::{Setup, World, eventually, reply};
+use crate::world::{Setup, World, reply};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_peer_gets_its_replies_in_order() {

@@ -9,6 +9,7 @@ use shared::model::ledger::{AppendId, LedgerCursor, LedgerEntry, LedgerRecord};
 use shared::model::receipt::ReceiptStep;
 use shared::model::reply::Reply;
 use shared::model::restore::{HOLD_KEY, HoldDecision, RestoreHold};
+use shared::testing::eventually;
 use shared::wire::held::HeldUntil;
 use shared::wire::subject;
 use shared::wire::topology::buckets;
@@ -16,7 +17,7 @@ use shared::wire::topology::streams::{DELIVERIES, EVENTS, PARKED, RECEIPTS};
 use shared::wire::witness::WaitingMark;
 use ulid::Ulid;
 
-use crate::world::{Setup, World, eventually, old_reply, reply};
+use crate::world::{Setup, World, old_reply, reply};
 
 /// How often each delivery to `peer` was made, as the receipts say.
 async fn made(world: &World, peer: &str) -> BTreeMap<Ulid, usize> {

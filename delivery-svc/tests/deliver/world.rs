@@ -19,8 +19,8 @@ use delivery_svc::partition_worker::{WorkerBounds, run_partition};
 use delivery_svc::policy::SendPolicy;
 use delivery_svc::restore_gate::RestoreGate;
 use shared::bus::partition::{self, PartitionGroup};
-use shared::bus::{Bus, NatsConfig, OutgoingMessage};
-use shared::clock::{Clock as _, SystemClock, pause};
+use shared::bus::{Bus, OutgoingMessage};
+use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::{DeliveryContext, DispatchCause};
 use shared::model::event::{Event, EventId};
 use shared::model::receipt::{Receipt, ReceiptStep};
@@ -28,12 +28,12 @@ use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
 use shared::process::lifecycle::ShutdownSignal;
 use shared::retry::RetrySchedule;
-use shared::testing::SeededIds;
 use shared::testing::nats::NatsServer;
+use shared::testing::{SeededIds, connect_to, eventually};
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::WireMessage;
 use shared::wire::subject;
-use shared::wire::topology::{streams, topology};
+use shared::wire::topology::streams;
 use tokio::sync::{Semaphore, watch};
 use ulid::Ulid;
 
@@ -118,11 +118,7 @@ impl Drop for Replica {
 
 impl World {
     pub(crate) async fn start() -> Self {
-        let server = NatsServer::start().await;
-        let bus = connect(server.url()).await;
-        bus.ensure_topology(&topology(1), false)
-            .await
-            .expect("the topology is made");
+        let (server, bus) = shared::testing::world().await;
         Self { server, bus }
     }
 
@@ -206,16 +202,8 @@ impl World {
     }
 }
 
-async fn connect(url: String) -> Bus {
-    let config = NatsConfig {
-        servers: vec![url],
-        ..NatsConfig::default()
-    };
-    shared::testing::connect(&config, "test").await
-}
-
 async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSignal) {
-    let bus = connect(url).await;
+    let bus = connect_to(&url, "test").await;
     let key = SigningKey::parse(SECRET).expect("a key");
     let endpoint = |url: String| WebhookEndpoint {
         url: url.parse().expect("a URL"),
@@ -329,14 +317,4 @@ fn reply_of(id: Ulid, number: u64, channel: &str, peer: &str) -> Reply {
         interactive: None,
         causation: DispatchCause { event, hops: 0 },
     }
-}
-
-/// Waits until `check` holds.
-pub(crate) async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
-    let waited = tokio::time::timeout(DEADLINE, async {
-        while !check().await {
-            pause(Duration::from_millis(10)).await;
-        }
-    });
-    assert!(waited.await.is_ok(), "not in time: {what}");
 }

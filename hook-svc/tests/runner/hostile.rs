@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use hook_svc::runner::{HookScope, HookSource};
 use serde_json::Value;
-use shared::clock::{Clock as _, SystemClock, pause};
-use shared::testing::says;
+use shared::clock::{Clock as _, SystemClock};
+use shared::testing::{eventually, says};
 
 use crate::pool::{TestPool, dm, timed};
 
@@ -383,11 +383,7 @@ async fn loops(pool: &TestPool, from: usize) -> Vec<Duration> {
 
 /// Waits until the one worker of `pool` is up, and the one that stands by.
 async fn until_both_are_up(pool: &TestPool) {
-    let begun = SystemClock.monotonic();
-    while pool.pool.ready_workers() < 2 {
-        assert!(SystemClock.monotonic().duration_since(begun) < Duration::from_secs(60));
-        pause(Duration::from_millis(5)).await;
-    }
+    eventually("both are up", async || pool.pool.ready_workers() >= 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,19 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use shared::clock::{Clock as _, SystemClock, pause};
+use shared::clock::{Clock as _, SystemClock};
+use shared::testing::eventually;
 
 use crate::pool::{TestPool, dm, timed};
-
-/// Looks until `holds`, every 20 ms, for a minute at most.
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let begun = SystemClock.monotonic();
-    while !holds().await {
-        let waited = SystemClock.monotonic().duration_since(begun);
-        assert!(waited < Duration::from_mins(1), "{what}");
-        pause(Duration::from_millis(20)).await;
-    }
-}
 
 fn version(number: u32, waits: bool) -> String {
     let wait = if waits {

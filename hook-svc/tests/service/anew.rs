@@ -2,9 +2,10 @@
 
 use shared::model::hook::HookRecord;
 use shared::model::invocation::HookOutcome;
+use shared::testing::eventually;
 use shared::wire::topology::{buckets, topology};
 
-use crate::world::{World, event, eventually, of};
+use crate::world::{World, event, of};
 
 fn fires(version: &str) -> String {
     format!(

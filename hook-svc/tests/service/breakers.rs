@@ -6,16 +6,16 @@ use std::sync::Arc;
 use hook_svc::health::breakers::HookBreakers;
 use hook_svc::runner::{HookSet, HookSource};
 use shared::breaker::{Breaker, BreakerPolicy, BreakerState};
-use shared::bus::{Bus, NatsConfig};
+use shared::bus::Bus;
 use shared::model::hook::HookStatus;
 use shared::model::invocation::HookOutcome;
 use shared::model::time::UnixMillis;
-use shared::testing::ManualClock;
 use shared::testing::nats::NatsServer;
+use shared::testing::{ManualClock, eventually};
 use shared::wire::subject::token;
 use shared::wire::topology::{buckets, topology};
 
-use crate::world::{World, event, eventually, of};
+use crate::world::{World, event, of};
 
 const HOUR_MS: u64 = 3_600_000;
 const FIVE_MINUTES_MS: u64 = 300_000;
@@ -38,11 +38,7 @@ impl Timeline {
 
         let mut buses = Vec::new();
         for name in ["a", "b", "c"] {
-            let config = NatsConfig {
-                servers: vec![nats.url()],
-                ..NatsConfig::default()
-            };
-            buses.push(shared::testing::connect(&config, name).await);
+            buses.push(shared::testing::connect_to(&nats.url(), name).await);
         }
 
         buses[0]

@@ -4,16 +4,16 @@ use data_encoding::HEXLOWER;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use shared::breaker::{Breaker, BreakerState};
-use shared::clock::pause;
 use shared::model::event::EventDirection;
 use shared::model::invocation::HookOutcome;
 use shared::model::time::UnixMillis;
 use shared::schedule::book::ScheduleBook;
+use shared::testing::eventually;
 use shared::testing::model_server::{ModelServer, ScriptedAnswer};
 use shared::wire::session_mark::PartitionFloors;
 use shared::wire::topology::buckets;
 
-use crate::world::{World, event, eventually, of};
+use crate::world::{World, event, of};
 
 /// Goes where the model says; it says otherwise each time.
 const ASKS: &str =
@@ -119,14 +119,20 @@ async fn what_has_a_record_is_shown_to_no_hook_again_and_the_rest_of_a_backlog_i
     assert_eq!(by.filter(|by| by == "a").count(), 20);
 }
 
-/// Answers while the server is away, and otherwise each time.
+/// Answers while the server is away, and otherwise each time; prints before it does.
 const LATE: &str = "export default async () => {
   await new Promise((resolve) => setTimeout(resolve, 2000));
+  console.log('late answers');
   return { fire: true, routing: { session: `late-${Math.random()}` } }; };\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_decided_counts_when_the_server_was_away_in_between() {
-    let mut world = World::with_one_replica(&[("late.ts", LATE), ("once.ts", ONCE)]).await;
+    let mut world = World::new(&[("late.ts", LATE), ("once.ts", ONCE)]).await;
+    let log = world.write_file("hook-svc.log", "");
+    world.log = Some(log.clone());
+    world.start("a");
+    world.wait_for_members(1).await;
+
     let happens = event("v1", 1, "hello");
     world.publish(&happens).await;
 
@@ -139,8 +145,10 @@ async fn what_was_decided_counts_when_the_server_was_away_in_between() {
     .await;
 
     world.nats.kill9();
-    // Until the late one has answered; a slow machine makes the test weaker, not red.
-    pause(std::time::Duration::from_secs(4)).await;
+    eventually("the late one has answered", async || {
+        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("late answers"))
+    })
+    .await;
     world.nats.restart().await;
 
     let record = world.record(&happens).await;

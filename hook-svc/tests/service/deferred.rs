@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::json;
 use shared::model::event::Event;
 use shared::model::invocation::{EventInvocations, HookOutcome};
+use shared::testing::eventually;
 use shared::wire::session_mark::LeaseRecord;
 use shared::wire::subject;
 use shared::wire::topology::buckets;
 use shared::wire::topology::streams::{EVENTS, INVOCATIONS};
 
-use crate::world::{World, event, eventually};
+use crate::world::{World, event};
 
 /// Evaluations of an author that are under way at once (`docs/design/trust.md` §5).
 const PLACES: usize = 256;

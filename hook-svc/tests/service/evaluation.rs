@@ -5,11 +5,12 @@ use shared::model::event::EventDirection;
 use shared::model::invocation::HookOutcome;
 use shared::model::permission::PermissionLevel;
 use shared::projection::api::{EventTrace, FindReply};
+use shared::testing::eventually;
 use shared::wire::headers::Headers;
 use shared::wire::session_mark::SessionClaim;
 use shared::wire::topology::streams::CLAIMS;
 
-use crate::world::{World, event, eventually, of};
+use crate::world::{World, event, of};
 
 const ECHO: &str = "/** @name Echo\n * @priority 80 */
 export default async ({ event }) => ({ fire: event.content.startsWith('echo'), context: { extracted: { n: event.content.length } } });\n";

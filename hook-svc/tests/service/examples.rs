@@ -9,9 +9,10 @@ use shared::model::hook::HookStatus;
 use shared::model::origin::EventOrigin;
 use shared::model::session::QueueMode;
 use shared::model::time::UnixMillis;
+use shared::testing::eventually;
 use shared::testing::model_server::{ModelServer, ScriptedAnswer};
 
-use crate::world::{World, eventually};
+use crate::world::World;
 
 const SHIPPED: [(&str, &str); 7] = [
     (

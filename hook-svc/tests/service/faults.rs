@@ -9,13 +9,14 @@ use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::{EventParticipant, ParticipantRole};
 use shared::model::position::StreamPlace;
 use shared::projection::api::{EventTrace, TraceStage};
+use shared::testing::eventually;
 use shared::wire::headers::{Headers, SCHEMA};
 use shared::wire::session_mark::LeaseRecord;
 use shared::wire::subject;
 use shared::wire::topology::buckets::ATTEMPTS;
 use shared::wire::topology::streams::EVENTS;
 
-use crate::world::{World, event, eventually};
+use crate::world::{World, event};
 
 const FIRE: &str = "export default () => ({ fire: true });\n";
 

@@ -8,12 +8,13 @@ use shared::model::permission::PermissionLevel;
 use shared::model::time::UnixMillis;
 use shared::process::SecretValue;
 use shared::projection::api::{HistoryReply, HistoryRequest};
+use shared::testing::eventually;
 use shared::testing::nats::{NatsOptions, NatsServer};
 use shared::wire::headers::{Headers, MSG_ID, SEAL};
 use shared::wire::seal::SealKey;
 use shared::wire::subject;
 
-use crate::world::{DEADLINE, World, eventually};
+use crate::world::{DEADLINE, World};
 
 const FIRE: &str = "export default () => ({ fire: true });\n";
 const IDENTITIES: &str = "owner: me\npersons: [{id: me, addresses: {'*': [boss], telegram: [boss], lora: [boss]}}]\n";

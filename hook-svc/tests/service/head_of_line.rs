@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::Event;
+use shared::testing::eventually;
 use shared::wire::session_mark::PartitionFloors;
 use shared::wire::subject;
 use shared::wire::topology::streams::{EVENTS, INVOCATIONS};
 use shared::wire::topology::{buckets, partition_filter};
 
-use crate::world::{World, event, eventually};
+use crate::world::{World, event};
 
 /// Takes twenty seconds upon what busy people write.
 const SLOW: &str = "/** @timeout 25s */

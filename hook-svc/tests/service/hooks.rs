@@ -2,10 +2,11 @@
 
 use serde_json::json;
 use shared::model::hook::{FiredOnce, HookState, HookStatus};
+use shared::testing::eventually;
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::HOOK_STATE;
 
-use crate::world::{World, event, eventually};
+use crate::world::{World, event};
 
 fn to(session: &str) -> String {
     format!("export default () => ({{ fire: true, routing: {{ session: '{session}' }} }});\n")

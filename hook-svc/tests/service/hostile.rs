@@ -9,11 +9,11 @@ use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::hook::{HookMetadata, HookMode, HookOrigin, HookRecord, HookStatus};
 use shared::model::invocation::{EventInvocations, HookOutcome};
 use shared::model::time::UnixMillis;
-use shared::testing::says;
+use shared::testing::{eventually, says};
 use shared::wire::subject::token;
 use shared::wire::topology::buckets;
 
-use crate::world::{World, event, eventually};
+use crate::world::{World, event};
 
 /// How long a replica may take to see that a hook is paused, in milliseconds.
 const SEEN_WITHIN_MS: i64 = 1_000;

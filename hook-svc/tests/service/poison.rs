@@ -3,11 +3,12 @@
 use bytes::Bytes;
 use serde_json::json;
 use shared::bus::{OutgoingMessage, RequestError};
+use shared::testing::eventually;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
 use shared::wire::topology::buckets::{ATTEMPTS, HOOK_RESULTS, HOOK_STATE, LEASES};
 
-use crate::world::{World, event, eventually};
+use crate::world::{World, event};
 
 const FIRE: &str = "export default () => ({ fire: true });\n";
 

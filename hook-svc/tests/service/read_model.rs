@@ -4,9 +4,10 @@ use serde_json::{Value, json};
 use shared::model::event::Event;
 use shared::model::permission::PermissionLevel;
 use shared::projection::api::{SearchReply, SearchRequest};
+use shared::testing::eventually;
 use shared::wire::headers::Headers;
 
-use crate::world::{World, event, eventually};
+use crate::world::{World, event};
 
 /// As written for seed 003 §8: opens `dbPath` itself, joins its way from the event to the person.
 const FAMILY: &str = r#"/**

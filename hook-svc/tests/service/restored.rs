@@ -8,13 +8,13 @@ use shared::model::dispatch::Dispatch;
 use shared::model::event::{Event, EventDirection};
 use shared::model::invocation::EventInvocations;
 use shared::testing::model_server::{ModelServer, ScriptedAnswer};
-use shared::testing::sample;
+use shared::testing::{eventually, sample};
 use shared::wire::session_mark::PartitionFloors;
 use shared::wire::subject;
 use shared::wire::topology::buckets;
 use shared::wire::topology::streams::{DISPATCHES, EVENTS, INVOCATIONS, LEDGER};
 
-use crate::world::{World, event, eventually};
+use crate::world::{World, event};
 
 /// Asks the model once for each event.
 const ASKS: &str = "export default async ({ llm }) => { await llm('well?'); return { fire: false }; };\n";

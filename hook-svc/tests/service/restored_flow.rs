@@ -10,11 +10,12 @@ use shared::bus::{Bus, OutgoingMessage};
 use shared::clock::pause;
 use shared::model::event::Event;
 use shared::process::status::{ReplicaStatus, ask_replicas};
+use shared::testing::eventually;
 use shared::wire::session_mark::PartitionFloors;
 use shared::wire::topology::buckets;
 use shared::wire::topology::streams::{EVENTS, INVOCATIONS};
 
-use crate::world::{World, event, eventually};
+use crate::world::{World, event};
 
 /// Waits upon work, so that its author has no place left, and answers everything else at once.
 const GUARDED: &str = "/** @timeout 60s */

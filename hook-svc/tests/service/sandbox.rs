@@ -3,9 +3,9 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use shared::model::invocation::HookOutcome;
-use shared::testing::says;
+use shared::testing::{eventually, says};
 
-use crate::world::{World, event, eventually, of};
+use crate::world::{World, event, of};
 
 const LOOKS: &str = "import fs from 'node:fs';
 export default ({ dbPath }) => {

@@ -4,9 +4,9 @@ use serde_json::json;
 use shared::model::hook::HookStatus;
 use shared::model::invocation::HookOutcome;
 use shared::testing::model_server::{ModelServer, ScriptedAnswer};
-use shared::testing::says;
+use shared::testing::{eventually, says};
 
-use crate::world::{World, event, eventually, of};
+use crate::world::{World, event, of};
 
 /// §9.3, as it stands there.
 const MY_HOOK: &str = r"// ~/nexus/state/hooks/my-hook.ts

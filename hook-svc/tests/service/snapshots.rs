@@ -3,9 +3,10 @@
 use hook_svc::read_model::snapshot;
 use shared::process::ShutdownSignal;
 use shared::projection::{FeedSource, Projection, feed};
+use shared::testing::eventually;
 use shared::wire::topology::objects::SNAPSHOTS;
 
-use crate::world::{World, event, eventually};
+use crate::world::{World, event};
 
 /// How often the event's id is in the read model, and how many are.
 const COUNTS: &str = "import Database from 'better-sqlite3';

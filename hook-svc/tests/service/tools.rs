@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 use shared::bus::RequestError;
+use shared::testing::eventually;
 
-use crate::world::{World, event, eventually};
+use crate::world::{World, event};
 
 const FIRES: &str = "export default () => ({ fire: true, routing: { session: 'file' } });\n";
 

@@ -2,11 +2,10 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 
-use shared::bus::{Bus, NatsConfig, OutgoingMessage, RequestError};
-use shared::clock::{Clock as _, SystemClock, pause};
+use shared::bus::{Bus, OutgoingMessage, RequestError};
 use shared::model::channel::{ConfiguredChannels, DELIVERED};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::{Event, EventId};
@@ -15,7 +14,7 @@ use shared::model::invocation::{EventInvocations, HookInvocation};
 use shared::model::origin::EventOrigin;
 use shared::model::time::UnixMillis;
 use shared::testing::nats::NatsServer;
-use shared::testing::trust_section;
+use shared::testing::{TestProcess, eventually, trust_section};
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::WireMessage;
 use shared::wire::headers::{Headers, MSG_ID};
@@ -29,7 +28,8 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The server, the hooks directory, and the replicas.
 pub(crate) struct World {
-    replicas: Vec<Replica>,
+    /// Replicas by name, the last started last.
+    replicas: Vec<(String, TestProcess)>,
     /// Further sections of the configuration of replicas that start from now on.
     pub(crate) sections: String,
     /// `hooks.sandbox` of replicas that start from now on.
@@ -41,52 +41,6 @@ pub(crate) struct World {
     folder: tempfile::TempDir,
 }
 
-/// One process; killed when dropped.
-pub(crate) struct Replica {
-    name: String,
-    child: Child,
-}
-
-impl Drop for Replica {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-impl Replica {
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// How it ended, where it has.
-    pub(crate) fn ended(&mut self) -> Option<std::process::ExitStatus> {
-        self.child.try_wait().expect("it can be waited for")
-    }
-
-    pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    /// Asks it to end and waits until it has; answers whether it ended well.
-    pub(crate) async fn stop(&mut self) -> bool {
-        let pid = self.child.id().to_string();
-        Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .expect("a signal is sent");
-
-        let mut status = None;
-        eventually("the replica ends", async || {
-            status = self.child.try_wait().expect("it can be waited for");
-            status.is_some()
-        })
-        .await;
-
-        status.is_some_and(|status| status.success())
-    }
-}
-
 impl World {
     /// A server and `hooks` (path, text) in the directory; no replica yet.
     pub(crate) async fn new(hooks: &[(&str, &str)]) -> Self {
@@ -95,11 +49,7 @@ impl World {
 
     /// As [`World::new`], on a server that runs already.
     pub(crate) async fn on(nats: NatsServer, hooks: &[(&str, &str)]) -> Self {
-        let config = NatsConfig {
-            servers: vec![nats.url()],
-            ..NatsConfig::default()
-        };
-        let bus = shared::testing::connect(&config, "test").await;
+        let bus = shared::testing::connect_to(&nats.url(), "test").await;
         bus.ensure_topology(&topology(1), false)
             .await
             .expect("the topology stands");
@@ -216,20 +166,13 @@ impl World {
             command.stdout(log.try_clone().expect("a second")).stderr(log);
         }
 
-        let child = command.spawn().expect("the service starts");
-
-        self.replicas.push(Replica {
-            name: name.to_owned(),
-            child,
-        });
+        self.replicas.push((name.to_owned(), TestProcess::start(&mut command)));
     }
 
-    pub(crate) fn replica(&mut self, name: &str) -> &mut Replica {
-        self.replicas
-            .iter_mut()
-            .rev()
-            .find(|replica| replica.name == name)
-            .expect("a replica of that name")
+    pub(crate) fn replica(&mut self, name: &str) -> &mut TestProcess {
+        let mut newest_first = self.replicas.iter_mut().rev();
+        let found = newest_first.find(|(other, _)| other == name);
+        &mut found.expect("a replica of that name").1
     }
 
     /// Waits until `count` replicas take part and every partition is held.
@@ -388,16 +331,4 @@ pub(crate) fn event(peer: &str, number: u32, content: &str) -> Event {
 pub(crate) fn of<'a>(record: &'a EventInvocations, id: &str) -> &'a HookInvocation {
     let found = record.hooks.iter().find(|hook| hook.hook_id == id);
     found.unwrap_or_else(|| panic!("{id} is not in {record:?}"))
-}
-
-/// Waits until `holds` answers true.
-pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let begun = SystemClock.monotonic();
-    while !holds().await {
-        assert!(
-            SystemClock.monotonic().duration_since(begun) < DEADLINE,
-            "{what}: not within {DEADLINE:?}"
-        );
-        pause(Duration::from_millis(25)).await;
-    }
 }

@@ -11,10 +11,11 @@ use shared::model::intent::service::TellReset;
 use shared::model::intent::{IntentCode, IntentStatus, event_id};
 use shared::model::ledger::LedgerEntry;
 use shared::model::session::SessionRef;
+use shared::testing::eventually_some;
 use shared::wire::topology::buckets::INTENTS;
 use shared::wire::topology::streams::AUDIT;
 
-use crate::world::{World, completed, proposal, ulid, until};
+use crate::world::{World, completed, proposal, ulid};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_matches_fires_once_on_any_number_of_readers() {
@@ -30,7 +31,7 @@ async fn an_event_that_matches_fires_once_on_any_number_of_readers() {
     world.say("1", "hello").await;
     world.propose(2, waits("hello")).await;
     world.say("2", "your invoice").await;
-    until("a firing", || async {
+    eventually_some("a firing", || async {
         (world.status(ulid(1)).await == IntentStatus::Running).then_some(())
     })
     .await;
@@ -45,7 +46,7 @@ async fn an_event_that_matches_fires_once_on_any_number_of_readers() {
     );
 
     world.say("3", "Hello again").await;
-    until("the other", || async {
+    eventually_some("the other", || async {
         (world.status(ulid(2)).await == IntentStatus::Running).then_some(())
     })
     .await;
@@ -212,7 +213,7 @@ async fn a_users_message_makes_it_moot_where_it_asked_for_that() {
         .expect("a time");
 
     world.propose(2, json!({})).await;
-    until("another millisecond", || async {
+    eventually_some("another millisecond", || async {
         (SystemClock.now() > world.now().plus(5)).then_some(())
     })
     .await;

@@ -6,9 +6,10 @@ use shared::model::event::Event;
 use shared::model::hook_api::GetHook;
 use shared::model::intent::{IntentCode, IntentStatus};
 use shared::model::invocation::{HookInvocation, HookOutcome};
+use shared::testing::eventually_some;
 use shared::wire::topology::streams::EVENTS;
 
-use crate::world::{World, ulid, until};
+use crate::world::{World, ulid};
 
 fn invocation(hook: &str, outcome: HookOutcome) -> HookInvocation {
     HookInvocation {
@@ -24,7 +25,7 @@ fn invocation(hook: &str, outcome: HookOutcome) -> HookInvocation {
 }
 
 async fn fired(world: &World, number: u128) -> Event {
-    until("its event", || async {
+    eventually_some("its event", || async {
         let events = world.events().await;
         events
             .into_iter()
@@ -142,7 +143,7 @@ async fn a_hook_that_is_switched_off_has_not_passed() {
 
     status.send("active").expect("heard");
     let due = fire(2).await;
-    until("its end", || async {
+    eventually_some("its end", || async {
         let looked = clerk.look_for_end("default", ulid(2), due).await.expect("looked");
         looked.then_some(())
     })

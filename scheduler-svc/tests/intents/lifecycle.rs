@@ -13,11 +13,12 @@ use shared::model::intent::service::{
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{IntentCode, IntentRejection, IntentStatus, firing_of};
 use shared::model::reply::Reply;
+use shared::testing::eventually_some;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
 use shared::wire::topology::streams::{CLAIMS, DELIVERIES};
 
-use crate::world::{PATIENCE, World, completed, needs, proposal, ulid, until};
+use crate::world::{PATIENCE, World, completed, needs, proposal, ulid};
 
 async fn ask<Q: serde::Serialize, A: serde::de::DeserializeOwned>(
     world: &World,
@@ -160,7 +161,7 @@ async fn a_follow_up_fires_in_real_time_past_a_restart_of_the_server() {
         assert!(firing_of(&dispatch.event_id).is_some());
 
         let claim = subject::claim(&dispatch.target);
-        until("the session is woken", || async {
+        eventually_some("the session is woken", || async {
             world.bus.last_on_subject(CLAIMS, &claim).await.expect("claims")
         })
         .await;
@@ -169,7 +170,7 @@ async fn a_follow_up_fires_in_real_time_past_a_restart_of_the_server() {
     }
 
     for number in 1..=5 {
-        until("an end", || async {
+        eventually_some("an end", || async {
             (world.status(ulid(number)).await == IntentStatus::Completed).then_some(())
         })
         .await;

@@ -16,6 +16,7 @@ use shared::model::order::SessionOrder;
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
+use shared::testing::eventually_some;
 use shared::wire::headers::{Headers, REPEATED};
 use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
 use shared::wire::subject;
@@ -23,7 +24,7 @@ use shared::wire::topology::buckets::INTENTS;
 use shared::wire::topology::streams::{DELIVERIES, DISPATCHES, EVENTS, INVOCATIONS, PARKED, RECEIPTS};
 use shared::wire::topology::topology;
 
-use crate::world::{PATIENCE, World, completed, ulid, until};
+use crate::world::{PATIENCE, World, completed, ulid};
 
 const MINUTE_MS: i64 = 60_000;
 /// The shortest duplicate window that a stream has here.
@@ -271,7 +272,7 @@ async fn a_firing_that_is_published_twice_says_so_and_has_one_event() {
     }
 
     let due = world.has_fired(1, json!({})).await;
-    let copies = until("the window is over", || async {
+    let copies = eventually_some("the window is over", || async {
         let clerk = &world.desks[1].clerk;
         clerk
             .handle_due("default", ulid(1), due, None)
@@ -309,7 +310,7 @@ async fn a_firing_that_kv_and_audit_have_forgotten_says_that_it_may_have_been() 
     let key = key("default", ulid(1));
     let values = world.bus.kv::<Intent>(INTENTS);
     let round = AtomicU32::new(1);
-    let copies = until("the window is over", || async {
+    let copies = eventually_some("the window is over", || async {
         // `AUDIT` has nothing that is later than this.
         let mut older = pending.clone();
         let ahead = 100 * round.fetch_add(1, Ordering::Relaxed);

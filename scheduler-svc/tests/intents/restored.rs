@@ -14,11 +14,12 @@ use shared::model::intent::service::{CancelIntent, DecideIntent, GetIntent, Resc
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{Intent, IntentCode, IntentSchedule, IntentStatus};
 use shared::model::time::UnixMillis;
+use shared::testing::eventually_some;
 use shared::wire::subject;
 use shared::wire::topology::buckets::{APPROVALS, INTENTS};
 use shared::wire::topology::streams::SCHEDULES;
 
-use crate::world::{World, completed, ulid, until};
+use crate::world::{World, completed, ulid};
 
 impl World {
     /// KV has `older` again, and `AUDIT` all that came later.
@@ -324,7 +325,7 @@ async fn a_bucket_that_is_put_back_is_brought_up_to_audit_without_being_asked() 
     world.server.restart().await;
 
     world.clock.set(first);
-    until("the server is back", || async {
+    eventually_some("the server is back", || async {
         let clerk = &world.desks[0].clerk;
         clerk.handle_due("default", ulid(1), first, None).await.ok()
     })
@@ -353,7 +354,7 @@ async fn a_bucket_that_is_put_back_is_brought_up_to_audit_without_being_asked() 
         let found = world.desks[0].clerk.store.find(None, ulid(number)).await.ok()?;
         Some((found.value.status, found.value.due))
     };
-    until("all are where AUDIT says", || async {
+    eventually_some("all are where AUDIT says", || async {
         let all = (is_there(1).await?, is_there(2).await?, is_there(3).await?);
         let expected = (
             (IntentStatus::Pending, next),
@@ -365,7 +366,7 @@ async fn a_bucket_that_is_put_back_is_brought_up_to_audit_without_being_asked() 
     .await;
 
     assert_eq!(world.caught_up(), 3);
-    until("none is behind any more", || async {
+    eventually_some("none is behind any more", || async {
         void_positions().is_empty().then_some(())
     })
     .await;

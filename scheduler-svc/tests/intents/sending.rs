@@ -5,10 +5,11 @@ use shared::bus::OutgoingMessage;
 use shared::model::intent::{IntentCode, IntentStatus};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
+use shared::testing::eventually_some;
 use shared::wire::subject;
 use shared::wire::topology::streams::{DELIVERIES, RECEIPTS};
 
-use crate::world::{World, ulid, until};
+use crate::world::{World, ulid};
 
 const TEXT: &str = "  *Good* luck,\n\nand \u{1f340}";
 
@@ -70,7 +71,7 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
         };
 
         let deliver = async {
-            let reply = until("the text", || async {
+            let reply = eventually_some("the text", || async {
                 let sent = world.sent().await;
                 sent.into_iter().nth(usize::try_from(number).expect("small") - 1)
             })
@@ -92,7 +93,7 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
         let (one, other, ()) = tokio::join!(fire(0), fire(1), deliver);
         one.and(other).expect("fired");
         let clerk = &world.desks[0].clerk;
-        until("its end", || async {
+        eventually_some("its end", || async {
             let over = clerk.look_for_end("default", ulid(number), due).await;
             over.expect("looked").then_some(())
         })

@@ -7,8 +7,8 @@ use scheduler_svc::intent::registry::KindRegistry;
 use scheduler_svc::intent::requests::IntentService;
 use scheduler_svc::intent::service::{IntentContext, new_desk};
 use serde_json::{Value, json};
-use shared::bus::{Bus, NatsConfig, OutgoingMessage, StoredMessage};
-use shared::clock::{Clock as _, SharedClock, SystemClock, pause};
+use shared::bus::{Bus, OutgoingMessage, StoredMessage};
+use shared::clock::{Clock as _, SharedClock, SystemClock};
 use shared::model::dispatch::{DeliveryContext, Dispatch};
 use shared::model::event::{Event, EventId};
 use shared::model::intent::service::{IntentAnswer, ProposeIntent};
@@ -22,10 +22,9 @@ use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::ShutdownSignal;
 use shared::testing::nats::NatsServer;
-use shared::testing::{ManualClock, SeededIds, sample};
+use shared::testing::{ManualClock, SeededIds, connect_to, eventually_some, sample};
 use shared::wire::subject;
 use shared::wire::topology::streams::{DISPATCHES, EVENTS, LEDGER};
-use shared::wire::topology::topology;
 use ulid::Ulid;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,14 +43,6 @@ impl Drop for World {
     }
 }
 
-pub(crate) async fn connect(server: &NatsServer, name: &str) -> Bus {
-    let config = NatsConfig {
-        servers: vec![server.url()],
-        ..NatsConfig::default()
-    };
-    shared::testing::connect(&config, name).await
-}
-
 pub(crate) fn needs(bus: &Bus, clock: SharedClock, number: u64, shutdown: &ShutdownSignal) -> IntentContext {
     IntentContext {
         bus: bus.clone(),
@@ -65,17 +56,13 @@ pub(crate) fn needs(bus: &Bus, clock: SharedClock, number: u64, shutdown: &Shutd
 
 impl World {
     pub(crate) async fn start(replicas: u64) -> Self {
-        let server = NatsServer::start().await;
-        let bus = connect(&server, "test").await;
-        bus.ensure_topology(&topology(1), false)
-            .await
-            .expect("the topology is made");
+        let (server, bus) = shared::testing::world().await;
         let clock = ManualClock::at(SystemClock.now());
         let shutdown = ShutdownSignal::default();
 
         let mut desks = Vec::new();
         for number in 0..replicas {
-            let own = connect(&server, &format!("replica-{number}")).await;
+            let own = connect_to(&server.url(), &format!("replica-{number}")).await;
             let needs = needs(&own, Arc::new(clock.clone()), number, &shutdown);
             desks.push(new_desk(
                 &needs,
@@ -108,7 +95,7 @@ impl World {
     /// KV is written before `AUDIT`: the record of what it says may be on its way still, and is waited for.
     pub(crate) async fn history(&self, id: Ulid) -> Vec<IntentRecord> {
         let store = &self.desks[0].clerk.store;
-        let records = until("KV and AUDIT agree", || async {
+        let records = eventually_some("KV and AUDIT agree", || async {
             let value = store.find(None, id).await.expect("it is there").value;
             let records = store.read_history(id).await.expect("AUDIT");
             let told = records.last().map(|last| (last.n, last.to));
@@ -165,7 +152,7 @@ impl World {
 
     /// Waits for at least `count` dispatches; a server that is just back may not answer yet.
     pub(crate) async fn until_dispatches(&self, count: usize) -> Vec<(u64, Dispatch)> {
-        until("the dispatches", || async {
+        eventually_some("the dispatches", || async {
             let last = self.bus.stream_state(DISPATCHES).await;
             if last.is_ok_and(|state| state.messages >= count as u64) {
                 Some(self.dispatches().await)
@@ -296,27 +283,5 @@ pub(crate) fn proposal(number: u128, more: Value) -> ProposeIntent {
             ..DeliveryContext::default()
         },
         causation: None,
-    }
-}
-
-/// Waits until `look` answers something.
-pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
-    let begun = SystemClock.monotonic();
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(begun.elapsed_by(&SystemClock) < PATIENCE, "{what} did not come about");
-        pause(Duration::from_millis(20)).await;
-    }
-}
-
-trait Elapsed {
-    fn elapsed_by(self, clock: &SystemClock) -> Duration;
-}
-
-impl Elapsed for std::time::Instant {
-    fn elapsed_by(self, clock: &SystemClock) -> Duration {
-        clock.monotonic().saturating_duration_since(self)
     }
 }

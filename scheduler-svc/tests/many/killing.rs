@@ -3,7 +3,7 @@
 //! and one turn for each firing, and nothing is reserved for what is over.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use scheduler_svc::intent::store::STREAM;
@@ -21,7 +21,7 @@ use shared::testing::nats::NatsServer;
 use shared::testing::sample;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
-use shared::wire::topology::streams::DISPATCHES;
+use shared::wire::topology::streams::{DISPATCHES, EVENTS};
 use tokio::task::{JoinHandle, JoinSet};
 use ulid::Ulid;
 
@@ -35,11 +35,11 @@ const EACH: u64 = 40;
 const AT_ONCE: usize = 16;
 /// How long anything may take while everything is killed.
 const PATIENCE: Duration = Duration::from_secs(480);
-/// The server dies so long after many fell due at once: amid their firings.
-const AMID: Duration = Duration::from_millis(400);
+/// The server dies once one of so many that are due at once has fired: amid their firings.
+const AMID: u64 = 10;
 
-/// The killing goes on so long behind that.
-const KILLS_BEHIND: Duration = Duration::from_secs(12);
+/// So many rounds of kills follow behind that.
+const KILLS_BEHIND: usize = 8;
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +57,7 @@ pub(crate) struct Lot {
 /// Kills schedulers until it is told to stop.
 struct Killer {
     stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicUsize>,
     task: JoinHandle<[Scheduler; 2]>,
 }
 
@@ -64,7 +65,8 @@ impl Killer {
     /// One after the other, and every third time both; the next only once one is ready again.
     fn begin(mut both: [Scheduler; 2]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let rounds = Arc::new(AtomicUsize::new(0));
+        let (told, counted) = (Arc::clone(&stop), Arc::clone(&rounds));
         let task = tokio::spawn(async move {
             let mut round = 0_usize;
             while !told.load(Ordering::Relaxed) {
@@ -77,13 +79,26 @@ impl Killer {
                 }
                 both[round % 2].ready().await;
                 round += 1;
+                counted.store(round, Ordering::Relaxed);
             }
 
             println!("schedulers killed {round} times");
             both
         });
 
-        Self { stop, task }
+        Self { stop, rounds, task }
+    }
+
+    /// Waits until it has killed for `count` more rounds.
+    async fn goes_on(&self, count: usize) {
+        let rounds = || self.rounds.load(Ordering::Relaxed);
+        let wanted = rounds() + count;
+        until("the killing goes on", async || {
+            (rounds() >= wanted)
+                .then_some(())
+                .ok_or_else(|| format!("{} of {wanted}", rounds()))
+        })
+        .await;
     }
 
     async fn end(self) -> [Scheduler; 2] {
@@ -251,11 +266,12 @@ pub(crate) async fn during_all_of_it(bus: &Bus, server: &mut NatsServer, lot: Lo
         lot.together
     );
 
-    pause(Duration::from_millis(ahead.max(0).unsigned_abs()) + AMID).await;
+    pause(Duration::from_millis(ahead.max(0).unsigned_abs())).await;
+    begun_to_fire(bus, lot.together / AMID).await;
     server.restart().await;
 
     // Amid the firings as well, but not until a slow machine has done all of them between two kills.
-    pause(KILLS_BEHIND).await;
+    killer.goes_on(KILLS_BEHIND).await;
     let mut both = killer.end().await;
     until("everything is over", async || {
         let values = intents(bus, from.values).await.ok_or("the server does not answer")?;
@@ -288,6 +304,19 @@ pub(crate) async fn during_all_of_it(bus: &Bus, server: &mut NatsServer, lot: Lo
     until("all streams say the same", async || agree(bus, from).await).await;
     until("nothing is reserved for what is over", async || freed(bus).await).await;
     playing.abort();
+}
+
+/// Waits until `count` more events are stored.
+async fn begun_to_fire(bus: &Bus, count: u64) {
+    let stored = async || bus.stream_state(EVENTS).await.map(|state| state.last);
+    let before = stored().await.expect("the server answers");
+    until("they begin to fire", async || {
+        let now = stored().await.map_err(|error| error.to_string())?;
+        (now >= before + count)
+            .then_some(())
+            .ok_or_else(|| format!("{now} of {}", before + count))
+    })
+    .await;
 }
 
 /// Says what every fifth of the `mixed` ones waits for.

@@ -13,17 +13,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::json;
-use shared::bus::{Bus, NatsConfig};
+use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::dispatch::derived_ulid;
 use shared::model::event::Event;
 use shared::model::intent::service::{IntentAnswer, ProposeIntent};
 use shared::model::intent::{IntentStatus, firing_of};
 use shared::model::time::UnixMillis;
-use shared::testing::nats::NatsServer;
 use shared::wire::headers::Headers;
 use shared::wire::topology::streams::{EVENTS, SCHEDULES};
-use shared::wire::topology::topology;
 
 use scheduler_svc::intent::store::STREAM;
 
@@ -212,19 +210,9 @@ async fn until_dispatched(bus: &Bus, count: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn many_are_pending_and_many_are_due_at_once() {
     let mut size = size();
-    let mut server = NatsServer::start().await;
-    let config = NatsConfig {
-        servers: vec![server.url()],
-        ..NatsConfig::default()
-    };
-
-    let bus = shared::testing::connect(&config, "test").await;
-    bus.ensure_topology(&topology(1), false)
-        .await
-        .expect("the topology is made");
+    let (mut server, bus) = shared::testing::world().await;
     fill(&bus, size.agents, size.pending / size.agents).await;
     println!(
         "server: {} MiB with {} pending",

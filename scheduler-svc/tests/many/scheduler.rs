@@ -1,9 +1,10 @@
 //! A scheduler as a process.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use shared::clock::{Clock as _, SystemClock, pause};
+use shared::testing::{TestProcess, memory_kib};
 use tempfile::TempDir;
 
 const START: Duration = Duration::from_secs(60);
@@ -12,21 +13,12 @@ pub(crate) struct Scheduler {
     directory: TempDir,
     instance: String,
     url: String,
-    child: Child,
-}
-
-impl Drop for Scheduler {
-    fn drop(&mut self) {
-        self.kill();
-    }
+    child: TestProcess,
 }
 
 /// Resident memory of process `pid`, MiB.
 pub(crate) fn resident_mib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) / 1_024
+    memory_kib(pid, "VmRSS").unwrap_or(0) / 1_024
 }
 
 impl Scheduler {
@@ -60,7 +52,7 @@ impl Scheduler {
 
             let waited = SystemClock.monotonic().saturating_duration_since(begun);
             assert!(waited < START, "{}", self.log());
-            assert!(matches!(self.child.try_wait(), Ok(None)), "{}", self.log());
+            assert!(self.child.ended().is_none(), "{}", self.log());
 
             pause(Duration::from_millis(10)).await;
         }
@@ -71,17 +63,11 @@ impl Scheduler {
     }
 
     pub(crate) fn memory_mib(&self) -> u64 {
-        resident_mib(self.child.id())
-    }
-
-    fn kill(&mut self) {
-        // It may have ended by itself; either way it is gone afterwards.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        resident_mib(self.child.pid())
     }
 
     pub(crate) fn kill_and_start(&mut self) {
-        self.kill();
+        self.child.kill();
         let announcement = self
             .directory
             .path()
@@ -91,7 +77,7 @@ impl Scheduler {
     }
 }
 
-fn spawn(directory: &TempDir, url: &str, instance: &str) -> Child {
+fn spawn(directory: &TempDir, url: &str, instance: &str) -> TestProcess {
     let config = directory.path().join("nexus.toml");
     let trust = shared::testing::trust_section();
     let text = format!("{trust}[nats]\nservers = [\"{url}\"]\n\n[telemetry]\nlisten = \"127.0.0.1:0\"\n");
@@ -102,15 +88,15 @@ fn spawn(directory: &TempDir, url: &str, instance: &str) -> Child {
         .open(directory.path().join("log"))
         .expect("a log");
 
-    Command::new(env!("CARGO_BIN_EXE_scheduler-svc"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_scheduler-svc"));
+    command
         .env("NEXUS_CONFIG", &config)
         .env("NEXUS_RUN_DIR", directory.path())
         .env("NEXUS_INSTANCE", instance)
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a log"))
-        .stderr(log)
-        .spawn()
-        .expect("it starts")
+        .stderr(log);
+    TestProcess::start(&mut command)
 }
 
 async fn says_ready(address: &str) -> bool {

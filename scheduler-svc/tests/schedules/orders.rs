@@ -8,11 +8,12 @@ use scheduler_svc::schedules::keeper::ScheduleWriter;
 use scheduler_svc::timer_dispatch::{OnFire, TimerDispatcher};
 use serde_json::{Value, json};
 use shared::bus::RequestError;
-use shared::clock::{Clock as _, SystemClock, pause};
+use shared::clock::{Clock as _, SystemClock};
 use shared::model::schedule::{NextFiring, OverlapPolicy, ScheduleRecord, ScheduleTimer};
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::ShutdownSignal;
 use shared::schedule::book::ScheduleBook;
+use shared::testing::eventually;
 use shared::wire::headers::Headers;
 use shared::wire::topology::SCHEDULE_TIMERS;
 
@@ -197,13 +198,10 @@ async fn what_other_zone_data_say_is_next_and_a_lost_timer_are_mended_at_start()
 
     let timers = scheduler_svc::timer::TimerStore::new(world.bus.clone());
     let place = scheduler_svc::timer::TimerPlace::of_schedule("hook:d:0");
-    let waited = tokio::time::timeout(DEADLINE, async {
-        while timers.get::<ScheduleTimer>(&place).await.expect("it is read").is_none() {
-            pause(Duration::from_millis(20)).await;
-        }
-    });
-
-    waited.await.expect("the timer is set in time");
+    eventually("the timer is set", async || {
+        timers.get::<ScheduleTimer>(&place).await.expect("it is read").is_some()
+    })
+    .await;
     assert_eq!(world.fired().await["hook:d:0"], [now.0 - 1_000]);
 
     replica.stop().await;
@@ -231,24 +229,15 @@ async fn who_dies_behind_a_write_leaves_it_to_whoever_is_there() {
 
     let key = ScheduleBook::key(id);
     book.kv().update(&key, &half, entry.revision).await.expect("written");
-    let waited = tokio::time::timeout(DEADLINE, async {
-        while !world.fired().await.contains_key(id) {
-            pause(Duration::from_millis(20)).await;
-        }
-    });
-
-    waited.await.expect("the event in time");
+    eventually("the event", async || world.fired().await.contains_key(id)).await;
     let timers = scheduler_svc::timer::TimerStore::new(world.bus.clone());
     let place = scheduler_svc::timer::TimerPlace::of_schedule(id);
 
-    let waited = tokio::time::timeout(DEADLINE, async {
-        let set = async || timers.get::<ScheduleTimer>(&place).await.expect("it is read");
-        while set().await.is_none_or(|set| set.generation < half.generation) {
-            pause(Duration::from_millis(20)).await;
-        }
-    });
-
-    waited.await.expect("the timer in time");
+    eventually("the timer", async || {
+        let set = timers.get::<ScheduleTimer>(&place).await.expect("it is read");
+        set.is_some_and(|set| set.generation >= half.generation)
+    })
+    .await;
     assert_eq!(world.fired().await[id], [now.0]);
 
     replica.stop().await;

@@ -6,13 +6,14 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
-use shared::bus::{Bus, NatsConfig, StoredMessage};
+use shared::bus::{Bus, StoredMessage};
 use shared::clock::pause;
 use shared::model::event::Event;
 use shared::model::schedule::{SchedulePolicies, ScheduleRecord, ScheduleSpec, ScheduleTarget};
 use shared::schedule::book::ScheduleBook;
+use shared::testing::eventually_some;
 use shared::testing::nats::NatsServer;
-use shared::wire::topology::{streams, topology};
+use shared::wire::topology::streams;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
@@ -41,11 +42,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn start() -> Self {
-        let server = NatsServer::start().await;
-        let bus = connect(&server).await;
-        bus.ensure_topology(&topology(1), false)
-            .await
-            .expect("the topology is made");
+        let (server, bus) = shared::testing::world().await;
         Self {
             server,
             bus,
@@ -123,15 +120,11 @@ impl World {
 
     /// Events from sequence `from` on; a server that is just back may not answer at once.
     async fn page(&self, from: u64) -> Vec<StoredMessage> {
-        let read = tokio::time::timeout(DEADLINE, async {
-            loop {
-                if let Ok(page) = self.bus.read_history(streams::EVENTS, "nexus.ev.>", from, 1_000).await {
-                    return page;
-                }
-                pause(Duration::from_millis(25)).await;
-            }
-        });
-        read.await.expect("the stream is read in time")
+        eventually_some("the stream is read", async || {
+            let read = self.bus.read_history(streams::EVENTS, "nexus.ev.>", from, 1_000).await;
+            read.ok()
+        })
+        .await
     }
 
     pub(crate) async fn record(&self, id: &str) -> Option<ScheduleRecord> {
@@ -151,12 +144,4 @@ impl World {
         });
         waited.await.unwrap_or_else(|_| panic!("{id} in time:\n{}", self.log()))
     }
-}
-
-pub(crate) async fn connect(server: &NatsServer) -> Bus {
-    let config = NatsConfig {
-        servers: vec![server.url()],
-        ..NatsConfig::default()
-    };
-    shared::testing::connect(&config, "test").await
 }

@@ -207,11 +207,7 @@ mod tests {
     }
 
     async fn bus(nats: &crate::testing::nats::NatsServer) -> Bus {
-        let config = crate::bus::NatsConfig {
-            servers: vec![nats.url()],
-            ..crate::bus::NatsConfig::default()
-        };
-        let bus = crate::testing::connect(&config, "test").await;
+        let bus = crate::testing::connect_to(&nats.url(), "test").await;
         let mut streams = crate::wire::topology::topology(1).streams;
         streams.retain(|stream| stream.name == format!("KV_{}", buckets::IDENTITIES));
 

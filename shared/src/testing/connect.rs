@@ -33,17 +33,25 @@ pub async fn connect(config: &NatsConfig, name: &str) -> Bus {
     }
 }
 
+/// Connects as `name` to the server at `url`, as [`connect`] does, with the defaults for all else.
+///
+/// # Panics
+/// Panics if no server responds within 60 s.
+pub async fn connect_to(url: &str, name: &str) -> Bus {
+    let config = NatsConfig {
+        servers: vec![url.to_owned()],
+        ..NatsConfig::default()
+    };
+    connect(&config, name).await
+}
+
 /// Starts a server with the whole topology, without replicas, and connects to it.
 ///
 /// # Panics
 /// Panics if the server does not start or rejects the topology.
 pub async fn world() -> (NatsServer, Bus) {
     let server = NatsServer::start().await;
-    let config = NatsConfig {
-        servers: vec![server.url()],
-        ..NatsConfig::default()
-    };
-    let bus = connect(&config, "test").await;
+    let bus = connect_to(&server.url(), "test").await;
     bus.ensure_topology(&topology(1), false)
         .await
         .expect("the topology is made");

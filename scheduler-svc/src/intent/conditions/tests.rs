@@ -1,11 +1,11 @@
-use shared::bus::{NatsConfig, OutgoingMessage};
+use shared::bus::OutgoingMessage;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::{Event, EventId};
 use shared::model::intent::EventMatch;
 use shared::model::origin::EventOrigin;
 use shared::process::lifecycle::ShutdownSignal;
 use shared::testing::nats::NatsServer;
-use shared::testing::{SeededIds, connect, world};
+use shared::testing::{SeededIds, connect_to, world};
 use shared::wire::topology::topology;
 use ulid::Ulid;
 
@@ -166,12 +166,7 @@ async fn the_last_message_up_to_a_time_is_found_also_between_gaps() {
 #[tokio::test(flavor = "multi_thread")]
 async fn events_that_cannot_be_read_yet_are_read_later() {
     let server = NatsServer::start().await;
-    let config = NatsConfig {
-        servers: vec![server.url()],
-        ..NatsConfig::default()
-    };
-
-    let bus = connect(&config, "test").await;
+    let bus = connect_to(&server.url(), "test").await;
     let mut without = topology(1);
     without.streams.retain(|stream| stream.name != EVENTS);
     bus.ensure_topology(&without, false).await.expect("all but the events");

@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use super::*;
 use crate::bus::OutgoingMessage;
-use crate::testing::{connect, world};
+use crate::testing::{connect_to, world};
 use crate::wire::headers::Headers;
 use crate::wire::topology::streams;
 
@@ -90,12 +90,7 @@ async fn consumers_come_with_their_stream() {
         .await
         .expect("a snapshot");
     let server = crate::testing::nats::NatsServer::start().await;
-    let config = crate::bus::NatsConfig {
-        servers: vec![server.url()],
-        ..crate::bus::NatsConfig::default()
-    };
-
-    let other = connect(&config, "empty").await;
+    let other = connect_to(&server.url(), "empty").await;
     assert!(other.stream_names().await.expect("listed").is_empty());
 
     other
