@@ -354,7 +354,11 @@ impl<T: WireMessage> Kv<T> {
             let next = tokio::time::timeout(QUIET, watch.next()).await;
             let next = next.map_err(|_| ReadStreamError::Unavailable {
                 stream: self.stream_name(),
-                detail: format!("the bucket sent nothing for {} s", QUIET.as_secs()),
+                detail: format!(
+                    "the bucket sent nothing for {} s: {}",
+                    QUIET.as_secs(),
+                    watch.describe_wait()
+                ),
             })?;
 
             match next {

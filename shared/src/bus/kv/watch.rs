@@ -62,6 +62,8 @@ pub struct KvWatch<T> {
     /// Message that is older than an event sent before: the leader is asked which of the two is current.
     doubtful: Option<IncomingMessage>,
     looked_at: Instant,
+    /// Why the bucket could not be read at the last try; `None` once a reader was started.
+    trouble: Option<String>,
 }
 
 // By hand: the stream of messages has no `Debug`.
@@ -87,6 +89,19 @@ impl<T: WireMessage> KvWatch<T> {
             owes_current: true,
             doubtful: None,
             looked_at: SystemClock.monotonic(),
+            trouble: None,
+        }
+    }
+
+    /// Returns what the watch waits for, for errors.
+    pub(super) fn describe_wait(&self) -> String {
+        match (&self.trouble, self.until) {
+            (Some(error), _) => error.clone(),
+            (None, Some(until)) => {
+                let last = self.told.last_revision();
+                format!("read up to revision {last} of {until}")
+            }
+            (None, None) => "no reader was started".to_owned(),
         }
     }
 
@@ -98,7 +113,8 @@ impl<T: WireMessage> KvWatch<T> {
             }
 
             if self.reading.is_broken() {
-                if let Err(error) = self.open().await {
+                self.trouble = self.open().await.err();
+                if let Some(error) = &self.trouble {
                     tracing::debug!(bucket = self.kv.bucket, error, "failed to start a watch; retrying");
                     pause(REPAIR_PAUSE).await;
                 }
@@ -118,6 +134,7 @@ impl<T: WireMessage> KvWatch<T> {
                     Ok(None) => {}
                     Err(error) => {
                         tracing::debug!(bucket = self.kv.bucket, %error, "failed to query the leader; retrying");
+                        self.trouble = Some(error.to_string());
                         pause(REPAIR_PAUSE).await;
                     }
                 }
