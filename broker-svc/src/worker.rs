@@ -13,6 +13,7 @@ mod ask;
 mod hooks;
 mod inbox_reader;
 mod intent_extraction;
+mod older_turn;
 mod post_hooks;
 mod queue;
 mod step;
@@ -186,6 +187,7 @@ impl<'a> Worker<'a> {
     }
 
     async fn serve(&mut self) -> Result<(), RunSessionError> {
+        self.drop_older_hooks();
         self.resume_turn().await?;
 
         loop {
@@ -205,16 +207,24 @@ impl<'a> Worker<'a> {
     }
 
     /// Resumes a turn that a former owner began, before any other turn. If a dispatch of the turn is gone, the turn
-    /// is recorded as interrupted.
+    /// is recorded as interrupted; so is a turn that an older ledger has, which may have gone on.
     async fn resume_turn(&mut self) -> Result<(), RunSessionError> {
         let Some(running) = self.owner.fold().running.clone() else {
             return Ok(());
         };
 
+        // Before anything is appended: this owner's records are newer than the loss.
+        let is_older = Box::pin(self.hold_older_turn(&running)).await?;
         self.mark_again().await;
         // The first look puts the other messages behind the turn and finds the lowest open one.
         let look = self.read_inbox().await?;
         self.take_in(look).await?;
+
+        if is_older {
+            self.end_older_turn(&running).await?;
+            self.turn_ended();
+            return self.drive_machine().await;
+        }
 
         if self.stays_suspended().await? {
             return Ok(());
