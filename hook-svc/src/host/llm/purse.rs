@@ -289,7 +289,11 @@ mod tests {
         assert!(!reserve(&mut purse, &mut record, 1, 0), "nothing is left");
         assert!(reserve(&mut purse, &mut record, 0, 0), "nothing is needed");
         assert!(reserve(&mut purse, &mut record, 0, 1_000));
-        assert_eq!((purse.slice, record.held_micro_usd), (0, 0), "a replica that dies loses nothing");
+        assert_eq!(
+            (purse.slice, record.held_micro_usd),
+            (0, 0),
+            "a replica that dies loses nothing"
+        );
 
         purse.settle_cost(0, taken(0));
         give_back(&mut purse, &mut record);
