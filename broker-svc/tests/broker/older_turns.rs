@@ -17,8 +17,7 @@ use crate::approvals::{Story, asked, personas, serving_with, trusted};
 use crate::bench::{eventually, session};
 
 /// Runs after each turn.
-const HOOKS: &str =
-    "enabled: true\nallow: {all: ['true']}\nhooks: [{name: late, hook: Stop, command: 'true'}]";
+const HOOKS: &str = "enabled: true\nallow: {all: ['true']}\nhooks: [{name: late, hook: Stop, command: 'true'}]";
 
 /// Starts a broker, the only one.
 async fn serve(story: &mut Story, name: &str) {
@@ -188,7 +187,10 @@ async fn a_turn_that_waited_for_a_human_is_held_if_it_went_on_and_else_goes_on()
     is_given_up(&story, &used).await;
     let held = held(&story).await;
     let of = held.iter().map(|one| (one.kind, one.id, one.wanted));
-    assert_eq!(of.collect::<Vec<_>>(), [(HeldKind::Dispatch, first.id, HeldUntil::Decided)]);
+    assert_eq!(
+        of.collect::<Vec<_>>(),
+        [(HeldKind::Dispatch, first.id, HeldUntil::Decided)]
+    );
 
     // Nothing has followed from the other question: whoever decides it now is obeyed, and the next effect is this one's.
     story.says(&open_id, "operator", true, None).await.expect("taken");
