@@ -22,6 +22,8 @@ use super::{Kv, KvEvent, is_marker};
 
 /// Interval at which the leader is asked whether the bucket is still the one that is read.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
+/// Silence after which a complete reading begins again: the messages that are missing are gone without a marker.
+const STALLED: Duration = Duration::from_secs(4);
 
 /// Identity of a bucket: a recreated bucket has another incarnation or another time of creation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,7 +146,8 @@ impl<T: WireMessage> KvWatch<T> {
 
             let now = SystemClock.monotonic();
             // A quiet watch must still find out that its bucket was replaced.
-            let rest = LOOK_EVERY.saturating_sub(now.saturating_duration_since(self.looked_at));
+            let every = if self.until.is_some() { STALLED } else { LOOK_EVERY };
+            let rest = every.saturating_sub(now.saturating_duration_since(self.looked_at));
             let incoming = tokio::select! {
                 biased;
                 incoming = self.reading.next(self.kv.bucket) => incoming,
@@ -179,9 +182,9 @@ impl<T: WireMessage> KvWatch<T> {
             from: DeliverPolicy::LastPerSubject,
         };
 
-        let (messages, waiting) = self.kv.bus.read_unacked(asked).await?;
-
-        self.reading.use_messages(messages);
+        let opened = self.kv.bus.read_unacked(asked).await?;
+        let waiting = opened.waiting;
+        self.reading.use_messages(opened);
         self.looked_at = SystemClock.monotonic();
         self.doubtful = None;
         let found = BucketIdentity::from_info(&info);
