@@ -13,6 +13,8 @@ mod ask;
 mod hooks;
 mod inbox_reader;
 mod intent_extraction;
+mod older_turn;
+mod own_dispatches;
 mod post_hooks;
 mod queue;
 mod step;
@@ -43,8 +45,8 @@ use crate::ledger::state::{RunState, is_runnable};
 use crate::ledger::state_cache::CachedSession;
 use crate::ledger::writer::{LedgerWriter, load};
 use crate::queue::claim_deadline::ClaimDeadline;
+use crate::queue::doubt;
 use crate::queue::slot::SessionSlot;
-use crate::queue::{doubt, inbox};
 use crate::session::{SessionEffect, SessionInput, SessionQueue};
 use crate::turn::Turn;
 use approval_sync::ApprovalSync;
@@ -186,6 +188,7 @@ impl<'a> Worker<'a> {
     }
 
     async fn serve(&mut self) -> Result<(), RunSessionError> {
+        self.drop_older_hooks();
         self.resume_turn().await?;
 
         loop {
@@ -205,30 +208,34 @@ impl<'a> Worker<'a> {
     }
 
     /// Resumes a turn that a former owner began, before any other turn. If a dispatch of the turn is gone, the turn
-    /// is recorded as interrupted.
+    /// is recorded as interrupted; so is a turn that an older ledger has, which may have gone on.
     async fn resume_turn(&mut self) -> Result<(), RunSessionError> {
         let Some(running) = self.owner.fold().running.clone() else {
             return Ok(());
         };
 
+        // Before anything is appended: this owner's records are newer than the loss.
+        let is_older = Box::pin(self.hold_older_turn(&running)).await?;
         self.mark_again().await;
         // The first look puts the other messages behind the turn and finds the lowest open one.
         let look = self.read_inbox().await?;
         self.take_in(look).await?;
+
+        if is_older {
+            self.end_older_turn(&running).await?;
+            self.turn_ended();
+            return self.drive_machine().await;
+        }
 
         if self.stays_suspended().await? {
             return Ok(());
         }
 
         let suspended = self.is_suspended();
-        let sequences = running.own_sequences();
-        let mut found = inbox::fetch(&self.broker.bus, &self.claimed.session, &sequences).await?;
-
-        // If the stream was restored, another message may have that sequence.
-        found.retain(|pending| running.dispatches.iter().any(|known| known.id == pending.dispatch.id));
+        let found = Box::pin(self.own_dispatches(&running)).await?;
 
         // A turn that still waits here was canceled; a turn without all its dispatches cannot be answered.
-        if suspended || found.len() < sequences.len() {
+        if suspended || found.len() < running.own_sequences().len() {
             let gone = || "the dispatch of the turn no longer exists".to_owned();
             let reason = self.canceled.take().unwrap_or_else(gone);
             let partial = running.last_answer().map(|(_, content, _)| content.to_owned());

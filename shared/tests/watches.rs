@@ -235,3 +235,115 @@ async fn the_entries_of_a_bucket_that_does_not_exist_are_an_error_and_not_waited
         "{error:?}"
     );
 }
+
+/// Names of the keys that `bus` lists; it must answer soon, whatever happens meanwhile.
+async fn listed(bus: &Bus, what: &str) -> Vec<String> {
+    let listed = tokio::time::timeout(DEADLINE, members(bus).entries()).await;
+    let entries = listed.unwrap_or_else(|_| panic!("{what}: no answer"));
+    let entries = entries.unwrap_or_else(|error| panic!("{what}: {error}"));
+    entries.into_iter().map(|(key, _)| key).collect()
+}
+
+async fn many(bus: &Bus, count: u32) {
+    let bucket = members(bus);
+    let puts = (0..count).map(|number| {
+        let bucket = bucket.clone();
+        async move { bucket.put(&format!("k{number}"), &member("m")).await.expect("stored") }
+    });
+    futures_util::future::join_all(puts).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_is_listed_whatever_is_missing_in_it() {
+    let (_server, bus) = world().await;
+    assert_eq!(listed(&bus, "never written").await, [""; 0]);
+
+    written(&bus, &[("a", "1"), ("b", "1"), ("c", "1")]).await;
+    bus.purge_subject(STREAM, "$KV.members.c").await.expect("purged");
+    assert_eq!(listed(&bus, "the last message is gone").await, ["a", "b"]);
+
+    written(&bus, &[("c", "1"), ("d", "1")]).await;
+    bus.purge_subject(STREAM, "$KV.members.b").await.expect("purged");
+    written(&bus, &[("a", "2")]).await;
+    assert_eq!(listed(&bus, "inner messages are gone").await, ["a", "c", "d"]);
+
+    for key in ["a", "c", "d"] {
+        members(&bus).delete(key, None).await.expect("deleted");
+    }
+    assert_eq!(listed(&bus, "there are markers alone").await, [""; 0]);
+
+    bus.purge_subject(STREAM, ">").await.expect("purged");
+    assert_eq!(listed(&bus, "it was emptied").await, [""; 0]);
+
+    // Values that expire leave markers, which expire as well.
+    let second = Duration::from_secs(1);
+    members(&bus).put_ttl("e", &member("1"), second).await.expect("stored");
+    assert_eq!(listed(&bus, "before it expires").await, ["e"]);
+    let gone = async { while !listed(&bus, "while it expires").await.is_empty() {} };
+    tokio::time::timeout(DEADLINE, gone).await.expect("it expires");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_that_changes_while_it_is_listed_is_listed_as_it_was_at_some_time() {
+    let (_server, bus) = world().await;
+    let stays = ["stays-1", "stays-2"];
+
+    for round in 0..5 {
+        many(&bus, 1_000).await;
+        written(&bus, &[("stays-1", "1"), ("stays-2", "1")]).await;
+        let emptied = async {
+            match round % 3 {
+                // With markers, without them, and by new values.
+                0 => {
+                    for number in 0..200 {
+                        members(&bus)
+                            .delete(&format!("k{number}"), None)
+                            .await
+                            .expect("deleted");
+                    }
+                }
+                1 => {
+                    for number in (0..1_000).rev() {
+                        let subject = format!("$KV.members.k{number}");
+                        bus.purge_subject(STREAM, &subject).await.expect("purged");
+                    }
+                }
+                _ => many(&bus, 1_000).await,
+            }
+        };
+        let lists = async {
+            for _ in 0..3 {
+                let keys = listed(&bus, &format!("round {round}")).await;
+                assert!(
+                    stays.iter().all(|key| keys.iter().any(|one| one == key)),
+                    "round {round}"
+                );
+            }
+        };
+        tokio::join!(emptied, lists);
+
+        bus.purge_subject(STREAM, ">").await.expect("purged");
+        assert_eq!(listed(&bus, "it was emptied").await, [""; 0], "round {round}");
+    }
+
+    // Emptied under the reader's hands.
+    many(&bus, 5_000).await;
+    let (keys, purged) = tokio::join!(listed(&bus, "while it is emptied"), bus.purge_subject(STREAM, ">"));
+    purged.expect("purged");
+    assert!(keys.len() <= 5_000);
+    assert_eq!(listed(&bus, "at last").await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_lists_a_bucket_leaves_no_consumer_behind() {
+    let (_server, bus) = world().await;
+    written(&bus, &[("a", "1")]).await;
+    for _ in 0..20 {
+        assert_eq!(listed(&bus, "again").await, ["a"]);
+    }
+
+    let none = async { while bus.stream_info(STREAM).await.expect("told").state.consumers > 0 {} };
+    tokio::time::timeout(Duration::from_secs(20), none)
+        .await
+        .expect("they are gone before the server forgets them");
+}

@@ -285,14 +285,14 @@ async fn consumed_since(
     }
 }
 
-/// Holds `pending`, for which the ledger cannot tell whether it was run.
+/// Holds `pending`, for which the ledger cannot tell whether it was run, for the reason `why`.
 ///
 /// # Errors
 /// Returns [`RunSessionError`] if it cannot be stored.
 pub async fn hold_dispatch(
     broker: &Arc<BrokerContext>,
-    session: &SessionRef,
     pending: &PendingDispatch,
+    why: &str,
 ) -> Result<HeldUntil, RunSessionError> {
     let stored: Option<StoredMessage> = broker.bus.at_sequence(DISPATCHES, pending.sequence).await?;
     let Some(stored) = stored else {
@@ -312,7 +312,7 @@ pub async fn hold_dispatch(
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect(),
         payload: HeldMessage::encode_payload(&stored.payload),
-        why: format!("the ledger of {session} is older than the dispatch, which may have run"),
+        why: why.to_owned(),
         at: broker.clock.now(),
         wanted: HeldUntil::Decided,
     };

@@ -56,6 +56,12 @@ impl UsedTime {
         self.before_ms.saturating_add(stretch)
     }
 
+    /// Returns the time of the turn's last record, by its writer's wall clock.
+    #[must_use]
+    pub const fn recorded_at(&self) -> UnixMillis {
+        self.seen_at
+    }
+
     /// Notes that the owner wrote a record.
     pub const fn note_record(&mut self, stamp: RecordTime) {
         self.seen_ms = stamp.held_ms;

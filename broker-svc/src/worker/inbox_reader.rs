@@ -10,6 +10,7 @@ use shared::bus::{Bus, CoreSubscription, ReadStreamError};
 use shared::model::ledger::LedgerCursor;
 use shared::model::position::StreamPosition;
 use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
 use shared::wire::subject;
 
 use crate::broker::{BrokerContext, StreamEra};
@@ -60,6 +61,11 @@ impl InboxReader {
     /// Returns the sequence up to which everything was looked at.
     pub(super) const fn looked_through(&self) -> u64 {
         self.looked_through
+    }
+
+    /// Returns the time until which turns may have run that the ledger does not know; `None` if it knows all.
+    pub(super) fn doubt_until(&self) -> Option<UnixMillis> {
+        self.era.doubt_until
     }
 
     /// Reads the messages that have come since the last look.

@@ -113,7 +113,8 @@ impl Worker<'_> {
                 (None, arrival) => good.push(arrival),
                 (Some(DoubtResolution::Repeated), arrival) => left.repeated.push(arrival),
                 (Some(DoubtResolution::Unknown), InboxItem::Dispatch(pending)) => {
-                    hold_dispatch(self.broker, session, &pending).await?;
+                    let why = format!("the ledger of {session} is older than the dispatch, which may have run");
+                    hold_dispatch(self.broker, &pending, &why).await?;
                     left.held.push(InboxItem::Dispatch(pending));
                 }
                 (Some(DoubtResolution::Unknown), InboxItem::Order(placed)) => {

@@ -24,6 +24,7 @@ mod mcp;
 mod mcp_own;
 mod models;
 mod observed;
+mod older_turns;
 mod ownership;
 mod programs;
 mod remote_agent;

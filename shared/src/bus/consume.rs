@@ -127,8 +127,8 @@ impl Bus {
         ordered.incarnation = info
             .map_err(|error| ordered.consume_error(error.to_string()))?
             .incarnation;
-        let messages = ordered.open().await?;
-        ordered.reading.use_messages(messages);
+        let opened = ordered.open().await?;
+        ordered.reading.use_messages(opened);
 
         Ok(ordered)
     }
@@ -211,9 +211,9 @@ pub(super) struct PullRequest<'a> {
 }
 
 impl Bus {
-    /// Starts to read without acks. Returns the messages, and the number of messages that are waiting at the start.
-    /// The server removes the consumer [`FORGOTTEN_AFTER`] the last pull.
-    pub(super) async fn read_unacked(&self, asked: PullRequest<'_>) -> Result<(pull::Stream, u64), String> {
+    /// Starts to read without acks. The consumer is deleted when the reader is dropped; if that fails, the server removes
+    /// it [`FORGOTTEN_AFTER`] the last pull.
+    pub(super) async fn read_unacked(&self, asked: PullRequest<'_>) -> Result<UnackedReader, String> {
         // The server has one field for a single filter, and another one for several.
         let (filter_subject, filter_subjects) = match asked.filters {
             [one] => (one.clone(), Vec::new()),
@@ -238,6 +238,11 @@ impl Bus {
             .map_err(|error| error.to_string())?;
         // The count at the creation: a later one would include new messages.
         let waiting = consumer.cached_info().num_pending;
+        let own = UnackedConsumer {
+            bus: self.clone(),
+            stream: asked.stream.to_owned(),
+            name: consumer.cached_info().name.clone(),
+        };
         let messages = consumer
             .stream()
             .max_messages_per_batch(UNACKED_BATCH)
@@ -247,7 +252,43 @@ impl Bus {
             .await
             .map_err(|error| error.to_string())?;
 
-        Ok((messages, waiting))
+        Ok(UnackedReader {
+            messages,
+            waiting,
+            _consumer: own,
+        })
+    }
+}
+
+/// Messages of a reader without acks.
+pub(super) struct UnackedReader {
+    messages: pull::Stream,
+    /// Number of messages that were waiting when the reader was started.
+    pub(super) waiting: u64,
+    /// Held for its end alone.
+    _consumer: UnackedConsumer,
+}
+
+/// Consumer of a reader without acks; it is deleted when this is dropped. A caller that lists a bucket again and again would
+/// else leave one behind each time.
+#[derive(Debug)]
+struct UnackedConsumer {
+    bus: Bus,
+    stream: String,
+    name: String,
+}
+
+impl Drop for UnackedConsumer {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        let (bus, stream, name) = (self.bus.clone(), self.stream.clone(), self.name.clone());
+        runtime.spawn(async move {
+            if let Err(error) = bus.jetstream.delete_consumer_from_stream(&name, &stream).await {
+                tracing::debug!(stream, name, %error, "leaving a reader's consumer to expire");
+            }
+        });
     }
 }
 
@@ -277,7 +318,7 @@ impl std::fmt::Debug for OrderedReader {
 }
 
 impl OrderedReader {
-    async fn open(&mut self) -> Result<pull::Stream, ConsumeError> {
+    async fn open(&mut self) -> Result<UnackedReader, ConsumeError> {
         let asked = PullRequest {
             stream: &self.stream,
             filters: &self.filters,
@@ -287,9 +328,7 @@ impl OrderedReader {
         };
 
         let opened = self.bus.read_unacked(asked).await;
-        let (messages, _) = opened.map_err(|detail| self.consume_error(detail))?;
-
-        Ok(messages)
+        opened.map_err(|detail| self.consume_error(detail))
     }
 
     fn consume_error(&self, detail: String) -> ConsumeError {
@@ -330,8 +369,8 @@ impl OrderedReader {
             tracing::error!(stream, last, why, "stream was replaced while being read");
             return Ok(false);
         }
-        let messages = self.open().await?;
-        self.reading.use_messages(messages);
+        let opened = self.open().await?;
+        self.reading.use_messages(opened);
         Ok(true)
     }
 
@@ -375,7 +414,7 @@ impl OrderedReader {
 
 /// A reader without acks, valid while its consumer and its connection last. Its owner must replace it if it is broken.
 pub(super) struct ConnectionWatch {
-    messages: Option<pull::Stream>,
+    reader: Option<UnackedReader>,
     /// Consumer sequence that the next message must have.
     expected: u64,
     connections: watch::Receiver<u64>,
@@ -384,14 +423,14 @@ pub(super) struct ConnectionWatch {
 impl ConnectionWatch {
     pub(super) fn new(bus: &Bus) -> Self {
         Self {
-            messages: None,
+            reader: None,
             expected: 1,
             connections: bus.link.connections(),
         }
     }
 
     pub(super) const fn is_broken(&self) -> bool {
-        self.messages.is_none()
+        self.reader.is_none()
     }
 
     /// Ignores connections made so far: a consumer is about to be created over the current one.
@@ -399,25 +438,25 @@ impl ConnectionWatch {
         self.connections.mark_unchanged();
     }
 
-    pub(super) fn use_messages(&mut self, messages: pull::Stream) {
+    pub(super) fn use_messages(&mut self, reader: UnackedReader) {
         self.expected = 1;
-        self.messages = Some(messages);
+        self.reader = Some(reader);
     }
 
     /// Marks the reader as broken, so that its owner replaces it.
     pub(super) fn break_off(&mut self) {
-        self.messages = None;
+        self.reader = None;
     }
 
     /// Returns the next message of `stream`. Returns `None` if the message does not come from a stream, or if the
     /// reader is broken now: after a short pause, or at once if there is a new connection.
     pub(super) async fn next(&mut self, stream: &str) -> Option<IncomingMessage> {
-        let messages = self.messages.as_mut()?;
+        let reader = self.reader.as_mut()?;
         let next = tokio::select! {
             biased;
-            next = messages.next() => next,
+            next = reader.messages.next() => next,
             () = link::stands_anew(&mut self.connections) => {
-                self.messages = None;
+                self.reader = None;
                 return None;
             }
         };
@@ -437,7 +476,7 @@ impl ConnectionWatch {
         };
 
         tracing::debug!(stream, error, "restarting a reader");
-        self.messages = None;
+        self.reader = None;
         pause(REPAIR_PAUSE).await;
 
         None

@@ -343,8 +343,13 @@ impl<T: WireMessage> Kv<T> {
     /// # Errors
     /// Returns [`ReadStreamError`] if the bucket does not exist, cannot be asked, or sends nothing for ten seconds.
     pub async fn survey(&self) -> Result<KvSurvey<T>, ReadStreamError> {
-        // A watch of a bucket that does not exist waits until it does.
-        self.bus.stream_state(&self.stream_name()).await?;
+        // A watch of a bucket that does not exist waits until it does, and an empty one needs no watch.
+        if self.bus.stream_state(&self.stream_name()).await?.messages == 0 {
+            return Ok(KvSurvey {
+                entries: Vec::new(),
+                unread: Vec::new(),
+            });
+        }
 
         let mut watch = self.watch_all();
         let mut found: BTreeMap<String, KvEntry<T>> = BTreeMap::new();
@@ -354,7 +359,11 @@ impl<T: WireMessage> Kv<T> {
             let next = tokio::time::timeout(QUIET, watch.next()).await;
             let next = next.map_err(|_| ReadStreamError::Unavailable {
                 stream: self.stream_name(),
-                detail: format!("the bucket sent nothing for {} s", QUIET.as_secs()),
+                detail: format!(
+                    "the bucket sent nothing for {} s: {}",
+                    QUIET.as_secs(),
+                    watch.describe_wait()
+                ),
             })?;
 
             match next {

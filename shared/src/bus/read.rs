@@ -43,6 +43,9 @@ pub struct StreamState {
     pub messages: u64,
     /// Size of the stored messages, in bytes.
     pub bytes: u64,
+    /// Number of consumers.
+    #[serde(rename = "consumer_count", default)]
+    pub consumers: u64,
 }
 
 #[derive(Deserialize)]

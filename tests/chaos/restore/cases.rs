@@ -106,6 +106,16 @@ pub(super) fn counted() -> Vec<Case> {
     COUNTED.into_iter().flat_map(of).collect()
 }
 
+/// Those of `cases` that `NEXUS_CHAOS_CASES` names, as in `LEDGER/Older,KV_held/Anew`; all of them without it.
+pub(super) fn chosen(cases: Vec<Case>) -> Vec<Case> {
+    let Ok(named) = std::env::var("NEXUS_CHAOS_CASES") else {
+        return cases;
+    };
+    let names: BTreeSet<&str> = named.split(',').map(str::trim).collect();
+    let is_named = |case: &Case| names.contains(format!("{}/{:?}", case.stream, case.way).as_str());
+    cases.into_iter().filter(is_named).collect()
+}
+
 /// What the short form tries: what each of these did wrong once.
 pub(super) fn worst() -> Vec<Case> {
     vec![

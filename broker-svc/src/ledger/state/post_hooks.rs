@@ -37,6 +37,11 @@ impl PostHookQueue {
         self.0.front()
     }
 
+    /// Returns the turns, oldest first.
+    pub fn turns(&self) -> impl Iterator<Item = Ulid> {
+        self.0.iter().map(|pending| pending.finished.turn)
+    }
+
     /// Returns the number of turns.
     #[must_use]
     pub fn len(&self) -> usize {

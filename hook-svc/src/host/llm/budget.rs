@@ -181,14 +181,14 @@ impl SpendBudget {
 
     /// Reserves `cost` in `account`, from a new slice if necessary.
     async fn take(&self, account: &Account, cost: u64) -> Result<(), CallError> {
-        if account.lock_purse().reserve_cost(cost) && cost > 0 {
+        if account.lock_purse().reserve_cost(cost) {
             return Ok(());
         }
 
         let _one = account.writing.lock().await;
 
         // Another call may have drawn a slice while this one waited.
-        if account.lock_purse().reserve_cost(cost) && cost > 0 {
+        if account.lock_purse().reserve_cost(cost) {
             return Ok(());
         }
 

@@ -52,8 +52,12 @@ pub(super) struct OverBudget {
 }
 
 impl BudgetShare {
-    /// Reserves `cost` from the slice. Returns whether the slice has room for it.
+    /// Reserves `cost` from the slice. Returns whether the slice has room for it; a call that costs nothing needs none.
     pub(super) fn reserve_cost(&mut self, cost: u64) -> bool {
+        if cost == 0 {
+            return true;
+        }
+
         let used = self.reserved.saturating_add(self.unwritten.micro_usd);
         let fits = used.saturating_add(cost) <= self.slice;
         if fits {
@@ -89,8 +93,7 @@ impl BudgetShare {
         let used = draft.after.micro_usd.saturating_add(draft.after.held_micro_usd);
         let left = limit.saturating_sub(used);
 
-        // At a price of 0 no amount is needed, but a budget that is used up still ends the calls.
-        if needed > left || left == 0 {
+        if needed > left {
             return Err(OverBudget { used });
         }
 
@@ -281,9 +284,24 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_of_nothing_ends_calls_that_cost_nothing() {
+    fn calls_that_cost_nothing_hold_nothing_and_are_never_refused() {
         let (mut purse, mut record) = (BudgetShare::default(), HookSpend::default());
-        assert!(!reserve(&mut purse, &mut record, 1, 0));
+        assert!(!reserve(&mut purse, &mut record, 1, 0), "nothing is left");
+        assert!(reserve(&mut purse, &mut record, 0, 0), "nothing is needed");
+        assert!(reserve(&mut purse, &mut record, 0, 1_000));
+        assert_eq!(
+            (purse.slice, record.held_micro_usd),
+            (0, 0),
+            "a replica that dies loses nothing"
+        );
+
+        purse.settle_cost(0, taken(0));
+        give_back(&mut purse, &mut record);
+        assert_eq!((record.calls, record.micro_usd, record.held_micro_usd), (1, 0, 0));
+
+        // Calls dearer than reserved have used more than the budget.
+        record.micro_usd = 2_000;
+        assert!(!reserve(&mut purse, &mut record, 1, 1_000));
         assert!(reserve(&mut purse, &mut record, 0, 1_000));
     }
 }

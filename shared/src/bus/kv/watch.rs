@@ -22,6 +22,8 @@ use super::{Kv, KvEvent, is_marker};
 
 /// Interval at which the leader is asked whether the bucket is still the one that is read.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
+/// Silence after which a complete reading begins again: the messages that are missing are gone without a marker.
+const STALLED: Duration = Duration::from_secs(4);
 
 /// Identity of a bucket: a recreated bucket has another incarnation or another time of creation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +64,8 @@ pub struct KvWatch<T> {
     /// Message that is older than an event sent before: the leader is asked which of the two is current.
     doubtful: Option<IncomingMessage>,
     looked_at: Instant,
+    /// Why the bucket could not be read at the last try; `None` once a reader was started.
+    trouble: Option<String>,
 }
 
 // By hand: the stream of messages has no `Debug`.
@@ -87,6 +91,19 @@ impl<T: WireMessage> KvWatch<T> {
             owes_current: true,
             doubtful: None,
             looked_at: SystemClock.monotonic(),
+            trouble: None,
+        }
+    }
+
+    /// Returns what the watch waits for, for errors.
+    pub(super) fn describe_wait(&self) -> String {
+        match (&self.trouble, self.until) {
+            (Some(error), _) => error.clone(),
+            (None, Some(until)) => {
+                let last = self.told.last_revision();
+                format!("read up to revision {last} of {until}")
+            }
+            (None, None) => "no reader was started".to_owned(),
         }
     }
 
@@ -98,7 +115,8 @@ impl<T: WireMessage> KvWatch<T> {
             }
 
             if self.reading.is_broken() {
-                if let Err(error) = self.open().await {
+                self.trouble = self.open().await.err();
+                if let Some(error) = &self.trouble {
                     tracing::debug!(bucket = self.kv.bucket, error, "failed to start a watch; retrying");
                     pause(REPAIR_PAUSE).await;
                 }
@@ -118,6 +136,7 @@ impl<T: WireMessage> KvWatch<T> {
                     Ok(None) => {}
                     Err(error) => {
                         tracing::debug!(bucket = self.kv.bucket, %error, "failed to query the leader; retrying");
+                        self.trouble = Some(error.to_string());
                         pause(REPAIR_PAUSE).await;
                     }
                 }
@@ -127,7 +146,8 @@ impl<T: WireMessage> KvWatch<T> {
 
             let now = SystemClock.monotonic();
             // A quiet watch must still find out that its bucket was replaced.
-            let rest = LOOK_EVERY.saturating_sub(now.saturating_duration_since(self.looked_at));
+            let every = if self.until.is_some() { STALLED } else { LOOK_EVERY };
+            let rest = every.saturating_sub(now.saturating_duration_since(self.looked_at));
             let incoming = tokio::select! {
                 biased;
                 incoming = self.reading.next(self.kv.bucket) => incoming,
@@ -162,9 +182,9 @@ impl<T: WireMessage> KvWatch<T> {
             from: DeliverPolicy::LastPerSubject,
         };
 
-        let (messages, waiting) = self.kv.bus.read_unacked(asked).await?;
-
-        self.reading.use_messages(messages);
+        let opened = self.kv.bus.read_unacked(asked).await?;
+        let waiting = opened.waiting;
+        self.reading.use_messages(opened);
         self.looked_at = SystemClock.monotonic();
         self.doubtful = None;
         let found = BucketIdentity::from_info(&info);

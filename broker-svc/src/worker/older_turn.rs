@@ -1,0 +1,139 @@
+//! Turns that a ledger put back to an older state has as running.
+//!
+//! The records of what such a turn did after its last record there are lost: it may have called tools, asked models and
+//! answered. It does not go on. Its dispatches are held until an operator decides, and its hooks do not run. Source:
+//! `docs/design/trust.md` §2.4.
+
+use shared::model::approval::ApprovalStatus;
+use shared::model::ledger::{DropReason, LedgerEntry};
+use shared::model::time::UnixMillis;
+use shared::wire::held::{HeldKind, held_key};
+
+use super::Worker;
+use crate::error::RunSessionError;
+use crate::queue::doubt::hold_dispatch;
+use crate::queue::inbox;
+use crate::turn::Turn;
+use crate::turn::journal::RunningTurn;
+
+impl Worker<'_> {
+    /// Holds the dispatches of `running` if the ledger was put back to an older state and the turn may have gone on since
+    /// its last record. Returns whether it did; then the turn must end.
+    ///
+    /// # Errors
+    /// Returns [`RunSessionError`] if it cannot be found out, or a dispatch cannot be held.
+    pub(super) async fn hold_older_turn(&mut self, running: &RunningTurn) -> Result<bool, RunSessionError> {
+        let Some(until) = self.inbox.doubt_until() else {
+            return Ok(false);
+        };
+        // An owner that died after it had held them may have appended a record of its own.
+        if !self.is_any_held(running).await? && !self.may_have_gone_on(running, until).await? {
+            return Ok(false);
+        }
+
+        let session = &self.claimed.session;
+        let sequences: Vec<u64> = running.dispatches.iter().map(|known| known.sequence).collect();
+        let mut found = inbox::fetch(&self.broker.bus, session, &sequences).await?;
+        // If the stream was restored, another message may have that sequence.
+        found.retain(|pending| running.dispatches.iter().any(|known| known.id == pending.dispatch.id));
+
+        let turn = running.turn;
+        let why = format!("the ledger of {session} is older than turn {turn} of the dispatch, which may have gone on");
+        for pending in &found {
+            hold_dispatch(self.broker, pending, &why).await?;
+        }
+
+        let (held, all) = (found.len(), sequences.len());
+        tracing::error!(%session, %turn, held, all, "turn not continued: the ledger is older, and it may have gone on");
+        Ok(true)
+    }
+
+    /// Returns whether a dispatch of `running` is held, or was and is decided.
+    async fn is_any_held(&self, running: &RunningTurn) -> Result<bool, RunSessionError> {
+        for dispatch in &running.dispatches {
+            let key = held_key(HeldKind::Dispatch, dispatch.id);
+            if self.broker.bus.held_bucket().find(&key).await?.0.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns whether `running` may have done more than the ledger has, which lacks records from before `until`.
+    async fn may_have_gone_on(&self, running: &RunningTurn, until: UnixMillis) -> Result<bool, RunSessionError> {
+        if running.used.recorded_at() > until {
+            return Ok(false);
+        }
+        // Nothing happens in a turn that waits for a human, until KV says that its wait is over.
+        match &running.awaits {
+            Some(awaited) => Ok(!self.still_stands(&awaited.approval).await?),
+            None => Ok(true),
+        }
+    }
+
+    /// Returns whether nothing can have followed from `approval`: it is open, or given and not used.
+    async fn still_stands(&self, approval: &str) -> Result<bool, RunSessionError> {
+        let desk = self.broker.desk();
+        let standing = desk.get(approval).await?;
+        let Some(standing) = standing.filter(|standing| standing.is_of(&self.claimed.session)) else {
+            return Ok(false);
+        };
+
+        match standing.status {
+            ApprovalStatus::Pending => Ok(!desk.is_behind_audit(&standing).await?),
+            ApprovalStatus::Approved => Ok(!desk.was_used(approval).await?),
+            ApprovalStatus::Denied
+            | ApprovalStatus::Expired
+            | ApprovalStatus::Canceled
+            | ApprovalStatus::Superseded
+            | ApprovalStatus::Consumed => Ok(false),
+        }
+    }
+
+    /// Stages the end of `running`, whose dispatches are held.
+    ///
+    /// # Errors
+    /// Returns [`RunSessionError`] if the session has another owner.
+    pub(super) async fn end_older_turn(&mut self, running: &RunningTurn) -> Result<(), RunSessionError> {
+        self.settle_outside().await?;
+        self.canceled = None;
+        let why = "the ledger is older than its turn, which may have gone on";
+        self.stop_awaiting(why);
+        self.give_up_approvals();
+
+        let turn = Turn::from_running(&self.claimed.session, self.owner.fold(), running, &[]);
+        let sequences: Vec<u64> = running.dispatches.iter().map(|known| known.sequence).collect();
+        let cursor = self.cursor_after(&sequences);
+        for dispatch in &running.dispatches {
+            self.owner.stage_entry(LedgerEntry::DispatchDropped {
+                dispatch: dispatch.clone(),
+                reason: DropReason::Held,
+                detail: None,
+                cursor: cursor.clone(),
+            });
+        }
+
+        self.owner
+            .stage_entry(turn.interrupted_entry(why.to_owned(), String::new(), cursor));
+        metrics::counter!("nexus_broker_turns_total", "outcome" => "held").increment(1);
+
+        self.flush().await
+    }
+
+    /// Stages that the post-turn hooks that an older ledger has as due do not run: they may have run.
+    pub(super) fn drop_older_hooks(&mut self) {
+        let recorded_at = self.owner.fold().at;
+        if self.inbox.doubt_until().is_none_or(|until| recorded_at > until) {
+            return;
+        }
+
+        let due: Vec<_> = self.owner.fold().post_hooks.turns().collect();
+        for turn in due {
+            tracing::error!(
+                session = %self.claimed.session, %turn,
+                "post-turn hooks not run: the ledger is older, and they may have run"
+            );
+            self.owner.stage_entry(LedgerEntry::PostHooksSettled { turn });
+        }
+    }
+}
