@@ -27,6 +27,7 @@ pub mod partition_worker;
 pub mod plan;
 pub mod policy;
 pub mod receipts;
+pub mod recent_receipts;
 pub mod restore_gate;
 pub mod resume;
 pub mod sent_events;
