@@ -70,7 +70,7 @@ struct Prepared {
 impl Prepared {
     /// Starts schedulers with jobs that begin in `lead_ms`.
     async fn start(lead_ms: i64) -> Self {
-        let mut world = World::start().await;
+        let world = World::start().await;
         let first = SystemClock.now().plus(lead_ms);
         let jobs = jobs(first);
         world.configure("reconcile_every_ms = 2000", &jobs);
