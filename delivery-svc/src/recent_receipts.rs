@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn every_delivery_written_since_is_named_and_a_new_one_is_absent() {
         let (to, mut recent) = (destination(), known());
-        for number in 1..100 {
+        for number in 1_u64..100 {
             let at = START.plus(number.cast_signed() * 100);
             assert_eq!(recent.find_delivery(&to, delivery(number), at), Remembered::Absent);
             recent.note_written(&to, 3 + 2 * number, 4 + 2 * number, at, delivery(number));

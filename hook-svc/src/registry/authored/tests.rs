@@ -220,6 +220,7 @@ fn the_health_shown_is_that_of_the_breaker_for_the_source_in_force() {
 
     let none = ConfiguredChannels::default();
     let open = opened(&source_hash(&good));
+    let closed = open.reset();
     for status in [HookStatus::Active, HookStatus::Degraded, HookStatus::Paused] {
         let state = HookState {
             status,
@@ -229,7 +230,7 @@ fn the_health_shown_is_that_of_the_breaker_for_the_source_in_force() {
 
         assert_eq!(shown(&good, Some(&open)), HookStatus::Paused);
         assert_eq!(shown(&unparsed, Some(&open)), HookStatus::Paused);
-        assert_eq!(shown(&good, Some(&open.reset())), HookStatus::Active);
+        assert_eq!(shown(&good, Some(&closed)), HookStatus::Active);
         assert_eq!(shown(&good, None), HookStatus::Active);
         assert_eq!(shown(&changed, Some(&open)), HookStatus::Active);
 
