@@ -28,6 +28,7 @@ pub mod partition_worker;
 pub mod plan;
 pub mod policy;
 pub mod receipts;
+pub mod recent_receipts;
 mod repair_pause;
 pub mod restore_gate;
 pub mod resume;

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use shared::bus::{Bus, MarkedStream, OutgoingMessage, PublishError, ReadStreamError, StoredMessage, StreamWitness};
 use shared::clock::SharedClock;
-use shared::model::receipt::{Receipt, ReceiptStep};
+use shared::model::receipt::Receipt;
 use shared::model::time::UnixMillis;
 use shared::wire::envelope::DecodeError;
 use shared::wire::headers::TraceCarrier;
@@ -19,17 +19,15 @@ use ulid::Ulid;
 
 use crate::destination::Destination;
 use crate::job::{DELIVERY_COPY, DeliveryJob, delivery_copy};
+use crate::recent_receipts::{RecentReceipts, Remembered};
 use crate::resume::{DeliveryStanding, LastReceipt, RemainingWork, standing_after};
 use crate::sent_events::SentEvents;
-
-/// Maximum number of destinations per partition whose last receipt is cached; beyond it the cache is cleared.
-const MAX_KNOWN: usize = 16_384;
 
 /// Maximum number of attempts to write a receipt while others write to the same subject.
 const MAX_CONFLICTS: u32 = 8;
 
-/// Minimum age of a delivery that may be a copy outside the server's duplicate window (2 min), in milliseconds.
-const COPY_AGE_MS: i64 = 60_000;
+/// Age from which the record is asked about a delivery in any case, in milliseconds. Memory covers younger ones.
+const OLD_MS: i64 = 60_000;
 
 /// Maximum difference between the clocks of brokers and deliverers, in milliseconds.
 const SKEW_MS: i64 = 60_000;
@@ -73,7 +71,7 @@ pub struct PartitionReceipts {
     witness: StreamWitness,
     clock: SharedClock,
     sent: SentEvents,
-    known: Mutex<HashMap<Destination, Known>>,
+    recent: Mutex<RecentReceipts>,
     /// Receipts read so far by destination, at most [`MAX_WALKED`] in all.
     walks: Mutex<HashMap<Destination, Walk>>,
 }
@@ -104,15 +102,6 @@ impl Walk {
     }
 }
 
-/// The cached part of a destination's last receipt.
-#[derive(Debug, Clone, Copy)]
-struct Known {
-    /// Sequence of the receipt; 0 = there is none.
-    sequence: u64,
-    /// Delivery that the receipt records as completed.
-    made: Option<Ulid>,
-}
-
 impl PartitionReceipts {
     /// Creates an empty cache on `bus`.
     #[must_use]
@@ -120,7 +109,7 @@ impl PartitionReceipts {
         Self {
             witness,
             clock,
-            known: Mutex::default(),
+            recent: Mutex::default(),
             sent: SentEvents::new(bus.clone()),
             bus,
             walks: Mutex::default(),
@@ -128,7 +117,8 @@ impl PartitionReceipts {
     }
 
     /// Returns the state of `job`, which has `parts` parts, at `now`. The state is read from the leader, unless no
-    /// process can have started the job (`untried`), it is recent, and the destination's last receipt is cached.
+    /// process can have started the job (`untried`), it is recent, and the remembered receipts of its destination
+    /// show that none names it.
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be read.
@@ -139,13 +129,13 @@ impl PartitionReceipts {
         untried: bool,
         now: UnixMillis,
     ) -> Result<DeliveryStanding, ReadStreamError> {
-        let suspect = job.is_repeated() || now.since(job.made_at()) > COPY_AGE_MS;
-        // A new delivery has no receipt yet, so the cached last one of its destination suffices.
+        let suspect = job.is_repeated() || now.since(job.made_at()) > OLD_MS;
+        // An untried message may still be a copy of a delivery that was made, under another message id.
         if untried && !suspect {
-            match self.cached_receipt(&job.destination) {
-                Some(known) if known.made == Some(job.reply.id) => return Ok(DeliveryStanding::Past),
-                Some(_) => return Ok(DeliveryStanding::Open(RemainingWork::ALL)),
-                None => {}
+            let since = first_receipt_time(job);
+            match self.lock_recent().find_delivery(&job.destination, job.reply.id, since) {
+                Remembered::Absent => return Ok(DeliveryStanding::Open(RemainingWork::ALL)),
+                Remembered::Named | Remembered::Unknown => {}
             }
         }
 
@@ -166,8 +156,8 @@ impl PartitionReceipts {
         let last = self.last_receipt(job).await?;
         let found = match last {
             Some(last) if last.receipt.delivery == job.reply.id => Some(last),
-            Some(last) if last.receipt.at >= job.made_at().plus(-SKEW_MS) => {
-                let newest = self.cached_receipt(&job.destination).map_or(0, |known| known.sequence);
+            Some(last) if last.receipt.at >= first_receipt_time(job) => {
+                let newest = self.last_sequence(&job.destination).unwrap_or(0);
                 self.newest_of(job, newest).await?
             }
             Some(_) | None => None,
@@ -193,7 +183,7 @@ impl PartitionReceipts {
         }
 
         // The events of sent parts are a second record: they tell what the receipts have lost.
-        let since = job.made_at().plus(-SKEW_MS);
+        let since = first_receipt_time(job);
         let sent = self.sent.count_sent_parts(&job.destination, &job.reply, since).await?;
         if sent > 0 {
             metrics::counter!("nexus_delivery_told_by_events_total").increment(1);
@@ -226,7 +216,9 @@ impl PartitionReceipts {
 
     /// Returns the newest receipt that names the delivery of `job`, up to the sequence `newest`.
     async fn newest_of(&self, job: &DeliveryJob, newest: u64) -> Result<Option<LastReceipt>, ReadStreamError> {
-        let since = job.made_at().plus(-SKEW_MS);
+        // Back to where the memory begins to suffice for young deliveries, so that the next ones need no search.
+        let young = self.clock.now().plus(-OLD_MS - SKEW_MS);
+        let since = first_receipt_time(job).min(young);
         // Taken out for the read, so that the lock is not held across it.
         let known = self.lock_walks().remove(&job.destination);
         let mut walk = known
@@ -234,6 +226,7 @@ impl PartitionReceipts {
             .unwrap_or_else(|| Walk::from(since));
         self.walk_on(&job.destination, &mut walk, newest).await?;
         let found = walk.found.get(&job.reply.id).cloned();
+        self.remember_walk(&job.destination, &walk, newest);
 
         let mut walks = self.lock_walks();
         let held: usize = walks.values().map(|walk| walk.found.len()).sum();
@@ -288,6 +281,14 @@ impl PartitionReceipts {
         Ok(())
     }
 
+    /// Remembers the deliveries of `walk`, which has read up to the destination's last receipt `newest`.
+    fn remember_walk(&self, destination: &Destination, walk: &Walk, newest: u64) {
+        let named = walk.found.values().map(|last| (last.receipt.at, last.receipt.delivery));
+        let mut named: Vec<_> = named.collect();
+        named.sort_unstable();
+        self.lock_recent().note_search(destination, newest, walk.since, named);
+    }
+
     fn lock_walks(&self) -> MutexGuard<'_, HashMap<Destination, Walk>> {
         self.walks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -308,7 +309,7 @@ impl PartitionReceipts {
             .carrier(carrier);
         // The receipt expects the last one of its destination: of two processes one fails here.
         for _ in 0..MAX_CONFLICTS {
-            let Some(Known { sequence: expected, .. }) = self.cached_receipt(&job.destination) else {
+            let Some(expected) = self.last_sequence(&job.destination) else {
                 // Another process has written in the meantime, which matters only if the delivery is settled by it.
                 if let Some(found) = self.read(job).await?.filter(is_settled) {
                     return Ok(ReceiptWrite::Superseded(found));
@@ -318,17 +319,17 @@ impl PartitionReceipts {
 
             match self.bus.publish(out.clone().expect_last(expected)).await {
                 Ok(published) => {
-                    self.cache_receipt(
+                    self.lock_recent().note_written(
                         &job.destination,
-                        Known {
-                            sequence: published.sequence,
-                            made: delivered_by(receipt),
-                        },
+                        expected,
+                        published.sequence,
+                        receipt.at,
+                        receipt.delivery,
                     );
 
                     return Ok(ReceiptWrite::Stored);
                 }
-                Err(PublishError::WrongLastSequence { .. }) => self.forget_cached(&job.destination),
+                Err(PublishError::WrongLastSequence { .. }) => self.lock_recent().forget(&job.destination),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -344,7 +345,9 @@ impl PartitionReceipts {
     async fn last_receipt(&self, job: &DeliveryJob) -> Result<Option<LastReceipt>, ReadStreamError> {
         let subject = job.destination.receipt_subject();
         let stored = self.bus.last_on_subject(streams::RECEIPTS, &subject).await?;
-        let sequence = stored.as_ref().map_or(0, |stored| stored.sequence);
+        let (sequence, stored_at) = stored
+            .as_ref()
+            .map_or((0, UnixMillis(0)), |stored| (stored.sequence, stored.published_at));
 
         let mut last = stored.as_ref().map(last_receipt).transpose()?.flatten();
         // The last message is not a readable receipt; an earlier one may have the state.
@@ -352,13 +355,9 @@ impl PartitionReceipts {
             last = self.last_readable(&subject, job, sequence).await?;
         }
 
-        self.cache_receipt(
-            &job.destination,
-            Known {
-                sequence,
-                made: last.as_ref().and_then(|last| delivered_by(&last.receipt)),
-            },
-        );
+        let names = last.as_ref().map(|last| last.receipt.delivery);
+        self.lock_recent()
+            .note_last(&job.destination, sequence, stored_at, names);
 
         Ok(last)
     }
@@ -371,7 +370,7 @@ impl PartitionReceipts {
         newest: u64,
     ) -> Result<Option<LastReceipt>, ReadStreamError> {
         // Bounded by the time of the delivery: older receipts cannot be about it.
-        let since = job.made_at().plus(-SKEW_MS);
+        let since = first_receipt_time(job);
         let mut page = self.bus.history_since(streams::RECEIPTS, subject, since, PAGE).await?;
 
         let (mut last, mut from) = (None, 1);
@@ -394,39 +393,18 @@ impl PartitionReceipts {
         }
     }
 
-    fn cached_receipt(&self, destination: &Destination) -> Option<Known> {
-        self.known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(destination)
-            .copied()
+    fn last_sequence(&self, destination: &Destination) -> Option<u64> {
+        self.lock_recent().last_sequence(destination)
     }
 
-    fn cache_receipt(&self, destination: &Destination, last: Known) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_KNOWN && !known.contains_key(destination) {
-            known.clear();
-        }
-        known.insert(destination.clone(), last);
-    }
-
-    fn forget_cached(&self, destination: &Destination) {
-        self.known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(destination);
+    fn lock_recent(&self) -> MutexGuard<'_, RecentReceipts> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Returns the delivery that `receipt` records as completed.
-const fn delivered_by(receipt: &Receipt) -> Option<Ulid> {
-    match receipt.step {
-        ReceiptStep::Delivered { .. } => Some(receipt.delivery),
-        ReceiptStep::AttemptStarted { .. }
-        | ReceiptStep::AttemptFinished { .. }
-        | ReceiptStep::GaveUp { .. }
-        | ReceiptStep::DeniedByPolicy { .. } => None,
-    }
+/// Returns the time from which receipts of `job` can be stored, by any clock.
+fn first_receipt_time(job: &DeliveryJob) -> UnixMillis {
+    job.made_at().plus(-SKEW_MS)
 }
 
 /// Decodes a stored receipt with the copy of its delivery. Returns `None` for other messages, which have no effect.

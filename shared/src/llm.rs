@@ -13,6 +13,7 @@ mod ask;
 mod client;
 mod config;
 mod error;
+mod lost_attempts;
 mod opaque;
 mod price;
 mod provider_client;
@@ -28,6 +29,7 @@ pub use ask::{JsonMode, ModelMessage, ModelRequest, ToolSpec};
 pub use client::open;
 pub use config::{DEFAULT_MODEL, LlmConfig, LlmFault, ModelProvider};
 pub use error::AskModelError;
+pub use lost_attempts::LostAttempts;
 pub use price::{MicroDollars, ModelPrice, PriceTable, UnpricedModel, estimate, usage_cost};
 pub use usage::TokenUsage;
 pub use wire::{AnswerReader, HeardAnswer, MAX_EVENT_BYTES, MAX_MEMORY_BYTES, WireFault};
@@ -35,7 +37,7 @@ pub use wire::{AnswerReader, HeardAnswer, MAX_EVENT_BYTES, MAX_MEMORY_BYTES, Wir
 /// Receiver of an answer's text as it arrives. Pass `&mut |_| {}` if it is not wanted.
 pub type Tokens<'a> = dyn FnMut(&str) + Send + 'a;
 
-/// Receiver of the errors of failed attempts that are being retried.
+/// Receiver of the error of each failed attempt, also of the last one.
 pub type Failures<'a> = dyn FnMut(&AskModelError) + Send + 'a;
 
 /// A model that can be asked. Dropping the future of [`LanguageModel::answer`] ends the request.
@@ -52,7 +54,11 @@ pub trait LanguageModel: Send + Sync + std::fmt::Debug {
     /// Returns the highest expected cost of answering `ask`, or `None` if the model that it names has no price.
     fn estimate(&self, ask: &ModelRequest) -> Option<MicroDollars>;
 
-    /// As [`LanguageModel::answer`]; in addition, `failed` receives the error of each attempt before the next one is made.
+    /// Returns the list price of `model` (`None`: of the configured one), or `None` if it has no price.
+    fn price(&self, model: Option<&str>) -> Option<ModelPrice>;
+
+    /// As [`LanguageModel::answer`]; in addition, `failed` receives the error of each attempt before the next one is
+    /// made, and that of the last one, if it fails or is ended by the time-out or the process.
     ///
     /// # Errors
     /// As [`LanguageModel::answer`].

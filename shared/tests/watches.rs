@@ -17,6 +17,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 fn member(name: &str) -> GroupMember {
     GroupMember {
         instance: name.to_owned(),
+        run: String::new(),
     }
 }
 

@@ -14,6 +14,7 @@ const KEYS: usize = 40;
 fn equal_bytes() -> GroupMember {
     GroupMember {
         instance: "everybody says the same".to_owned(),
+        run: String::new(),
     }
 }
 

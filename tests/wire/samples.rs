@@ -426,6 +426,7 @@ pub(crate) fn lease() -> LeaseRecord {
 pub(crate) fn member() -> GroupMember {
     GroupMember {
         instance: "hook-svc-0".to_owned(),
+        run: "01K9QAZ4C3ZZYD1Q2D0S0R9V4B-0".to_owned(),
     }
 }
 

@@ -12,14 +12,15 @@ use serde_json::Value;
 use shared::bus::Bus;
 use shared::clock::SharedClock;
 use shared::llm::{
-    self, AskModelError, FinishReason, MalformedArguments, ModelMessage, ModelRequest, SharedModel, ToolRequest,
-    ToolSpec,
+    self, AskModelError, FinishReason, LostAttempts, MalformedArguments, ModelMessage, ModelReply, ModelRequest,
+    SharedModel, ToolRequest, ToolSpec,
 };
 use shared::model::ledger::{ToolCall as Asked, ToolOutcome, TurnUsage};
 use shared::wire::agent::{AgentRequest, LineRole, ToolDescription};
 
 use super::port::{
-    Agent, AskedCall, ModelAnswer, ModelQuestion, OfferedTool, StepAgent, ToolInvocation, TurnOrigin, UnreachableTool,
+    Agent, AskedCall, ModelAnswer, ModelCall, ModelQuestion, OfferedTool, StepAgent, ToolInvocation, TurnOrigin,
+    UnreachableTool,
 };
 use crate::agent::absence::AgentAbsence;
 use crate::agent::live::LiveAnswer;
@@ -116,11 +117,7 @@ impl StepAgent for LlmAgent {
         self.model.estimate(&ask).map(llm::MicroDollars::dollars)
     }
 
-    async fn ask_model(
-        &self,
-        question: &ModelQuestion,
-        said: &mut (dyn for<'a> FnMut(&'a str) + Send),
-    ) -> Result<ModelAnswer, AskAgentError> {
+    async fn ask_model(&self, question: &ModelQuestion, said: &mut (dyn for<'a> FnMut(&'a str) + Send)) -> ModelCall {
         let request = &question.request;
         let ask = self.ask_of(question, self.personas.persona_of(&request.persona));
         let delivery = &question.origin.delivery;
@@ -144,33 +141,25 @@ impl StepAgent for LlmAgent {
             live.iter().for_each(|live| live.push_text(text));
         };
 
+        let price = self.model.price(ask.model.as_deref());
+        let mut lost = LostAttempts::new(ask.prompt_bytes(), ask.max_tokens);
         // Permanent errors end the turn; only transient ones are shown as an absence.
         let mut failed = |error: &AskModelError| {
-            if error.is_transient() {
+            lost.note_failed(error);
+            if error.is_transient() && *error != AskModelError::Stopped {
                 absence
                     .into_iter()
                     .for_each(|absence| absence.note_unreachable(&error.to_string()));
             }
         };
         let answer = self.model.answer_telling(ask, &mut hear, &mut failed).await;
-        let answer = answer.map_err(|error| to_agent_error(&error))?;
 
-        Ok(ModelAnswer {
-            content: with_finish_note(answer.content, &answer.finish),
-            calls: answer
-                .tool_calls
-                .into_iter()
-                .map(|call| asked_call(call, &request.tools))
-                .collect(),
-            attachments: Vec::new(),
-            usage: TurnUsage {
-                tokens_in: answer.usage.input,
-                tokens_out: answer.usage.output,
-                cost_usd: answer.cost.map_or(0.0, llm::MicroDollars::dollars),
-            },
-            opaque: answer.opaque,
-            model: Some(answer.model),
-        })
+        ModelCall {
+            outcome: answer
+                .map(|answer| model_answer(answer, &request.tools))
+                .map_err(|error| to_agent_error(&error)),
+            lost_usd: price.map(|price| lost.cost(&price).dollars()),
+        }
     }
 
     async fn call(&self, call: ToolInvocation) -> ToolOutcome {
@@ -181,6 +170,26 @@ impl StepAgent for LlmAgent {
         metrics::counter!("nexus_broker_tool_calls_total").increment(1);
         let credentials = TurnCredentials::granted_by(Arc::clone(&self.credentials), &call.permissions);
         tool.call(ToolCall { call, credentials }).await
+    }
+}
+
+/// Returns `answer` to a model that was offered the tools `offered`.
+fn model_answer(answer: ModelReply, offered: &[ToolDescription]) -> ModelAnswer {
+    ModelAnswer {
+        content: with_finish_note(answer.content, &answer.finish),
+        calls: answer
+            .tool_calls
+            .into_iter()
+            .map(|call| asked_call(call, offered))
+            .collect(),
+        attachments: Vec::new(),
+        usage: TurnUsage {
+            tokens_in: answer.usage.input,
+            tokens_out: answer.usage.output,
+            cost_usd: answer.cost.map_or(0.0, llm::MicroDollars::dollars),
+        },
+        opaque: answer.opaque,
+        model: Some(answer.model),
     }
 }
 

@@ -73,6 +73,26 @@ impl AskAgentError {
     }
 }
 
+/// The end of a model call, and the cost of its attempts without an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelCall {
+    /// The answer, or the reason why there is none.
+    pub outcome: Result<ModelAnswer, AskAgentError>,
+    /// Cost of attempts without an answer that may have been paid for, US dollars; `None` if it is not known.
+    pub lost_usd: Option<f64>,
+}
+
+impl From<Result<ModelAnswer, AskAgentError>> for ModelCall {
+    /// Returns a call of one attempt.
+    fn from(outcome: Result<ModelAnswer, AskAgentError>) -> Self {
+        let may_cost = outcome.as_ref().is_err_and(AskAgentError::may_cost);
+        Self {
+            outcome,
+            lost_usd: (!may_cost).then_some(0.0),
+        }
+    }
+}
+
 /// One message of the running turn's own conversation, after the history and the message that it answers.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TurnMessage {
@@ -244,14 +264,8 @@ pub trait StepAgent: Send + Sync + std::fmt::Debug {
     }
 
     /// Asks the model once. Every piece of text goes to `said` as it comes. Dropping the future interrupts the call.
-    ///
-    /// # Errors
-    /// Returns [`AskAgentError`], which says whether asking again may help.
-    async fn ask_model(
-        &self,
-        question: &ModelQuestion,
-        said: &mut (dyn for<'a> FnMut(&'a str) + Send),
-    ) -> Result<ModelAnswer, AskAgentError>;
+    /// An error says whether asking again may help.
+    async fn ask_model(&self, question: &ModelQuestion, said: &mut (dyn for<'a> FnMut(&'a str) + Send)) -> ModelCall;
 
     /// Runs a tool that was offered, that the turn may use, and whose start is in the ledger.
     async fn call(&self, call: ToolInvocation) -> ToolOutcome;

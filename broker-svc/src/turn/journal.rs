@@ -101,7 +101,7 @@ pub struct RunningTurn {
     /// Cost reserved for the model call under way, US dollars; 0 if there is none, or the turn has no such limit.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub reserved_usd: f64,
-    /// Cost reserved for model calls that ended without an answer and may have been paid for, US dollars.
+    /// Cost of attempts at model calls that gave no answer and may have been paid for, US dollars.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub given_up_usd: f64,
     /// The approval that the turn waits for.

@@ -156,7 +156,7 @@ fn exceeded_limit(running: &RunningTurn, held_ms: u64) -> Option<&'static str> {
 
 /// Returns the reservation of the turn's next model call, whose highest expected cost is `cost_usd`: the entry to
 /// append before the call, or `None` if the turn has no limit in US dollars or the same amount is reserved already.
-/// `is_unpaid` tells that the call before it failed without a cost; the reservation of any other call that has no answer
+/// `lost_usd` is the cost that the call before it may have had if it has no answer; if that is not known, its reservation
 /// counts as spent.
 ///
 /// # Errors
@@ -165,13 +165,13 @@ pub fn reserve(
     running: &RunningTurn,
     step: u32,
     cost_usd: f64,
-    is_unpaid: bool,
+    lost_usd: Option<f64>,
 ) -> Result<Option<LedgerEntry>, &'static str> {
     let Some(most) = running.limits.cost_usd else {
         return Ok(None);
     };
 
-    let given_up_usd = if is_unpaid { 0.0 } else { running.reserved_usd };
+    let given_up_usd = lost_usd.unwrap_or(running.reserved_usd);
     if micro(running.spent_usd() + given_up_usd + cost_usd) > micro(most) {
         return Err("cost_usd");
     }

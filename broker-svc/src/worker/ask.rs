@@ -33,8 +33,9 @@ pub(super) struct UnansweredQuestions {
     attempt: u32,
     malformed: u32,
     absent_since: Option<Instant>,
-    /// Whether the last question failed without a cost.
-    is_unpaid: bool,
+    /// Cost that the last model call may have had although it has no answer, US dollars; `None` if it is not known, or
+    /// is recorded.
+    lost_usd: Option<f64>,
 }
 
 impl UnansweredQuestions {
@@ -48,7 +49,6 @@ impl UnansweredQuestions {
         limits: &PersonaLimits,
     ) -> NextStep {
         self.attempt += 1;
-        self.is_unpaid = outcome.as_ref().is_err_and(|error| !error.may_cost());
 
         match &outcome {
             // Counted from the first attempt without an agent; each other result shows that one is there, and ends the
@@ -76,9 +76,14 @@ impl UnansweredQuestions {
         next_after(outcome, left_ms, absent, self.malformed, limits)
     }
 
-    /// Returns whether the last question of this owner failed without a cost.
-    pub(super) const fn is_unpaid(&self) -> bool {
-        self.is_unpaid
+    /// Notes the cost that a model call without an answer may have had, US dollars; `None` if it is not known.
+    pub(super) const fn note_lost(&mut self, lost_usd: Option<f64>) {
+        self.lost_usd = lost_usd;
+    }
+
+    /// Takes the cost of the last model call without an answer, US dollars; `None` if it is not known to this owner.
+    pub(super) const fn take_lost(&mut self) -> Option<f64> {
+        self.lost_usd.take()
     }
 
     /// Returns the wait before the next question.

@@ -17,7 +17,7 @@ use super::hooks::PointVerdict;
 use super::step::{CallConfirmation, StepInputs, StepOutcome};
 use super::turn::TurnOutcome;
 use crate::agent::context::steered_content;
-use crate::agent::port::{AgentAnswer, AskAgentError, ModelAnswer, ModelQuestion, ToolInvocation};
+use crate::agent::port::{AgentAnswer, AskAgentError, ModelAnswer, ModelCall, ModelQuestion, ToolInvocation};
 use crate::approval::scope::identify_party;
 use crate::error::RunSessionError;
 use crate::hooks::HookPoint;
@@ -110,15 +110,16 @@ impl Worker<'_> {
         let mut said = |text: &str| partial.push_str(text);
         let answer = tokio::time::timeout(left, thinking.stepper.ask_model(&question, &mut said));
         let outcome = self.wait_beside(std::pin::pin!(answer)).await?;
-        let outcome = match outcome {
+        let ModelCall { outcome, lost_usd } = match outcome {
             None => return Ok(StepOutcome::Ended(self.canceled_turn(partial))),
             Some(Err(_)) => return Ok(StepOutcome::Ended(Self::limit_reached("wall_ms"))),
-            Some(Ok(outcome)) => outcome,
+            Some(Ok(call)) => call,
         };
 
         let error = match outcome {
             Ok(mut said) => {
                 self.turns.note_answer();
+                self.stage_lost(step, lost_usd);
 
                 if let Some(failure) = excess_of(&said) {
                     return Ok(StepOutcome::Ended(TurnOutcome::Failed(failure)));
@@ -141,7 +142,22 @@ impl Worker<'_> {
         };
 
         self.not_answered(thinking.turn, &error);
+        patience.note_lost(lost_usd);
         self.ask_again(thinking, error, asked, patience).await
+    }
+
+    /// Stages the cost of the attempts that preceded the answer of model call `step`, if the turn has a limit in US
+    /// dollars: the answer replaces the call's reservation with its own cost alone.
+    fn stage_lost(&mut self, step: u32, lost_usd: Option<f64>) {
+        let running = self.owner.fold().running.as_ref();
+        let is_limited = running.is_some_and(|running| running.limits.cost_usd.is_some());
+        if let Some(given_up_usd) = lost_usd.filter(|lost| is_limited && *lost > 0.0) {
+            self.owner.stage_entry(LedgerEntry::CostReserved {
+                step,
+                cost_usd: 0.0,
+                given_up_usd,
+            });
+        }
     }
 
     /// Stages the reservation of the highest expected cost of model call `step`, if the turn has a limit in US dollars.
@@ -152,7 +168,7 @@ impl Worker<'_> {
         &mut self,
         thinking: &StepInputs<'_>,
         step: u32,
-        patience: &UnansweredQuestions,
+        patience: &mut UnansweredQuestions,
     ) -> Result<(), &'static str> {
         let running = self.owner.fold().running.as_ref();
         let Some(running) = running.filter(|running| running.limits.cost_usd.is_some()) else {
@@ -161,7 +177,7 @@ impl Worker<'_> {
 
         let question = self.model_question(thinking, step, Duration::ZERO);
         let cost_usd = thinking.stepper.price_usd(&question).unwrap_or(0.0);
-        if let Some(entry) = reserve(running, step, cost_usd, patience.is_unpaid())? {
+        if let Some(entry) = reserve(running, step, cost_usd, patience.take_lost())? {
             self.owner.stage_entry(entry);
         }
 

@@ -27,6 +27,8 @@ const URL: &str = "NEXUS_TEST_BROKER_URL";
 const IDEMPOTENT: &str = "NEXUS_TEST_BROKER_IDEMPOTENT";
 /// Effects of the script.
 const EFFECTS: usize = 7;
+/// Turns under way at once.
+const AT_ONCE: usize = 6;
 
 /// Not a test: what the children run.
 #[tokio::test(flavor = "multi_thread")]
@@ -128,11 +130,10 @@ async fn turn(kill: Kill, idempotent: &str) -> Went {
     }
 }
 
-/// Every turn of `kills`, two at a time: each is a server and brokers, and waits most of its time for the dead owner's
-/// claim.
+/// Every turn of `kills`: each is a server and brokers, and waits most of its time for the dead owner's claim.
 async fn turns(kills: impl Iterator<Item = Kill>, idempotent: &str) -> Vec<(Kill, Went)> {
     let turns = kills.map(async |kill| (kill, turn(kill, idempotent).await));
-    stream::iter(turns).buffered(2).collect().await
+    stream::iter(turns).buffered(AT_ONCE).collect().await
 }
 
 #[tokio::test(flavor = "multi_thread")]

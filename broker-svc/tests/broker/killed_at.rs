@@ -33,7 +33,7 @@ const ASKS: &str = "NEXUS_TEST_KILLED_AT_ASKS";
 /// Names its script.
 const SCRIPT: &str = "NEXUS_TEST_KILLED_AT_SCRIPT";
 /// Turns under way at once: each waits most of its time for a dead owner's claim.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 /// Without a record and a question for so long, it is looked whether the turn is over.
 const QUIET: Duration = Duration::from_millis(100);
 

@@ -363,7 +363,7 @@ async fn a_model_call_that_does_not_fit_into_the_limit_is_not_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_broke_off_count_as_paid_and_refused_calls_do_not() {
+async fn attempts_without_an_answer_count_as_paid_unless_they_were_rejected() {
     let bench = Bench::start().await;
 
     // Three calls of 0.003 dollars and their prompts fit into the limit, and each may have been paid for.
@@ -375,12 +375,30 @@ async fn answers_that_broke_off_count_as_paid_and_refused_calls_do_not() {
     let given_up: Vec<bool> = reserved.iter().map(|(_, given_up)| *given_up > 0.0).collect();
     assert_eq!((server.calls(), given_up), (3, vec![false, true, true]), "{reserved:?}");
 
-    // Calls that the provider refuses cost nothing: the next one has the same reservation.
+    // Calls that the provider rejects cost nothing: the next one has the same reservation.
     let refused = |_: &shared::testing::model_server::RecordedRequest, number: usize| match number {
-        0..20 => ScriptedAnswer::status(503, "overloaded"),
+        0..20 => ScriptedAnswer::status(429, "slow down"),
         _ => ScriptedAnswer::text("a text that is long enough to be cut").ending(AnswerEnding::Closed { after: 900 }),
     };
     let server = ModelServer::ruled(refused).await;
     let reserved = run_to_the_limit(&bench, "refused", 0.005, &server).await;
     assert_eq!((server.calls(), reserved.len()), (21, 1), "{reserved:?}");
+
+    // A failed gateway may have passed the call on, and so may each attempt of one call: two that failed and an answer
+    // use up the limit for a fourth.
+    let failed = |_: &shared::testing::model_server::RecordedRequest, number: usize| match number {
+        0..2 => ScriptedAnswer::status(502, "bad gateway"),
+        _ => ScriptedAnswer::say(ScriptedSpeech {
+            calls: vec![ScriptedCall::new("c1", "nothing", &json!({}))],
+            tokens: [100, 500, 0, 0],
+            ..ScriptedSpeech::default()
+        }),
+    };
+    let server = ModelServer::ruled(failed).await;
+    let reserved = run_to_the_limit(&bench, "failed", 0.01, &server).await;
+    assert_eq!(server.calls(), 3, "{reserved:?}");
+    assert!(
+        matches!(reserved[..], [(cost, 0.0), (0.0, lost)] if cost > 0.003 && (lost - 2.0 * cost).abs() < 1e-9),
+        "{reserved:?}"
+    );
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use broker_svc::agent::port::TurnMessage;
 use broker_svc::agent::port::{
-    Agent, AskedCall, ModelAnswer, ModelQuestion, OfferedTool, StepAgent, ToolInvocation, TurnOrigin,
+    Agent, AskedCall, ModelAnswer, ModelCall, ModelQuestion, OfferedTool, StepAgent, ToolInvocation, TurnOrigin,
 };
 use broker_svc::agent::port::{AgentAnswer, AskAgentError};
 use bytes::Bytes;
@@ -109,11 +109,7 @@ impl StepAgent for Scripted {
         self.tools.iter().map(offer).collect()
     }
 
-    async fn ask_model(
-        &self,
-        question: &ModelQuestion,
-        said: &mut (dyn for<'a> FnMut(&'a str) + Send),
-    ) -> Result<ModelAnswer, AskAgentError> {
+    async fn ask_model(&self, question: &ModelQuestion, said: &mut (dyn for<'a> FnMut(&'a str) + Send)) -> ModelCall {
         said("thinking");
         let mut heard: Vec<String> = question.request.messages.iter().map(|m| m.content.clone()).collect();
         heard.extend(question.so_far.iter().filter_map(|line| match line {
@@ -133,7 +129,7 @@ impl StepAgent for Scripted {
             fault: None,
         };
 
-        Ok(ModelAnswer {
+        let answer = ModelAnswer {
             content: outcome.text,
             calls: outcome.tools.into_iter().map(call).collect(),
             attachments: Vec::new(),
@@ -144,7 +140,8 @@ impl StepAgent for Scripted {
             },
             opaque: None,
             model: Some("scripted".to_owned()),
-        })
+        };
+        ModelCall::from(Ok(answer))
     }
 
     async fn call(&self, call: ToolInvocation) -> ToolOutcome {

@@ -189,6 +189,45 @@ async fn an_old_reply_published_again_behind_others_is_not_delivered_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_young_reply_published_again_under_another_id_is_not_delivered_again() {
+    let (world, receiver) = (World::start().await, Receiver::start(&[]).await);
+    let setup = || Setup {
+        url: receiver.url(),
+        ..Setup::default()
+    };
+    let publish_again = async |number: u64, id: &str| {
+        let copy = OutgoingMessage::reply(&reply(number, "webhook", "ann")).msg_id(id);
+        world.bus.publish(copy).await.expect("it is stored");
+        world.settled().await;
+    };
+
+    let first = world.replica("a", setup());
+    for number in 1..=3 {
+        world.publish(&reply(number, "webhook", "ann")).await;
+    }
+    world.settled().await;
+
+    // By the owner that has written the receipts.
+    for number in 1..=3 {
+        publish_again(number, &format!("again:{number}")).await;
+    }
+    assert_eq!(receiver.contents(), ["echo: 1", "echo: 2", "echo: 3"]);
+    first.stop().await;
+
+    // By an owner that has read only the destination's last receipt before.
+    let second = world.replica("b", setup());
+    world.publish(&reply(4, "webhook", "ann")).await;
+    world.settled().await;
+    for number in 1..=4 {
+        publish_again(number, &format!("once more:{number}")).await;
+    }
+    assert_eq!(receiver.contents(), ["echo: 1", "echo: 2", "echo: 3", "echo: 4"]);
+    assert_eq!(world.sent_events().await.len(), 4);
+
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_policy_denies_leaves_a_receipt_only() {
     let (world, receiver) = (World::start().await, Receiver::start(&[]).await);
     let rule = PolicyRule {

@@ -8,15 +8,15 @@
 use std::sync::Arc;
 
 use metrics::{counter, gauge};
-use shared::breaker::{Breaker, BreakerAdmission, BreakerPolicy, BreakerState, key_of, probe_claim_ms};
+use shared::breaker::{Breaker, BreakerAdmission, BreakerPolicy, key_of, probe_claim_ms};
 use shared::bus::{BreakerNotes, BreakerScope, BreakerView, Bus, CasError, Kv};
 use shared::clock::SharedClock;
-use shared::model::hook::{HookState, HookStatus};
+use shared::model::hook::HookState;
 use shared::model::time::UnixMillis;
 use shared::wire::topology::buckets::HOOK_STATE;
 use tokio::sync::watch;
 
-use crate::registry::{change_state, one_shot};
+use crate::registry::{authored, change_state, one_shot};
 use crate::runner::{HookSet, HookSource};
 
 /// All breakers in the view of this replica; cheap to clone.
@@ -340,11 +340,7 @@ impl Inner {
 
     /// Updates the hook's status to match its breaker.
     async fn show(&self, breaker: &Breaker) {
-        let status = match breaker.circuit {
-            BreakerState::Closed if breaker.is_degraded(self.clock.now()) => HookStatus::Degraded,
-            BreakerState::Closed => HookStatus::Active,
-            BreakerState::Open { .. } | BreakerState::HalfOpen { .. } => HookStatus::Paused,
-        };
+        let status = authored::breaker_status(breaker, self.clock.now());
         let shown = change_state(&self.states, &breaker.hook_id, |state| {
             one_shot::shown_state(state, status)
         })

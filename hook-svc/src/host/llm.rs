@@ -2,7 +2,8 @@
 //!
 //! There is one model, without a choice (seed 003 §8.6). Identical prompts within one event are sent once, even from
 //! different hooks; the first hook pays. The spending of a hook per day is in KV, one count for all replicas: a call
-//! begins only once its price is reserved there.
+//! begins only once its price is reserved there. An attempt without an answer counts as its reservation, unless the
+//! provider surely charges nothing for it.
 
 mod budget;
 mod memo;
@@ -16,7 +17,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use shared::clock::SharedClock;
 use shared::llm::{
-    AskModelError, JsonMode, LlmConfig, ModelMessage, ModelPrice, ModelReply, ModelRequest, SharedModel,
+    AskModelError, JsonMode, LlmConfig, LostAttempts, MicroDollars, ModelMessage, ModelPrice, ModelReply, ModelRequest,
+    SharedModel,
 };
 use shared::process::ShutdownSignal;
 
@@ -86,22 +88,22 @@ impl LlmHost {
         let answered = cell
             .get_or_try_init(|| async {
                 let reserved = self.budget.reserve_call(&call.hook.id, size).await?;
-                let answer = match model.answer(ask, &mut |_| {}).await {
-                    Ok(answer) => answer,
-                    // The error is shared by all calls that wait: each would wait as long for the same one. A budget
-                    // belongs to each hook.
-                    Err(error) => {
-                        reserved.release_unused().await;
-                        return Ok(Err(call_error(&error)));
-                    }
-                };
+                let mut lost = LostAttempts::new(size.prompt_bytes, size.max_tokens);
+                let mut note_failed = |error: &AskModelError| lost.note_failed(error);
+                let answered = model.answer_telling(ask, &mut |_| {}, &mut note_failed).await;
 
-                let spent = spent_by(&answer);
+                // An attempt without an answer may have been paid for, even if a later one was answered.
+                let spent = spent_by(answered.as_ref().ok(), &lost, reserved.price());
                 reserved.settle_call(call, spent).await;
 
                 // Only the call that initialises the cell sets this.
                 let _ = paid.set(spent);
-                Ok(Ok(answer.content))
+
+                // The error is shared by all calls that wait: each would wait as long for the same one. A budget belongs
+                // to each hook.
+                Ok(answered
+                    .map(|answer| answer.content)
+                    .map_err(|error| call_error(&error)))
             })
             .await?;
 
@@ -180,13 +182,21 @@ fn ask_of(call: &HostCall) -> Result<(ModelRequest, QuestionSize), CallError> {
     Ok((ask, size))
 }
 
-fn spent_by(answer: &ModelReply) -> CallUsage {
-    CallUsage {
+/// Returns the usage of a call that ended with `answer` after the attempts `lost`, of which each counts as a call at the
+/// price that was reserved.
+fn spent_by(answer: Option<&ModelReply>, lost: &LostAttempts, price: &ModelPrice) -> CallUsage {
+    let answered = answer.map_or_else(CallUsage::default, |answer| CallUsage {
         search_calls: 0,
         llm_calls: 1,
         llm_tokens_in: answer.usage.input,
         llm_tokens_out: answer.usage.output,
-        llm_cost_usd: answer.cost.map_or(0.0, shared::llm::MicroDollars::dollars),
+        llm_cost_usd: answer.cost.map_or(0.0, MicroDollars::dollars),
+    });
+
+    CallUsage {
+        llm_calls: answered.llm_calls + lost.count(),
+        llm_cost_usd: answered.llm_cost_usd + lost.cost(price).dollars(),
+        ..answered
     }
 }
 

@@ -141,15 +141,21 @@ pub fn waits_for<'a>(record: &'a HookRecord, channels: &ConfiguredChannels) -> O
     channels.missing_need(&record.metadata.needs_channels)
 }
 
-/// Returns the source of `record` for the runner. The record's own hash is of the file as last seen, which may be an
-/// invalid one that does not run.
+/// Returns the SHA-256 of the source of `record` that is in force, in hex. The record's own hash is of the file as last
+/// seen, which may be an invalid one that does not run.
+#[must_use]
+pub fn source_hash(record: &HookRecord) -> String {
+    HEXLOWER.encode(&Sha256::digest(record.source.as_bytes()))
+}
+
+/// Returns the source of `record` for the runner.
 #[must_use]
 pub fn source_of(record: &HookRecord) -> HookSource {
     HookSource {
         id: record.id.clone(),
         name: record.metadata.name.clone(),
         source: record.source.clone(),
-        content_hash: HEXLOWER.encode(&Sha256::digest(record.source.as_bytes())),
+        content_hash: source_hash(record),
         timeout_ms: record.metadata.timeout_ms,
         created_at: record.created_at,
         created_by: record.created_by.clone(),

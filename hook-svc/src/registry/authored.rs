@@ -6,12 +6,13 @@
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
+use shared::breaker::{Breaker, BreakerState};
 use shared::model::channel::ConfiguredChannels;
 use shared::model::hook::{HookMode, HookOrigin, HookRecord, HookState, HookStatus, MadeIn};
 use shared::model::hook_api::{CreateHook, HookView, MAX_NAME, OPERATOR};
 use shared::model::time::UnixMillis;
 
-use crate::registry::active_hooks::waits_for;
+use crate::registry::active_hooks::{source_hash, waits_for};
 use crate::registry::metadata;
 use crate::registry::metadata::ParseHookError;
 
@@ -275,32 +276,54 @@ pub fn begins_anew(current: Option<&HookRecord>, next: &HookRecord) -> bool {
 #[must_use]
 pub fn restarted_state(state: Option<&HookState>) -> Option<HookState> {
     let state = state?;
-    let next = HookState {
-        status: HookStatus::Active,
-        fired_once: None,
-        ..state.clone()
-    };
+    let next = next_life(Some(state));
     (next != *state).then_some(next)
 }
 
-/// Returns the state of a hook that replaces a deleted one of the same name: it may fire. The caller writes it even if
-/// it is unchanged, so that a replica that still decides on the former revision gets a conflict.
+/// Returns the state of a hook that replaces a deleted one of the same name: it may fire, unless its breaker is open.
+/// The caller writes it even if it is unchanged, so that a replica that still decides on the former revision gets a
+/// conflict.
 #[must_use]
 pub fn next_life(state: Option<&HookState>) -> HookState {
     let state = state.cloned().unwrap_or_default();
+    let status = match state.status {
+        HookStatus::Disabled | HookStatus::Errored => HookStatus::Active,
+        // The health is the breaker's, which closes if the source changes, a probe succeeds, or an operator resets it.
+        health @ (HookStatus::Active | HookStatus::Degraded | HookStatus::Waiting | HookStatus::Paused) => health,
+    };
+
     HookState {
-        status: HookStatus::Active,
+        status,
         fired_once: None,
         ..state
     }
 }
 
-/// Returns the hook as lists show it.
+/// Returns the status that `breaker` implies for its hook at `now`.
 #[must_use]
-pub fn hook_view(record: &HookRecord, state: Option<&HookState>, channels: &ConfiguredChannels) -> HookView {
+pub fn breaker_status(breaker: &Breaker, now: UnixMillis) -> HookStatus {
+    match breaker.circuit {
+        BreakerState::Closed if breaker.is_degraded(now) => HookStatus::Degraded,
+        BreakerState::Closed => HookStatus::Active,
+        BreakerState::Open { .. } | BreakerState::HalfOpen { .. } => HookStatus::Paused,
+    }
+}
+
+/// Returns the hook as lists show it at `now`. The health comes from `breaker`, which decides about each call, and
+/// counts only if it is of the source in force; the status in `state` is a copy of it that follows later.
+#[must_use]
+pub fn hook_view(
+    record: &HookRecord,
+    state: Option<&HookState>,
+    breaker: Option<&Breaker>,
+    channels: &ConfiguredChannels,
+    now: UnixMillis,
+) -> HookView {
     let state = state.cloned().unwrap_or_default();
     let metadata = &record.metadata;
     let waits = waits_for(record, channels);
+    let own = breaker.filter(|breaker| breaker.content_hash == source_hash(record));
+    let health = own.map_or(HookStatus::Active, |breaker| breaker_status(breaker, now));
 
     // The order decides what an operator sees first: disabled, broken, waiting for a channel, and only then the health.
     let status = match state.status {
@@ -314,11 +337,8 @@ pub fn hook_view(record: &HookRecord, state: Option<&HookState>, channels: &Conf
         HookStatus::Active | HookStatus::Degraded | HookStatus::Waiting | HookStatus::Paused if waits.is_some() => {
             HookStatus::Waiting
         }
-        status @ (HookStatus::Active
-        | HookStatus::Degraded
-        | HookStatus::Waiting
-        | HookStatus::Paused
-        | HookStatus::Errored) => status,
+        HookStatus::Active | HookStatus::Degraded | HookStatus::Waiting | HookStatus::Paused => health,
+        HookStatus::Errored => HookStatus::Errored,
     };
 
     let reason = match status {

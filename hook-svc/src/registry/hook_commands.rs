@@ -4,6 +4,9 @@
 //! [`crate::registry::authored`]. Every replica serves the requests, and every replica's watch of the registry applies the
 //! changes.
 
+use std::collections::HashMap;
+
+use shared::breaker::{Breaker, key_of};
 use shared::bus::{Bus, CasError, Kv, ReadStreamError};
 use shared::clock::SharedClock;
 use shared::model::channel::{ConfiguredChannels, DELIVERED};
@@ -13,7 +16,7 @@ use shared::model::hook_api::{
     NameHook, PushHook,
 };
 use shared::wire::subject::token;
-use shared::wire::topology::buckets::{CHANNELS, HOOK_STATE, HOOKS};
+use shared::wire::topology::buckets::{BREAKERS, CHANNELS, HOOK_STATE, HOOKS};
 
 use crate::read_model::access::{AskModelError, ModelAccess};
 use crate::registry::authored::{AuthorHookError, AuthoredHook};
@@ -44,6 +47,7 @@ pub enum KeepHookError {
 pub struct HookCommands {
     hooks: Kv<HookRecord>,
     states: Kv<HookState>,
+    breakers: Kv<Breaker>,
     channels: Kv<ConfiguredChannels>,
     model: ModelAccess,
     clock: SharedClock,
@@ -56,6 +60,7 @@ impl HookCommands {
         Self {
             hooks: bus.kv(HOOKS),
             states: bus.kv(HOOK_STATE),
+            breakers: bus.kv(BREAKERS),
             channels: bus.kv(CHANNELS),
             model: model.clone(),
             clock,
@@ -108,8 +113,10 @@ impl HookCommands {
     /// # Errors
     /// Returns [`KeepHookError`] if the registry cannot be read.
     pub async fn list(&self, request: ListHooks) -> Result<HookList, KeepHookError> {
-        let states = self.states.entries().await?;
+        let states: HashMap<_, _> = self.states.entries().await?.into_iter().collect();
+        let breakers: HashMap<_, _> = self.breakers.entries().await?.into_iter().collect();
         let channels = self.configured_channels().await?;
+        let now = self.clock.now();
         let mut hooks: Vec<HookView> = self
             .hooks
             .entries()
@@ -117,8 +124,9 @@ impl HookCommands {
             .into_iter()
             .filter(|(_, entry)| !authored::is_deleted(&entry.value))
             .map(|(key, entry)| {
-                let state = states.iter().find(|(of, _)| *of == key).map(|(_, state)| &state.value);
-                authored::hook_view(&entry.value, state, &channels)
+                let state = states.get(&key).map(|state| &state.value);
+                let breaker = breakers.get(&key_of(&entry.value.id)).map(|breaker| &breaker.value);
+                authored::hook_view(&entry.value, state, breaker, &channels, now)
             })
             .filter(|view| request.status.is_none_or(|status| view.status == status))
             .filter(|view| request.created_by.as_ref().is_none_or(|by| view.created_by == *by))
@@ -208,11 +216,15 @@ impl HookCommands {
 
     async fn view_record(&self, record: HookRecord) -> Result<HookView, KeepHookError> {
         let state = self.states.get(&token(&record.id)).await?;
+        let breaker = self.breakers.get(&key_of(&record.id)).await?;
         let channels = self.configured_channels().await?;
+
         Ok(authored::hook_view(
             &record,
             state.as_ref().map(|entry| &entry.value),
+            breaker.as_ref().map(|entry| &entry.value),
             &channels,
+            self.clock.now(),
         ))
     }
 

@@ -1,18 +1,25 @@
-//! Whether a worker makes progress, by the host's own clocks. *Pure but for [`ProcessTimes::of_process`] and [`memory_mb`].*
+//! Whether a worker makes progress, by the host's own clocks. *Pure but for [`ProcessTimes::of_process`],
+//! [`has_unread_bytes`] and [`memory_mb`].*
 //!
 //! Everything that the process itself writes may be forged by a script in it: its note, and frames that end nothing.
 //! Only the kernel's figures count, and that a requested evaluation or load has ended:
 //!
 //! - *Processor time* of all its threads between two such ends. Its limit grows with the number of hooks that one event
 //!   calls, and by a twentieth of the time that passes, for scripts that wait and check now and then.
-//! - *Standstill*: a ping is not answered, although the process neither computed nor waited for a processor. A pong
-//!   proves only that its thread is free.
+//! - *Standstill*: a ping is not answered, although the process neither computed nor waited for a processor, and the
+//!   host has read all that it wrote. A pong proves only that its thread is free.
 //! - *Terms* (`worker/terms.rs`): each evaluation has a deadline, even if the process looks lively.
 //!
 //! A machine that is busy elsewhere stops innocent workers for longer than any budget, so time in which a process
-//! waited for a processor does not count. Between two looks at most two fifths of a budget count: if the looks
-//! themselves are late, the machine was stalled, and the processor time of the process is not reliable.
+//! waited for a processor does not count. The kernel adds the time of a wait only when it is over; until then the
+//! thread's state tells that it waits. Between two looks at most two fifths of a budget count: if the looks themselves
+//! are late, the machine was stalled, and the processor time of the process is not reliable.
+//!
+//! The host can be the one that gets no processor. A look that comes late counts as one look, and silence does not
+//! count while the host has bytes of the process to read. Neither prolongs the other limits: a process that writes
+//! without end computes, and the terms count what passes for the process.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// Number of looks per hard budget.
@@ -85,6 +92,10 @@ pub(super) struct WorkerSnapshot {
     pub(super) pongs: u64,
     /// Whether the host owes it an answer for which it blocks.
     pub(super) waits_for_host: bool,
+    /// Whether it was pinged and the host has read no answer.
+    pub(super) is_pinged: bool,
+    /// Whether it has written bytes that the host has not read.
+    pub(super) has_unread: bool,
 }
 
 /// Processor times of a process, as the kernel reports them.
@@ -94,6 +105,39 @@ pub(super) struct ProcessTimes {
     computed: Duration,
     /// Times of the thread that runs the scripts, if the kernel counts them.
     thread: Option<ThreadTimes>,
+    /// Activity of the thread that runs the scripts.
+    scripts: ThreadActivity,
+    /// Activity of the busiest thread that was looked at.
+    busiest: ThreadActivity,
+}
+
+/// Activity of a thread at one moment, in the order in which it excuses silence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum ThreadActivity {
+    /// The thread waits for an event, a lock or a time.
+    Asleep,
+    /// The thread waits for a disk, for example for a page of its memory.
+    OnDisk,
+    /// The thread computes or waits for a processor.
+    Runnable,
+}
+
+impl ThreadActivity {
+    /// Reads the activity from the text of a `stat` file. The name, in parentheses, may contain any character.
+    fn from_stat(stat: &str) -> Option<Self> {
+        match stat.rsplit(')').next()?.split_ascii_whitespace().next()? {
+            "R" => Some(Self::Runnable),
+            "D" => Some(Self::OnDisk),
+            _ => Some(Self::Asleep),
+        }
+    }
+
+    /// Returns the activity of the busiest thread of process `pid`. Threads that end meanwhile are left out.
+    fn busiest_of(pid: u32) -> Option<Self> {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        let stats = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("stat")).ok());
+        stats.filter_map(|stat| Self::from_stat(&stat)).max()
+    }
 }
 
 /// Times of one thread, as the kernel reports them.
@@ -106,18 +150,27 @@ struct ThreadTimes {
 }
 
 impl ProcessTimes {
-    /// Reads the times of process `pid`; `None` if the kernel does not report them.
-    pub(super) fn of_process(pid: u32) -> Option<Self> {
+    /// Reads the times of process `pid`; `None` if the kernel does not report them. All threads are looked at only if
+    /// it `is_silent`: the scripts' thread may wait for another one that gets no processor.
+    pub(super) fn of_process(pid: u32, is_silent: bool) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in parentheses, may contain any character.
+        let scripts = ThreadActivity::from_stat(&stat)?;
+        let others = is_silent.then(|| ThreadActivity::busiest_of(pid)).flatten();
         let mut ticks = stat.rsplit(')').next()?.split_ascii_whitespace().skip(USER_TICKS);
         let (user, system): (u32, u32) = (ticks.next()?.parse().ok()?, ticks.next()?.parse().ok()?);
 
         Some(Self {
             computed: TICK * user.saturating_add(system),
             thread: ThreadTimes::of_main_thread(pid),
+            scripts,
+            busiest: others.map_or(scripts, |others| others.max(scripts)),
         })
     }
+}
+
+/// Returns whether the pipe `pipe` holds bytes that were not read. False if the kernel does not report it.
+pub(super) fn has_unread_bytes(pipe: impl AsFd) -> bool {
+    rustix::io::ioctl_fionread(pipe).is_ok_and(|bytes| bytes > 0)
 }
 
 impl ThreadTimes {
@@ -154,7 +207,7 @@ pub(super) struct WorkerPulse {
     /// Since the last end: time that it computed, and its own time that has passed.
     computed: Duration,
     passed: Duration,
-    /// Since the last answer to a ping: time that it stood still.
+    /// Since the last answer to a ping: time that it stood still while the host waited for an answer.
     still: Duration,
     /// Its own time that has passed since the first look.
     age: Duration,
@@ -212,7 +265,7 @@ impl WorkerPulse {
 
         if is_next || sight.pongs != last.sight.pongs || sight.waits_for_host {
             self.still = Duration::ZERO;
-        } else {
+        } else if sight.is_pinged && !sight.has_unread {
             self.still += gone.still;
         }
 
@@ -221,8 +274,13 @@ impl WorkerPulse {
 
     /// Returns the time that has passed since `last`, as far as it counts.
     fn gone_since(&self, last: &Glance, times: Option<ProcessTimes>, now: Instant) -> Gone {
-        let most = self.budget * COUNTED_PER_LOOK / LOOKS_PER_BUDGET;
-        let wall = now.saturating_duration_since(last.at).min(most);
+        let look = self.budget / LOOKS_PER_BUDGET;
+        let most = look * COUNTED_PER_LOOK;
+        let between = now.saturating_duration_since(last.at);
+        let wall = between.min(most);
+        // A late look says that the host was not there to ask and to read.
+        let watched = if between > most { look } else { between };
+        let busiest = times.map_or(ThreadActivity::Asleep, |times| times.busiest);
         let computed = match (times, last.times) {
             (Some(now), Some(before)) => now.computed.saturating_sub(before.computed).min(most),
             (_, _) => Duration::ZERO,
@@ -235,18 +293,27 @@ impl WorkerPulse {
             return Gone {
                 computed,
                 passed: wall,
-                still: wall / 4,
+                still: still_time(watched / 4, busiest),
             };
         };
 
+        let scripts = times.map_or(ThreadActivity::Asleep, |times| times.scripts);
+
         let queued = now.queued.saturating_sub(before.queued);
         let script = now.computed.saturating_sub(before.computed);
+        // Its wait for a processor is not over, and not in the figures yet.
+        let is_starved = scripts == ThreadActivity::Runnable && script.is_zero();
+        let ran = if is_starved {
+            Duration::ZERO
+        } else {
+            wall.saturating_sub(queued)
+        };
 
         Gone {
             computed,
             // A script that yields all the time waits much; at least a quarter counts.
-            passed: wall.saturating_sub(queued).max(wall / 4),
-            still: wall.saturating_sub(queued).saturating_sub(script),
+            passed: ran.max(wall / 4),
+            still: still_time(watched.saturating_sub(queued).saturating_sub(script), busiest),
         }
     }
 
@@ -289,6 +356,18 @@ impl WorkerPulse {
     }
 }
 
+/// Returns the part of `idle`, in which a process neither computed nor waited for a processor as far as the kernel has
+/// counted, that counts as standstill if its busiest thread does this at the end.
+fn still_time(idle: Duration, busiest: ThreadActivity) -> Duration {
+    match busiest {
+        ThreadActivity::Asleep => idle,
+        // A disk of a busy machine is slow, but a script can keep it waiting.
+        ThreadActivity::OnDisk => idle / 4,
+        // It gets no processor; if it does, what it computes has a limit of its own.
+        ThreadActivity::Runnable => Duration::ZERO,
+    }
+}
+
 /// The part of the time between two looks that counts.
 #[derive(Debug, Clone, Copy)]
 struct Gone {
@@ -318,6 +397,8 @@ fn held_kib(status: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+
     use super::*;
     use shared::clock::{Clock as _, SystemClock};
 
@@ -348,12 +429,16 @@ mod tests {
                         computed: nothing,
                         queued: nothing,
                     }),
+                    scripts: ThreadActivity::Asleep,
+                    busiest: ThreadActivity::Asleep,
                 },
                 sight: WorkerSnapshot {
                     work,
                     ended: 0,
                     pongs: 0,
                     waits_for_host: false,
+                    is_pinged: false,
+                    has_unread: false,
                 },
             };
 
@@ -361,8 +446,11 @@ mod tests {
             watched
         }
 
+        /// Looks at it, and pings it if that is asked for.
         fn look(&mut self) -> WatchResult {
-            self.pulse.judge_sight(self.sight, Some(self.times), self.at)
+            let look = self.pulse.judge_sight(self.sight, Some(self.times), self.at);
+            self.sight.is_pinged |= look == WatchResult::Ask;
+            look
         }
 
         /// Passes the time of one look, in which the process computes and waits for a processor for these milliseconds.
@@ -446,6 +534,95 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_waits_for_a_processor_is_not_still_before_the_kernel_counts_its_wait() {
+        for busy in ["the scripts' thread", "another thread"] {
+            let mut watched = Watched::new(WorkerTask::Evaluating(0));
+            watched.times.busiest = ThreadActivity::Runnable;
+            if busy == "the scripts' thread" {
+                watched.times.scripts = ThreadActivity::Runnable;
+            }
+            for _ in 0..200 {
+                assert_eq!(watched.pass(0, 0), WatchResult::Ask, "{busy} waits");
+            }
+
+            // Its wait is over, and the kernel counts it.
+            watched.times.busiest = ThreadActivity::Asleep;
+            watched.times.scripts = ThreadActivity::Asleep;
+            assert_eq!(watched.pass(0, 200 * LOOK), WatchResult::Ask);
+            let (looks, look) = watched.lives(0, 0, |_| {}).expect("it is found out");
+            assert!((10..=11).contains(&looks), "{looks}");
+            assert!(matches!(look, WatchResult::Still(_)), "{look:?}");
+        }
+    }
+
+    #[test]
+    fn the_term_of_a_thread_that_gets_no_processor_goes_on_at_a_quarter() {
+        let mut watched = Watched::new(WorkerTask::Evaluating(0));
+        watched.times.scripts = ThreadActivity::Runnable;
+        watched.times.busiest = ThreadActivity::Runnable;
+        for _ in 0..100 {
+            watched.pass(0, 0);
+        }
+        assert_eq!(watched.pulse.process_age(), ms(100 * LOOK / 4));
+    }
+
+    #[test]
+    fn who_waits_for_a_slow_disk_has_four_times_as_long() {
+        let mut watched = Watched::new(WorkerTask::Evaluating(0));
+        watched.times.busiest = ThreadActivity::OnDisk;
+        let (looks, look) = watched.lives(0, 0, |_| {}).expect("it is found out");
+        assert!((40..=42).contains(&looks), "{looks}");
+        assert!(matches!(look, WatchResult::Still(_)), "{look:?}");
+    }
+
+    #[test]
+    fn silence_counts_only_while_the_host_has_read_everything() {
+        let mut watched = Watched::new(WorkerTask::Evaluating(0));
+        let unread = |sight: &mut WorkerSnapshot| sight.has_unread = true;
+        assert_eq!(
+            watched.lives(0, 0, unread),
+            None,
+            "its answer may be among what is not read"
+        );
+
+        // Neither does what it writes prolong what it may compute.
+        let mut watched = Watched::new(WorkerTask::Evaluating(0));
+        let (looks, look) = watched.lives(50, 0, unread).expect("it is found out");
+        assert!((5..=6).contains(&looks), "{looks}");
+        assert!(matches!(look, WatchResult::Stuck(_)), "{look:?}");
+
+        // Nor the time that passes for it, by which its terms are judged.
+        let mut watched = Watched::new(WorkerTask::Evaluating(0));
+        for _ in 0..100 {
+            watched.sight.has_unread = true;
+            watched.pass(0, 0);
+        }
+        assert_eq!(watched.pulse.process_age(), ms(100 * LOOK));
+    }
+
+    #[test]
+    fn time_before_the_host_has_pinged_is_no_standstill() {
+        let mut watched = Watched::new(WorkerTask::Evaluating(0));
+        for _ in 0..100 {
+            watched.sight.is_pinged = false;
+            assert_eq!(watched.pass(0, 0), WatchResult::Ask);
+        }
+    }
+
+    #[test]
+    fn a_look_that_comes_late_counts_as_one() {
+        let mut watched = Watched::new(WorkerTask::Evaluating(0));
+        let late = (1..4_000).find_map(|count| {
+            watched.at += ms(1_000);
+            match watched.look() {
+                WatchResult::Moving | WatchResult::Ask => None,
+                look @ (WatchResult::Stuck(_) | WatchResult::Still(_)) => Some((count, look)),
+            }
+        });
+        assert_eq!(late, Some((11, WatchResult::Still(BUDGET * STILL_BUDGETS))));
+    }
+
+    #[test]
     fn what_passes_while_nobody_looks_is_not_counted_whole() {
         let mut watched = Watched::new(WorkerTask::Evaluating(0));
         watched.at += ms(10_000);
@@ -498,7 +675,55 @@ mod tests {
 
     #[test]
     fn this_process_has_times() {
-        assert!(ProcessTimes::of_process(std::process::id()).is_some());
-        assert_eq!(ProcessTimes::of_process(0), None);
+        for is_silent in [false, true] {
+            assert!(ProcessTimes::of_process(std::process::id(), is_silent).is_some());
+            assert_eq!(ProcessTimes::of_process(0, is_silent), None);
+        }
+    }
+
+    /// Waits until the busiest thread of a shell that runs `script` does this.
+    fn check_activity(script: &str, expected: ThreadActivity) {
+        let shell = std::process::Command::new("sh").args(["-c", script]).spawn();
+        let mut shell = shell.expect("a shell");
+        let begun = SystemClock.monotonic();
+
+        let seen = loop {
+            let seen = ThreadActivity::busiest_of(shell.id());
+            let passed = SystemClock.monotonic().duration_since(begun);
+            if seen == Some(expected) || passed > Duration::from_secs(30) {
+                break seen;
+            }
+            std::thread::yield_now();
+        };
+
+        shell.kill().expect("it lives");
+        shell.wait().expect("it ends");
+        assert_eq!(seen, Some(expected), "{script}");
+    }
+
+    #[test]
+    fn a_process_that_computes_is_runnable_and_one_that_waits_is_asleep() {
+        check_activity("while :; do :; done", ThreadActivity::Runnable);
+        check_activity("read line", ThreadActivity::Asleep);
+        check_activity("exec sleep 60", ThreadActivity::Asleep);
+    }
+
+    #[test]
+    fn a_name_is_no_activity() {
+        let of = |stat| ThreadActivity::from_stat(stat);
+        assert_eq!(of("7 (a) D (b) R) S 1 7"), Some(ThreadActivity::Asleep));
+        assert_eq!(of("7 (bun) R 1 7"), Some(ThreadActivity::Runnable));
+        assert_eq!(of("7 (S) D 1 7"), Some(ThreadActivity::OnDisk));
+        assert_eq!(of(""), None);
+    }
+
+    #[test]
+    fn a_pipe_holds_bytes_until_they_are_read() {
+        let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+        assert!(!has_unread_bytes(&reader));
+        writer.write_all(b"pong").expect("written");
+        assert!(has_unread_bytes(&reader));
+        reader.read_exact(&mut [0; 4]).expect("read");
+        assert!(!has_unread_bytes(&reader));
     }
 }

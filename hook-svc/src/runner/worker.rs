@@ -15,6 +15,7 @@ mod terms;
 
 use std::collections::{HashMap, VecDeque};
 use std::io::PipeWriter;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -312,6 +313,11 @@ impl<'a> Run<'a> {
             Err(source) => return WorkerDeath::Start(source),
         };
         let pid = child.id().unwrap_or_default();
+        // What the process has written and the host has not read is asked of the pipe itself.
+        let unread = match stdout.as_fd().try_clone_to_owned() {
+            Ok(unread) => unread,
+            Err(source) => return WorkerDeath::Start(source),
+        };
         let mut reading = std::pin::pin!(self.read(stdout));
         let mut has_ended = false;
 
@@ -321,7 +327,7 @@ impl<'a> Run<'a> {
                 has_ended = true;
                 end
             }
-            end = self.watch_progress(pid) => end,
+            end = self.watch_progress(pid, unread) => end,
             end = self.answer_queries(answers, pid) => end,
             () = self.log_output(stderr) => Err(WorkerDeath::Exited),
         };
@@ -360,8 +366,8 @@ impl<'a> Run<'a> {
     }
 
     /// Returns an error once the process makes no progress on its work. Uses only the host's clocks and the kernel's
-    /// figures.
-    async fn watch_progress(&self, pid: u32) -> Result<(), WorkerDeath> {
+    /// figures. `output` is the pipe into which the process writes.
+    async fn watch_progress(&self, pid: u32, output: OwnedFd) -> Result<(), WorkerDeath> {
         let mut idle_since = None;
         // The code of a suspect is not compiled, so it gets more time.
         let budget = match self.role {
@@ -374,7 +380,7 @@ impl<'a> Run<'a> {
             pause(budget / progress_watch::LOOKS_PER_BUDGET).await;
             let now = self.clock.monotonic();
             let mut state = self.state();
-            let sight = state.current_sight();
+            let mut sight = state.current_sight();
 
             // Work may be queued that the worker has not taken yet.
             let is_needed = sight.work != WorkerTask::Nothing || self.is_wanted();
@@ -388,7 +394,10 @@ impl<'a> Run<'a> {
             self.weigh_memory(&mut state, pid)?;
             self.replace(&mut state, now)?;
 
-            let look = pulse.judge_sight(sight, ProcessTimes::of_process(pid), now);
+            // The pipe comes last: what a thread writes before it sleeps is then seen.
+            let times = ProcessTimes::of_process(pid, sight.is_pinged);
+            sight.has_unread = progress_watch::has_unread_bytes(&output);
+            let look = pulse.judge_sight(sight, times, now);
             state.age = pulse.process_age();
 
             match look {

@@ -171,7 +171,7 @@ async fn the_last_hook_of_an_author_leaves_nothing_behind_though_it_waits() {
         await new Promise(() => {}); };";
     let of_another = hook_svc::runner::HookSource {
         created_by: "mallory".to_owned(),
-        ..timed("waits", 20_000, waits)
+        ..timed("waits", 8_000, waits)
     };
     let pool = TestPool::start_with(vec![timed("looks", 30_000, LOOKS), of_another], 1).await;
     let in_force = pool.pool.current_hooks();

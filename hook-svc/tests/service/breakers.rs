@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hook_svc::health::breakers::HookBreakers;
 use hook_svc::runner::{HookSet, HookSource};
+use serde_json::json;
 use shared::breaker::{Breaker, BreakerPolicy, BreakerState};
 use shared::bus::Bus;
 use shared::model::hook::HookStatus;
@@ -507,4 +508,65 @@ async fn a_bucket_that_is_made_anew_counts_although_its_revisions_are_lower() {
         })
         .await;
     assert_eq!(timeline.shown().await, [0, 1, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_hook_stays_and_is_shown_paused_until_it_is_changed_or_reset() {
+    let fails = "export default ({ event }) => { if (event.content === 'bad') throw new Error('no'); return { fire: false }; };\n";
+    let world = World::with_one_replica(&[]).await;
+    let push = async |source: &str| {
+        let pushed = json!({"id": "fails", "source": source});
+        world.ask("push", pushed).await.expect("pushed")["status"].clone()
+    };
+    let status = async || {
+        let list = world.ask("list", json!({})).await.expect("listed");
+        list["hooks"][0]["status"].clone()
+    };
+
+    assert_eq!(push(fails).await, "active");
+    let mut number = 0;
+    eventually("the hook is paused", async || {
+        number += 1;
+        let bad = event(&format!("v{number}"), number, "bad");
+        world.publish(&bad).await;
+        world.record(&bad).await;
+        status().await == "paused"
+    })
+    .await;
+
+    // None of these changes the hook, so its breaker stays open, and that is what is shown.
+    let named = json!({"name": "fails"});
+    let enabled = world.ask("enable", named.clone()).await.expect("enabled");
+    assert_eq!(enabled["status"], "paused");
+    world.ask("disable", named.clone()).await.expect("disabled");
+    assert_eq!(status().await, "disabled");
+    let enabled = world.ask("enable", named.clone()).await.expect("enabled");
+    assert_eq!(enabled["status"], "paused");
+
+    world.ask("delete", named.clone()).await.expect("deleted");
+    assert_eq!(push(fails).await, "paused");
+    assert_eq!(status().await, "paused");
+    let listed = world.ask("list", json!({"status": "paused"})).await.expect("listed");
+    assert_eq!(listed["hooks"].as_array().map(Vec::len), Some(1));
+    let skipped =
+        |outcome: &HookOutcome| matches!(outcome, HookOutcome::Skipped { reason } if reason == "breaker_open");
+    eventually("events are skipped", async || {
+        let said = event(&format!("s{number}"), number, "fine");
+        number += 1;
+        world.publish(&said).await;
+        let record = world.record(&said).await;
+        record.hooks.iter().any(|hook| skipped(&hook.outcome))
+    })
+    .await;
+
+    // A changed source is another hook, from the moment at which it is pushed.
+    assert_eq!(push(&format!("{fails}// changed\n")).await, "active");
+    eventually("it runs", async || {
+        let said = event(&format!("p{number}"), number, "fine");
+        number += 1;
+        world.publish(&said).await;
+        world.record(&said).await.passed > 0
+    })
+    .await;
+    assert_eq!(status().await, "active");
 }

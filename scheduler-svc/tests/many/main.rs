@@ -229,7 +229,7 @@ async fn many_are_pending_and_many_are_due_at_once() {
     admissions(&bus, &mut size).await;
 
     // All due in one second, long enough from now to ask for all of them.
-    let ahead = if size.strict { 120 } else { 20 };
+    let ahead = if size.strict { 120 } else { 12 };
     let due_at = SystemClock.now().plus(ahead * 1_000);
 
     let mut asked = tokio::task::JoinSet::new();
@@ -290,7 +290,7 @@ async fn many_are_pending_and_many_are_due_at_once() {
     let lot = killing::Lot {
         mixed: size.due / 5,
         together: if size.strict { size.due } else { size.due / 2 },
-        ahead: if size.strict { 180 } else { 25 },
+        ahead: if size.strict { 180 } else { 18 },
         long: size.strict,
     };
 

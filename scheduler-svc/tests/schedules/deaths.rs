@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::time::UnixMillis;
+use tokio::process::Child;
 
 use crate::world::{DEADLINE, World};
 
 const ONE_SHOTS: i64 = 60;
 const APART_MS: i64 = 200;
-/// Time for the schedulers to start and to write the records.
-const LEAD_MS: i64 = 60_000;
+/// Time for the schedulers to start and to write the records; the longer one for a machine that is busy elsewhere.
+const LEADS_MS: [i64; 2] = [15_000, 60_000];
 /// The killing begins so long before the first is due.
 const KILLS_BEFORE_MS: u64 = 2_000;
 /// The server dies after so many kills: amid the firings.
@@ -56,25 +57,63 @@ fn jobs(first: UnixMillis) -> Vec<(String, String)> {
     jobs
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn schedulers_and_the_server_die_and_each_nominal_time_fires_once() {
-    let mut world = World::start().await;
-    let first = SystemClock.now().plus(LEAD_MS);
-    let jobs = jobs(first);
-    world.configure("reconcile_every_ms = 2000", &jobs);
-    let mut schedulers = [world.scheduler(), world.scheduler()];
+/// Schedulers that know all their jobs before the first is due.
+struct Prepared {
+    world: World,
+    schedulers: [Child; 2],
+    /// Time at which all jobs were known.
+    known: UnixMillis,
+    /// Time at which the first one-shot is due.
+    first: UnixMillis,
+}
 
-    for (id, _) in &jobs {
-        world
-            .until_record(&format!("config:{id}"), |record| {
-                record.next.is_some() || record.fired > 0
-            })
-            .await;
+impl Prepared {
+    /// Starts schedulers with jobs that begin in `lead_ms`.
+    async fn start(lead_ms: i64) -> Self {
+        let world = World::start().await;
+        let first = SystemClock.now().plus(lead_ms);
+        let jobs = jobs(first);
+        world.configure("reconcile_every_ms = 2000", &jobs);
+        let schedulers = [world.scheduler(), world.scheduler()];
+
+        for (id, _) in &jobs {
+            world
+                .until_record(&format!("config:{id}"), |record| {
+                    record.next.is_some() || record.fired > 0
+                })
+                .await;
+        }
+
+        Self {
+            world,
+            schedulers,
+            known: SystemClock.now(),
+            first,
+        }
     }
 
-    let known = SystemClock.now();
+    /// Returns whether the killing can begin before the first is due.
+    fn is_in_time(&self) -> bool {
+        self.first.since(self.known) > KILLS_BEFORE_MS.cast_signed()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedulers_and_the_server_die_and_each_nominal_time_fires_once() {
+    let mut prepared = Prepared::start(LEADS_MS[0]).await;
+    if !prepared.is_in_time() {
+        prepared = Prepared::start(LEADS_MS[1]).await;
+    }
+
+    let in_time = prepared.is_in_time();
+    let Prepared {
+        mut world,
+        mut schedulers,
+        known,
+        first,
+    } = prepared;
     assert!(
-        known < first,
+        in_time,
         "the records stood too late: the machine is too slow for this test"
     );
 

@@ -8,6 +8,7 @@
 //! forgotten pull of another process (a stopped process whose connection is still up). Then, and on every broken pull,
 //! the partition is restarted by another reset. This mechanism keeps the order; single effect never depends on it.
 
+mod ended_runs;
 mod floors;
 mod lease;
 mod owned;
@@ -33,6 +34,7 @@ use crate::wire::topology::{PARTITIONS, buckets};
 use super::connect::Bus;
 use super::fanout::StreamTap;
 use super::kv::Kv;
+use super::writer::run_name;
 
 pub use owned::{OwnedPartition, RedeliverySource, count_unsettled};
 pub use tenure::PartitionLease;
@@ -240,6 +242,7 @@ async fn announce_member(members: &Kv<GroupMember>, group: &PartitionGroup, may_
     if may_join {
         let member = GroupMember {
             instance: group.instance.clone(),
+            run: run_name(),
         };
         let said = tokio::time::timeout(TICK, members.put_ttl(&key, &member, TTL)).await;
         return joined || matches!(said, Ok(Ok(_)));

@@ -9,7 +9,7 @@ use super::answer::{FinishReason, ModelReply};
 use super::ask::ModelRequest;
 use super::config::{LlmConfig, LlmFault};
 use super::error::AskModelError;
-use super::price::{MicroDollars, estimate, usage_cost};
+use super::price::{MicroDollars, ModelPrice, estimate, usage_cost};
 use super::provider_client::ProviderClient;
 use super::{Failures, LanguageModel, SharedModel, Tokens};
 use crate::clock::SharedClock;
@@ -48,6 +48,8 @@ struct TextListener<'a> {
     failed: &'a mut Failures<'a>,
     wanted: bool,
     handed_on: bool,
+    /// Whether an attempt is under way.
+    under_way: bool,
 }
 
 impl TextListener<'_> {
@@ -67,6 +69,10 @@ impl LanguageModel for ModelClient {
         Some(estimate(ask.prompt_bytes(), ask.max_tokens, price))
     }
 
+    fn price(&self, model: Option<&str>) -> Option<ModelPrice> {
+        self.config.prices.price_of(model.unwrap_or(&self.model)).copied()
+    }
+
     async fn answer(&self, ask: ModelRequest, tokens: &mut Tokens<'_>) -> Result<ModelReply, AskModelError> {
         self.answer_telling(ask, tokens, &mut |_| {}).await
     }
@@ -83,20 +89,29 @@ impl LanguageModel for ModelClient {
             failed,
             wanted: ask.stream,
             handed_on: false,
+            under_way: false,
         });
 
         let attempts = retry(&self.config.retry, &self.shutdown, |_| {
             self.attempt_ask(&ask, &listener, deadline)
         });
         // The timeout covers all attempts and the pauses between them.
-        match tokio::time::timeout(ask.timeout, attempts).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(RetryError::Refused { source, .. } | RetryError::Exhausted { source, .. })) => Err(source),
-            Ok(Err(RetryError::Stopped)) => Err(AskModelError::Stopped),
-            Err(_) => Err(AskModelError::TimedOut {
+        let error = match tokio::time::timeout(ask.timeout, attempts).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(RetryError::Refused { source, .. } | RetryError::Exhausted { source, .. })) => return Err(source),
+            Ok(Err(RetryError::Stopped)) => AskModelError::Stopped,
+            Err(_) => AskModelError::TimedOut {
                 waited_ms: u64::try_from(ask.timeout.as_millis()).unwrap_or(u64::MAX),
-            }),
+            },
+        };
+
+        // The attempt that was under way has no error of its own.
+        let listener = listener.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if listener.under_way {
+            (listener.failed)(&error);
         }
+
+        Err(error)
     }
 }
 
@@ -109,6 +124,7 @@ impl ModelClient {
     ) -> Result<ModelReply, Failure<AskModelError>> {
         let hear = |text: &str| listener.lock().unwrap_or_else(PoisonError::into_inner).push_text(text);
         let model = ask.model.as_deref().unwrap_or(&self.model);
+        listener.lock().unwrap_or_else(PoisonError::into_inner).under_way = true;
         let outcome = self
             .room
             .attempt_once(model, ask, &hear)
@@ -124,6 +140,7 @@ impl ModelClient {
         tracing::info!(model, %error, "model call failed");
         let handed_on = {
             let mut listener = listener.lock().unwrap_or_else(PoisonError::into_inner);
+            listener.under_way = false;
             (listener.failed)(&error);
             listener.handed_on
         };

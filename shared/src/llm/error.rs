@@ -14,6 +14,8 @@ pub enum AskModelError {
     /// Too many requests (429).
     #[error("rate limited by the model provider: {detail}")]
     RateLimited {
+        /// HTTP status; 0 if the error came within the stream.
+        status: u16,
         /// Delay that the provider asks for, if it states one.
         after: Option<Duration>,
         /// Error text of the provider, shortened.
@@ -29,9 +31,11 @@ pub enum AskModelError {
         /// Error text of the provider, shortened.
         detail: String,
     },
-    /// There is no connection to the provider.
+    /// There is no connection to the provider, or it broke before the answer began.
     #[error("the model provider is unreachable: {detail}")]
     Unreachable {
+        /// Whether the provider may have received the request.
+        sent: bool,
         /// Error of the connection.
         detail: String,
     },
@@ -58,6 +62,8 @@ pub enum AskModelError {
     /// The request does not fit into the model's context.
     #[error("the request is too long for the model: {detail}")]
     TooLong {
+        /// HTTP status; 0 if the error came within the stream.
+        status: u16,
         /// Error text of the provider, shortened.
         detail: String,
     },
@@ -93,6 +99,44 @@ impl AskModelError {
             | Self::TimedOut { .. }
             | Self::Stopped => true,
             Self::Unauthorised { .. } | Self::TooLong { .. } | Self::Refused { .. } | Self::BadAnswer { .. } => false,
+        }
+    }
+
+    /// Whether the provider may charge for the request although it gave no answer. It surely does not if the request
+    /// never reached it, or if it rejected the request with a status 4xx. After any other end it may have worked on the
+    /// request: a status 5xx can come from a gateway that lost its upstream.
+    #[must_use]
+    pub const fn may_cost(&self) -> bool {
+        match self {
+            Self::Unauthorised { .. } => false,
+            Self::Unreachable { sent, .. } => *sent,
+            Self::RateLimited { status, .. }
+            | Self::Overloaded { status, .. }
+            | Self::TooLong { status, .. }
+            | Self::Refused { status, .. } => !matches!(*status, 400..500),
+            Self::Truncated { .. }
+            | Self::Silent { .. }
+            | Self::TimedOut { .. }
+            | Self::BadAnswer { .. }
+            | Self::Stopped => true,
+        }
+    }
+
+    /// Bytes of the answer's text that were received before the error.
+    #[must_use]
+    pub(super) const fn received_bytes(&self) -> usize {
+        match self {
+            Self::Truncated { received, .. } => *received,
+            Self::Unauthorised { .. }
+            | Self::RateLimited { .. }
+            | Self::Overloaded { .. }
+            | Self::Unreachable { .. }
+            | Self::Silent { .. }
+            | Self::TimedOut { .. }
+            | Self::TooLong { .. }
+            | Self::Refused { .. }
+            | Self::BadAnswer { .. }
+            | Self::Stopped => 0,
         }
     }
 

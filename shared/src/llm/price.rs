@@ -10,9 +10,9 @@ use super::usage::TokenUsage;
 const TOKENS_PER_PRICE: u128 = 1_000_000;
 
 /// Number of prompt bytes that are reserved as one token.
-const TOKEN_BYTES: u64 = 4;
+pub(super) const TOKEN_BYTES: u64 = 4;
 /// Number of tokens that are reserved for an answer if the request names none.
-const ANSWER_TOKENS: u64 = 512;
+pub(super) const ANSWER_TOKENS: u64 = 512;
 
 /// Amount of money in millionths of a US dollar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]

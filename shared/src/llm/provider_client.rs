@@ -90,7 +90,10 @@ impl ProviderClient {
         let response = match tokio::time::timeout(self.idle, request.send()).await {
             Ok(Ok(response)) => response,
             // The address may contain a key, and errors are logged.
-            Ok(Err(error)) => return Err(fault::of_connection(&error.without_url(), 0, false)),
+            Ok(Err(error)) => {
+                let sent = !error.is_connect() && !error.is_builder();
+                return Err(fault::of_connection(&error.without_url(), sent));
+            }
             Err(_) => return Err(silent_error(self.idle)),
         };
 
@@ -126,8 +129,11 @@ impl ProviderClient {
                 Ok(Ok(None)) => break,
                 Ok(Err(error)) => {
                     // The provider was unreachable if the answer's body had not begun; else the answer is truncated.
-                    let (received, begun) = (reading.received_bytes(), reading.has_begun());
-                    return Err(fault::of_connection(&error.without_url(), received, begun));
+                    let error = error.without_url();
+                    return Err(match reading.has_begun() {
+                        true => fault::of_body(&error, reading.received_bytes()),
+                        false => fault::of_connection(&error, true),
+                    });
                 }
                 Err(_) if stopped => break,
                 Err(_) => return Err(silent_error(self.idle)),

@@ -231,8 +231,8 @@ pub enum LedgerEntry {
         step: u32,
         /// Highest expected cost of the call, US dollars.
         cost_usd: f64,
-        /// Reservation of the call before this one, US dollars, if that call ended without an answer and may have been
-        /// paid for; it counts as spent.
+        /// Cost that counts as spent although there is no answer, US dollars: of attempts of the call before this one, or
+        /// of this call if `cost_usd` is 0, that may have been paid for. If it is not known, the call's reservation.
         #[serde(default, skip_serializing_if = "is_nothing")]
         given_up_usd: f64,
     },

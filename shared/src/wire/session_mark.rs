@@ -24,6 +24,9 @@ pub struct SessionClaim {
 pub struct GroupMember {
     /// Instance name of the replica.
     pub instance: String,
+    /// Name of the run of its process, as [`LeaseRecord::runs`] names it.
+    #[serde(default)]
+    pub run: String,
 }
 
 /// The holder of a partition or task (KV `leases`, key `{group}.{partition}` or a task's name).
@@ -37,7 +40,7 @@ pub struct LeaseRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_progress: Option<StreamPlace>,
     /// Runs of processes that have started `in_progress`, oldest first. A run that finds itself here has lost the lease
-    /// and lives; each other one has probably ended there.
+    /// and lives, and so does a run that a [`GroupMember`] announces; each other one has probably ended there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<String>,
     /// Whether the holder released the lease in an orderly way.

@@ -265,23 +265,27 @@ fn the_cost_of_a_model_call_is_reserved_first_and_a_call_without_an_answer_count
     };
 
     let fresh = journal(limits, []);
-    assert_eq!(reserve(&fresh, 1, 1.0, false), Ok(Some(reserved(1.0, 0.0))));
-    assert_eq!(reserve(&fresh, 1, 1.000_001, false), Err("cost_usd"));
-    assert_eq!(reserve(&journal(TurnLimits::default(), []), 1, 9.0, false), Ok(None));
+    assert_eq!(reserve(&fresh, 1, 1.0, None), Ok(Some(reserved(1.0, 0.0))));
+    assert_eq!(reserve(&fresh, 1, 1.000_001, None), Err("cost_usd"));
+    assert_eq!(reserve(&journal(TurnLimits::default(), []), 1, 9.0, None), Ok(None));
 
     // The answer replaces its reservation: 0.5 is spent.
     let answered_once = journal(limits, [reserved(0.9, 0.0), answered(1, &["a"])]);
-    assert_eq!(reserve(&answered_once, 1, 0.5, false), Ok(Some(reserved(0.5, 0.0))));
-    assert_eq!(reserve(&answered_once, 1, 0.6, false), Err("cost_usd"));
+    assert_eq!(reserve(&answered_once, 1, 0.5, None), Ok(Some(reserved(0.5, 0.0))));
+    assert_eq!(reserve(&answered_once, 1, 0.6, None), Err("cost_usd"));
 
     // The owner of this call is gone, or its answer broke off: it may have been paid for.
     let lost = journal(limits, [reserved(0.4, 0.0)]);
-    assert_eq!(reserve(&lost, 1, 0.4, false), Ok(Some(reserved(0.4, 0.4))));
-    assert_eq!(reserve(&lost, 1, 0.7, false), Err("cost_usd"));
+    assert_eq!(reserve(&lost, 1, 0.4, None), Ok(Some(reserved(0.4, 0.4))));
+    assert_eq!(reserve(&lost, 1, 0.7, None), Err("cost_usd"));
 
     // A call that was refused cost nothing, and its reservation is the next one's.
-    assert_eq!(reserve(&lost, 1, 0.4, true), Ok(None));
-    assert_eq!(reserve(&lost, 1, 0.7, true), Ok(Some(reserved(0.7, 0.0))));
+    assert_eq!(reserve(&lost, 1, 0.4, Some(0.0)), Ok(None));
+    assert_eq!(reserve(&lost, 1, 0.7, Some(0.0)), Ok(Some(reserved(0.7, 0.0))));
+
+    // Several attempts of one call may have been paid for, or an answer that was longer than usual.
+    assert_eq!(reserve(&lost, 1, 0.1, Some(0.9)), Ok(Some(reserved(0.1, 0.9))));
+    assert_eq!(reserve(&lost, 1, 0.2, Some(0.9)), Err("cost_usd"));
 
     let lost_twice = journal(limits, [reserved(0.4, 0.0), reserved(0.4, 0.4), answered(1, &["a"])]);
     let situation = StepContext {
@@ -290,5 +294,5 @@ fn the_cost_of_a_model_call_is_reserved_first_and_a_call_without_an_answer_count
     };
     assert_eq!(lost_twice.spent_usd(), 0.9);
     assert_eq!(next(&lost_twice, situation), TurnStep::Run { call: call("a") });
-    assert_eq!(reserve(&lost_twice, 1, 0.2, false), Err("cost_usd"));
+    assert_eq!(reserve(&lost_twice, 1, 0.2, None), Err("cost_usd"));
 }

@@ -2,7 +2,8 @@
 //!
 //! A call reserves the price of its prompt and of its longest usual answer before it begins, and settles when it ends;
 //! [`super::purse`] describes how replicas share a budget. A budget is exceeded by at most the calls under way, each by
-//! the difference between its price and its reservation.
+//! the difference between its price and its reservation. The price of a call includes its attempts without an answer
+//! that the provider may charge for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -87,6 +88,7 @@ pub(super) struct SpendReservation {
     budget: SpendBudget,
     accounts: Vec<Arc<Account>>,
     micro_usd: u64,
+    price: ModelPrice,
     /// Whether the caller has received the reservation, so that the call may have begun.
     in_hand: bool,
 }
@@ -129,10 +131,12 @@ impl SpendBudget {
     }
 
     async fn reserve_of_all(&self, hook_id: &str, question: QuestionSize) -> Result<SpendReservation, CallError> {
+        let price = self.model_price()?;
         let mut reservation = SpendReservation {
             budget: self.clone(),
             accounts: Vec::with_capacity(2),
-            micro_usd: self.estimate_cost(question)?,
+            micro_usd: estimate(question.prompt_bytes, question.max_tokens, &price).0,
+            price,
             in_hand: false,
         };
 
@@ -155,12 +159,11 @@ impl SpendBudget {
         Ok(reservation)
     }
 
-    /// Returns the list price of the prompt and of the longest answer, in millionths of a US dollar.
-    fn estimate_cost(&self, question: QuestionSize) -> Result<u64, CallError> {
+    /// Returns the list price of the model.
+    fn model_price(&self) -> Result<ModelPrice, CallError> {
         let no_price =
             |why: &String| CallError::new("no_price", format!("llm() has a budget in US dollars, but {why}"));
-        let price = self.0.price.as_ref().map_err(no_price)?;
-        Ok(estimate(question.prompt_bytes, question.max_tokens, price).0)
+        self.0.price.as_ref().copied().map_err(no_price)
     }
 
     fn account_of(&self, of: &str, limit_usd: f64, whose: &'static str) -> Arc<Account> {
@@ -294,7 +297,12 @@ impl SpendBudget {
 }
 
 impl SpendReservation {
-    /// Ends the call `call`, which used `spent`.
+    /// Returns the list price at which the amount was reserved.
+    pub(super) const fn price(&self) -> &ModelPrice {
+        &self.price
+    }
+
+    /// Ends the call `call`, which used `spent`; that is nothing if the provider charges nothing.
     pub(super) async fn settle_call(self, call: &HostCall, spent: CallUsage) {
         let taken = taken_by(spent);
         if taken.micro_usd > self.micro_usd {
@@ -303,8 +311,8 @@ impl SpendReservation {
         self.end_call(taken).await;
     }
 
-    /// Ends a call that cost nothing.
-    pub(super) async fn release_unused(self) {
+    /// Ends a call that was not begun.
+    async fn release_unused(self) {
         self.end_call(SpentTotal::default()).await;
     }
 

@@ -142,14 +142,18 @@ fn the_status_shown_is_what_keeps_it_from_running() {
 
     let off = disabled_record(&good, None);
     let none = ConfiguredChannels::default();
-    for (record, status, shown) in [
-        (&good, HookStatus::Active, HookStatus::Active),
-        (&good, HookStatus::Paused, HookStatus::Paused),
-        (&good, HookStatus::Disabled, HookStatus::Disabled),
-        (&broken, HookStatus::Active, HookStatus::Errored),
-        (&off, HookStatus::Active, HookStatus::Disabled),
+    let view = |record: &HookRecord, state: Option<&HookState>, breaker: Option<&Breaker>, there| {
+        hook_view(record, state, breaker, there, UnixMillis(9))
+    };
+    let open = opened(&source_hash(&good));
+    for (record, status, breaker, shown) in [
+        (&good, HookStatus::Active, None, HookStatus::Active),
+        (&good, HookStatus::Active, Some(&open), HookStatus::Paused),
+        (&good, HookStatus::Disabled, Some(&open), HookStatus::Disabled),
+        (&broken, HookStatus::Active, None, HookStatus::Errored),
+        (&off, HookStatus::Active, Some(&open), HookStatus::Disabled),
     ] {
-        assert_eq!(hook_view(record, Some(&state(status)), &none).status, shown);
+        assert_eq!(view(record, Some(&state(status)), breaker, &none).status, shown);
     }
 
     // A missing channel keeps the hook from running if nothing else does.
@@ -162,16 +166,16 @@ fn the_status_shown_is_what_keeps_it_from_running() {
         accounts: [("sms".to_owned(), ["home".to_owned()].into())].into(),
     };
 
-    let waiting = hook_view(&needs(&good), None, &none);
+    let waiting = view(&needs(&good), None, Some(&open), &none);
     assert_eq!(waiting.status, HookStatus::Waiting);
     assert!(
         waiting
             .disabled_reason
             .is_some_and(|reason| reason.contains("`sms:home`"))
     );
-    assert_eq!(hook_view(&needs(&good), None, &there).status, HookStatus::Active);
-    assert_eq!(hook_view(&needs(&off), None, &none).status, HookStatus::Disabled);
-    assert_eq!(hook_view(&needs(&broken), None, &none).status, HookStatus::Errored);
+    assert_eq!(view(&needs(&good), None, None, &there).status, HookStatus::Active);
+    assert_eq!(view(&needs(&off), None, None, &none).status, HookStatus::Disabled);
+    assert_eq!(view(&needs(&broken), None, None, &none).status, HookStatus::Errored);
 
     let fired = HookState {
         fired_once: Some(shared::model::hook::FiredOnce {
@@ -191,6 +195,49 @@ fn the_status_shown_is_what_keeps_it_from_running() {
         (again.status, again.fired_once, again.trigger_count),
         (HookStatus::Active, None, 1)
     );
+}
+
+/// A breaker that is open for the source with `content_hash`.
+fn opened(content_hash: &str) -> Breaker {
+    Breaker {
+        circuit: BreakerState::Open { until: UnixMillis(100) },
+        ..Breaker::for_hook("h", content_hash)
+    }
+}
+
+#[test]
+fn the_health_shown_is_that_of_the_breaker_for_the_source_in_force() {
+    let good = record("h");
+    let changed = HookRecord {
+        source: format!("{}\n", good.source),
+        ..good.clone()
+    };
+    // The hash of a file that does not parse names a source that does not run.
+    let unparsed = HookRecord {
+        content_hash: "of an invalid file".to_owned(),
+        ..good.clone()
+    };
+
+    let none = ConfiguredChannels::default();
+    let open = opened(&source_hash(&good));
+    let closed = open.reset();
+    for status in [HookStatus::Active, HookStatus::Degraded, HookStatus::Paused] {
+        let state = HookState {
+            status,
+            ..HookState::default()
+        };
+        let shown = |record, breaker| hook_view(record, Some(&state), breaker, &none, UnixMillis(200)).status;
+
+        assert_eq!(shown(&good, Some(&open)), HookStatus::Paused);
+        assert_eq!(shown(&unparsed, Some(&open)), HookStatus::Paused);
+        assert_eq!(shown(&good, Some(&closed)), HookStatus::Active);
+        assert_eq!(shown(&good, None), HookStatus::Active);
+        assert_eq!(shown(&changed, Some(&open)), HookStatus::Active);
+
+        // Neither enabling it nor its next life closes the breaker.
+        assert_eq!(next_life(Some(&state)).status, status);
+        assert_eq!(restarted_state(Some(&state)), None);
+    }
 }
 
 #[test]

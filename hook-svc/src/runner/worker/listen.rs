@@ -198,7 +198,7 @@ impl State<'_> {
         self.loading.iter().chain([&self.held]).chain(&self.former)
     }
 
-    /// Returns the host's knowledge of the process.
+    /// Returns the host's knowledge of the process, without what the kernel knows.
     pub(super) fn current_sight(&self) -> WorkerSnapshot {
         let work = match (&self.up, &self.loading) {
             (None, _) => WorkerTask::Starting,
@@ -212,6 +212,8 @@ impl State<'_> {
             ended: self.ended,
             pongs: self.pongs,
             waits_for_host: self.query.is_open(),
+            is_pinged: self.is_asked,
+            has_unread: false,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 
 use crate::model::position::{PositionStanding, StreamPlace, StreamPosition};
-use crate::wire::session_mark::LeaseRecord;
+use crate::wire::session_mark::{GroupMember, LeaseRecord};
 use crate::wire::settled::{PartitionFloor, SettledSet};
 use crate::wire::topology::{PARTITIONS, buckets, partition_filter};
 
@@ -17,6 +17,7 @@ use super::super::kv::Kv;
 use super::super::message::IncomingMessage;
 use super::super::position;
 use super::super::writer::run_name;
+use super::ended_runs::find_ended_runs;
 use super::floors::{PartitionFloorStore, carry_floor, floor_name};
 use super::reading::{PULL_EXPIRES, PartitionReader};
 use super::tenure::{LeaseDeadline, LeaseTenure, PartitionLease};
@@ -38,6 +39,8 @@ pub struct OwnedPartition {
     stream: &'static str,
     attempts: Kv<LeaseRecord>,
     attempts_key: String,
+    members: Kv<GroupMember>,
+    group: &'static str,
     holder: String,
     deadline: LeaseDeadline,
     /// Source of the messages; `None` once it broke.
@@ -140,22 +143,27 @@ impl OwnedPartition {
     }
 
     /// Stores that the message at `place` is about to be tried (`None` = no message is in progress), and returns the
-    /// number of runs of processes that have tried it, this one included. Needed for messages up to [`OwnedPartition::replay_through`], whose handling may
-    /// have killed a former owner; only for those, because it costs a write per message.
+    /// number of runs of processes that have tried it: this one, and those that have ended since. Needed for messages up
+    /// to [`OwnedPartition::replay_through`], whose handling may have killed a former owner; only for those, because it
+    /// costs a write per message. If another run has tried the message, it takes a moment to learn whether that one
+    /// lives.
     ///
     /// # Errors
     /// Returns [`CasError`] if it cannot be stored.
     pub async fn note_attempt(&self, place: Option<StreamPlace>) -> Result<u32, CasError> {
         let (before, _) = self.attempts.find(&self.attempts_key).await?;
         let run = run_name();
-        let mut runs = before
-            .filter(|noted| noted.in_progress == place)
-            .map_or_else(Vec::new, |noted| noted.runs);
+        let before = before.filter(|noted| noted.in_progress == place);
 
-        // A run that has noted the message before has lost its lease since, and the message has not ended it.
-        if !runs.contains(&run) {
-            runs.push(run);
-        }
+        // A run that has noted the message before has lost its lease since, and the message has not ended it; nor has it
+        // ended another run that lives.
+        let mut others = before.map_or_else(Vec::new, |noted| noted.runs);
+        others.retain(|other| *other != run);
+        let mut runs = match place {
+            Some(_) => find_ended_runs(&self.members, self.group, others).await?,
+            None => Vec::new(),
+        };
+        runs.push(run);
 
         let tried = u32::try_from(runs.len()).unwrap_or(u32::MAX);
         let record = LeaseRecord {
@@ -265,6 +273,8 @@ pub(super) async fn begin_partition(
         stream: group.stream,
         attempts: bus.kv(buckets::ATTEMPTS),
         attempts_key: format!("attempts.{}.{partition}", group.name),
+        members: bus.kv(buckets::MEMBERS),
+        group: group.name,
         holder: group.instance.clone(),
         deadline: deadline.clone(),
         reading: Some(reading),

@@ -34,15 +34,17 @@ pub(super) fn of_wire(fault: WireFault, received: usize) -> AskModelError {
     }
 }
 
-/// Converts a failed connection: before the answer's body began, or, if `begun`, within it.
-pub(super) fn of_connection(error: &(dyn std::error::Error + 'static), received: usize, begun: bool) -> AskModelError {
-    let detail = describe_error(error);
-    if begun {
-        return broken_error(received, &detail);
-    }
+/// Converts a failed connection before the answer's body began; `sent`: the provider may have received the request.
+pub(super) fn of_connection(error: &(dyn std::error::Error + 'static), sent: bool) -> AskModelError {
     AskModelError::Unreachable {
-        detail: shorten_text(&detail),
+        sent,
+        detail: shorten_text(&describe_error(error)),
     }
+}
+
+/// Converts a connection that failed within the answer's body, after `received` bytes of text.
+pub(super) fn of_body(error: &(dyn std::error::Error + 'static), received: usize) -> AskModelError {
+    broken_error(received, &describe_error(error))
 }
 
 fn broken_error(received: usize, detail: &str) -> AskModelError {
@@ -70,9 +72,9 @@ fn of_status(status: u16, body: &str, after: Option<Duration>) -> AskModelError 
         401 | 403 => AskModelError::Unauthorised { detail },
         // A retry does not help if the account has no credit.
         429 if lower.contains("insufficient_quota") => AskModelError::Refused { status, detail },
-        429 => AskModelError::RateLimited { after, detail },
+        429 => AskModelError::RateLimited { status, after, detail },
         400 | 413 if status == 413 || TOO_LONG.iter().any(|mark| lower.contains(mark)) => {
-            AskModelError::TooLong { detail }
+            AskModelError::TooLong { status, detail }
         }
         408 | 500.. => AskModelError::Overloaded { status, after, detail },
         _ => AskModelError::Refused { status, detail },
@@ -89,9 +91,13 @@ fn of_event(body: &Value) -> AskModelError {
 
     // The status was a success, so the text has to decide.
     if TOO_LONG.iter().any(|mark| lower.contains(mark)) {
-        AskModelError::TooLong { detail }
+        AskModelError::TooLong { status: 0, detail }
     } else if code == 429 || lower.contains("rate_limit") || lower.contains("resource_exhausted") {
-        AskModelError::RateLimited { after: None, detail }
+        AskModelError::RateLimited {
+            status: 0,
+            after: None,
+            detail,
+        }
     } else if code >= 500
         || ["overloaded", "api_error", "server_error", "internal", "unavailable"]
             .iter()
@@ -174,7 +180,30 @@ mod tests {
         assert!(!transient(429, "{\"error\":{\"code\":\"insufficient_quota\"}}"));
         assert!(!transient(401, "") && !transient(404, ""));
         let long = of_status(400, "{\"error\":{\"message\":\"prompt is too long: 9 > 8\"}}", None);
-        assert!(matches!(long, AskModelError::TooLong { detail } if detail == "prompt is too long: 9 > 8"));
+        assert!(matches!(long, AskModelError::TooLong { detail, .. } if detail == "prompt is too long: 9 > 8"));
+    }
+
+    #[test]
+    fn only_a_rejection_by_status_is_surely_free() {
+        for status in 300..600 {
+            for body in ["", "{}", "rate_limit", "prompt is too long", "insufficient_quota"] {
+                let is_free = (400..500).contains(&status);
+                let error = of_status(status, body, None);
+                assert_eq!(error.may_cost(), !is_free, "{status} {body}: {error:?}");
+            }
+        }
+
+        // The provider had begun to answer.
+        for message in ["rate_limit", "overloaded", "prompt is too long", "bad"] {
+            let error = of_event(&serde_json::json!({"error": {"message": message}}));
+            assert!(error.may_cost(), "{message}: {error:?}");
+        }
+
+        let broken = std::io::Error::other("reset");
+        assert!(!of_connection(&broken, false).may_cost());
+        assert!(of_connection(&broken, true).may_cost() && of_body(&broken, 0).may_cost());
+        let fault = WireFault::Said(serde_json::json!({"code": 401}));
+        assert!(of_wire(fault, 0).may_cost());
     }
 
     #[test]
