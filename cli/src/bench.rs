@@ -14,11 +14,16 @@ mod load;
 mod raw;
 mod read_model;
 mod report;
+mod scale;
+mod scale_report;
 mod setting;
+mod steady;
 mod throughput;
+mod traffic;
 
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 use crate::args::{BenchOptions, BenchPart, Common};
 use crate::complain;
@@ -27,6 +32,7 @@ use crate::launch::Stack;
 use crate::output::View;
 
 use report::{Latency, Report};
+use scale_report::ScaleReport;
 
 /// Runs the command.
 ///
@@ -39,20 +45,49 @@ pub async fn execute(common: &Common, options: BenchOptions) -> Result<()> {
         None => {}
     }
 
+    for durability in &options.durability {
+        check_durability(durability)?;
+    }
+
+    if !options.replicas.is_empty() || options.steady.is_some() {
+        let mut reports = Vec::new();
+        for durability in &options.durability {
+            reports.push(run_scale(&options, durability).await?);
+        }
+        return show(common, &options, &reports, ScaleReport::add_to);
+    }
+
     let mut reports = Vec::new();
     for durability in &options.durability {
         reports.push(run(&options, durability).await?);
     }
+    show(common, &options, &reports, Report::add_to)
+}
 
-    let view = match reports.as_slice() {
+/// Prints the report of each durability: one as an object, several as an array.
+fn show<T: Serialize>(
+    common: &Common,
+    options: &BenchOptions,
+    reports: &[T],
+    add_to: impl Fn(&T, View) -> View,
+) -> Result<()> {
+    let view = match reports {
         [only] => View::of(only)?,
         all => View::of(all)?,
     };
     let view = view.ids(options.durability.iter().cloned());
     reports
         .iter()
-        .fold(view, |view, report| report.add_to(view))
+        .fold(view, |view, report| add_to(report, view))
         .show(common)
+}
+
+fn check_durability(durability: &str) -> Result<()> {
+    if ["process", "power", "replicated"].contains(&durability) {
+        return Ok(());
+    }
+    let text = format!("--durability {durability}: one of process, power, replicated");
+    Err(failure(Exit::Usage, text))
 }
 
 fn step(text: &str) -> ProgressBar {
@@ -65,12 +100,33 @@ fn step(text: &str) -> ProgressBar {
     bar
 }
 
-async fn run(options: &BenchOptions, durability: &str) -> Result<Report> {
-    if !["process", "power", "replicated"].contains(&durability) {
-        let text = format!("--durability {durability}: one of process, power, replicated");
-        return Err(failure(Exit::Usage, text));
+/// Measures what replicas add, and growth, as far as the options ask for it.
+async fn run_scale(options: &BenchOptions, durability: &str) -> Result<ScaleReport> {
+    let bar = step(&format!("{durability}: starting"));
+    let figures = scale::run(options, durability, &bar).await?;
+
+    let mut steady = Vec::new();
+    if let Some(minutes) = options.steady {
+        let one = [1];
+        let numbers = if options.replicas.is_empty() {
+            &one
+        } else {
+            options.replicas.as_slice()
+        };
+        for replicas in numbers {
+            bar.set_message(format!(
+                "{durability}: {replicas} replicas, {} events/s for {minutes} minutes",
+                options.rate
+            ));
+            steady.push(steady::run(options, durability, *replicas, minutes).await?);
+        }
     }
 
+    bar.finish_and_clear();
+    Ok(ScaleReport::new(options, durability, figures, steady))
+}
+
+async fn run(options: &BenchOptions, durability: &str) -> Result<Report> {
     let directory = tempfile::Builder::new()
         .prefix("nexus-bench-")
         .tempdir()

@@ -46,6 +46,8 @@ pub struct Plan {
     pub nats_port: u16,
     /// JetStream's `sync_interval`; `None` for the server's default.
     pub sync_interval: Option<String>,
+    /// Whether each server has a monitoring endpoint. It has one in any case if `sync_interval` is set.
+    pub monitor: bool,
     /// Number of servers: 1, or 3 for a cluster with replicated streams.
     pub servers: usize,
     /// Services to start, each with its number of replicas.
@@ -254,6 +256,12 @@ impl Stack {
         self.plan.config_path()
     }
 
+    /// Returns the directory of data, logs and announcements.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.plan.directory
+    }
+
     /// Starts server `index` again after it was killed, with the same port and data.
     ///
     /// # Errors
@@ -337,6 +345,18 @@ impl Stack {
             }
         }
         Ok(())
+    }
+
+    /// Ends replica `replica` of `name` in good order, or kills it after `deadline`. Returns its exit code, if it ended
+    /// by itself.
+    pub async fn stop_replica(&mut self, name: &str, replica: u16, deadline: Duration) -> Option<i32> {
+        let running = self.service(name, replica)?;
+        running.terminate();
+        let code = running.ended(deadline).await;
+
+        self.services
+            .retain(|other| (other.name, other.replica) != (name, replica));
+        code
     }
 
     /// Ends the services in good order; the servers go on.

@@ -1,4 +1,4 @@
-//! What `nexus bench read-model` measures, on few events.
+//! What `nexus bench read-model` measures, on few events, and what `nexus bench` refuses.
 
 use std::process::Command;
 
@@ -33,5 +33,25 @@ fn the_read_model_is_measured_and_finds_a_rare_word() {
             row["model_per_s"].is_null() && row["embedded_per_s"].is_null(),
             "no model was named: {row}"
         );
+    }
+}
+
+#[test]
+fn numbers_that_cannot_be_measured_are_refused() {
+    for (arguments, named) in [
+        (["--replicas", "0"].as_slice(), "--replicas"),
+        (&["--replicas", "1,many"], "--replicas"),
+        (&["--runs", "5"], "--replicas"),
+        (&["--steady", "0"], "--steady"),
+        (&["--replicas", "1", "--durability", "some"], "--durability some"),
+    ] {
+        let ended = Command::new(env!("CARGO_BIN_EXE_nexus"))
+            .arg("bench")
+            .args(arguments)
+            .output()
+            .expect("nexus runs");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(named), "{arguments:?}: {said}");
     }
 }

@@ -189,7 +189,7 @@ const JSON: [(&str, &str); 74] = [
     ("config show", "object: the sections of the configuration"),
     (
         "bench",
-        "object, for several durabilities an array: `end_to_end`, `event_to_dispatch`, `raw_jetstream`, `ratio`, `hook_svc`, …",
+        "object, for several durabilities an array: `end_to_end`, `event_to_dispatch`, `raw_jetstream`, `ratio`, `hook_svc`, …; with `--replicas` or `--steady`: `replicas`, `steady`, `durability`, `machine`, `setting`",
     ),
     ("bench hooks", "object: `hooks`, `bindings`"),
     (

@@ -60,12 +60,12 @@ pub(crate) fn is_long() -> bool {
 }
 
 /// Waits until nothing waits to be done: a look at whole streams is work that the services have to wait for.
-async fn nothing_waits(world: &World) {
+async fn nothing_waits(world: &World, deadline: Duration) {
     let count = async |stream| {
         let state = world.bus.stream_state(stream).await;
         state.map(|state| state.messages).map_err(|error| error.to_string())
     };
-    eventually("nothing waits", SETTLE, async || {
+    eventually("nothing waits", deadline, async || {
         let (events, evaluated) = (count(EVENTS).await?, count(INVOCATIONS).await?);
         let waiting = count(DELIVERIES).await? + count(CLAIMS).await?;
         if evaluated >= events && waiting == 0 {
@@ -108,8 +108,13 @@ async fn unrecorded(world: &World) -> String {
 
 /// Waits until the streams show no fault, and answers what they hold.
 pub(crate) async fn settled(world: &World, accepted: &BTreeSet<String>) -> Record {
-    nothing_waits(world).await;
-    eventually("every promise is kept", SETTLE, async || {
+    settled_within(world, accepted, SETTLE).await
+}
+
+/// The same, where the streams are long: each of the two waits takes at most `deadline`.
+pub(crate) async fn settled_within(world: &World, accepted: &BTreeSet<String>, deadline: Duration) -> Record {
+    nothing_waits(world, deadline).await;
+    eventually("every promise is kept", deadline, async || {
         let record = Record::read(&world.bus).await;
         let faults = record.faults(accepted);
         if faults.is_empty() {

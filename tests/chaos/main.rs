@@ -8,4 +8,5 @@ mod hooks;
 mod killer;
 mod kills;
 mod restore;
+mod scale;
 mod stopped;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use shared::bus::Bus;
+use shared::bus::{Bus, StoredMessage};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::{Event, EventDirection};
 use shared::model::invocation::{EventInvocations, HookOutcome};
@@ -24,9 +24,24 @@ const PAGE: usize = 256;
 /// # Panics
 /// Where the stream cannot be asked, or holds what is not a `T`.
 pub async fn read_all<T: WireMessage>(bus: &Bus, stream: &str) -> Vec<(u64, T)> {
-    let state = bus.stream_state(stream).await.expect("the stream can be asked");
     let mut found = Vec::new();
+    for_each(bus, stream, |message| {
+        let value = message
+            .decode()
+            .unwrap_or_else(|error| panic!("{stream} {}: {error}", message.sequence));
+        found.push((message.sequence, value));
+    })
+    .await;
 
+    found
+}
+
+/// Shows every message of a stream to `look`, in order.
+///
+/// # Panics
+/// Where the stream cannot be asked.
+pub async fn for_each(bus: &Bus, stream: &str, mut look: impl FnMut(&StoredMessage)) {
+    let state = bus.stream_state(stream).await.expect("the stream can be asked");
     let mut from = state.first;
 
     // By direct reads, not by a consumer: whoever waits reads a stream many times, and an abandoned consumer stays for
@@ -41,16 +56,8 @@ pub async fn read_all<T: WireMessage>(bus: &Bus, stream: &str) -> Vec<(u64, T)> 
 
         let Some(last) = page.last() else { break };
         from = last.sequence + 1;
-
-        for message in page {
-            let value = message
-                .decode()
-                .unwrap_or_else(|error| panic!("{stream} {}: {error}", message.sequence));
-            found.push((message.sequence, value));
-        }
+        page.iter().for_each(&mut look);
     }
-
-    found
 }
 
 /// The streams as they are at one moment.

@@ -1,8 +1,9 @@
 //! A whole Nexus in a temporary directory: real nats-server, real Bun, real processes, free ports.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use cli::launch::{Plan, Stack, keys};
+use cli::launch::{Plan, READY_DEADLINE, Stack, keys};
 use sha2::{Digest as _, Sha256};
 use shared::bus::Bus;
 use shared::testing::ProcessClock;
@@ -32,6 +33,8 @@ pub fn example_hook(name: &str) -> String {
     shipped_hook(&format!("../examples/{name}"))
 }
 
+/// How long a replica may take to end what it has in hand.
+const DRAINED: Duration = Duration::from_secs(60);
 /// Sources of the events that tests post, each with a token of its own, and the channels of that token.
 const SOURCES: [(&str, &[&str]); 3] = [
     ("e2e", &["e2e"]),
@@ -178,6 +181,37 @@ impl World {
             .iter_mut()
             .filter_map(|running| running.has_ended().then_some(&running.instance));
         ended.cloned().collect()
+    }
+
+    /// How many replicas of `name` there are.
+    #[must_use]
+    pub fn replicas(&self, name: &str) -> u16 {
+        let running = self.stack.services.iter().filter(|running| running.name == name);
+        u16::try_from(running.count()).unwrap_or(u16::MAX)
+    }
+
+    /// Starts replicas of `name`, or ends those with the highest numbers in good order, until there are `count`. The new ones
+    /// need not be ready afterwards.
+    ///
+    /// # Panics
+    /// Where one does not start, does not become ready before it is asked to end, or does not end in good order.
+    pub async fn scale(&mut self, name: &'static str, count: u16) {
+        for replica in self.replicas(name)..count {
+            self.stack.launch(name, replica).expect("it starts");
+        }
+
+        for replica in (count..self.replicas(name)).rev() {
+            let running = self
+                .stack
+                .service(name, replica)
+                .expect("replicas have successive numbers");
+            let came = running.ready(READY_DEADLINE).await;
+            came.unwrap_or_else(|error| panic!("{}: {error:#}\n{}", running.instance, running.log_tail()));
+
+            let log = running.instance.clone();
+            let code = self.stack.stop_replica(name, replica, DRAINED).await;
+            assert_eq!(code, Some(0), "{name}-{replica} ends in good order\n{}", self.log(&log));
+        }
     }
 
     /// A file with the token of `source`.

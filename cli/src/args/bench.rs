@@ -32,6 +32,16 @@ pub struct BenchOptions {
     /// Acceptance to wait for: `spool` (stored on disk, the default of adapter-svc) or `stream` (stored in JetStream).
     #[arg(long, value_parser = ["spool", "stream"], default_value = "spool")]
     pub accept: String,
+    /// Measure only what replicas add: for each of these numbers of replicas of every service, the throughput,
+    /// processor time and messages of a new installation with one hook.
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub replicas: Vec<u16>,
+    /// Number of times that the list of `--replicas` is measured, in turn; medians are shown.
+    #[arg(long, default_value_t = 1, requires = "replicas", value_parser = clap::value_parser!(u16).range(1..=99))]
+    pub runs: u16,
+    /// Measure only growth: memory, disk and time per event, at `--rate` for this long, with each of `--replicas` or one.
+    #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(u64).range(1..=1_440))]
+    pub steady: Option<u64>,
     /// Keep the temporary directory with logs and data.
     #[arg(long)]
     pub keep: bool,

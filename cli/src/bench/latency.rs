@@ -18,6 +18,8 @@ use super::{percentile, setting};
 
 /// Seconds of events before the measured ones: workers compile and caches fill.
 const WARM_UP_SECONDS: u64 = 5;
+/// The same time.
+pub(super) const WARM_UP: Duration = Duration::from_secs(WARM_UP_SECONDS);
 
 /// Latencies in milliseconds, ascending.
 #[derive(Debug)]

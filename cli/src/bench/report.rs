@@ -7,6 +7,7 @@ use crate::output::{Column, Table, View};
 
 use super::latency::Latencies;
 use super::throughput::Flood;
+use super::traffic::StreamTraffic;
 
 /// Latencies in milliseconds.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -66,6 +67,8 @@ pub(super) struct Report {
     pub cpu_ms_by_process: Vec<(String, f64)>,
     /// Number of messages stored per event, including the answer's own event.
     pub stored_per_event: f64,
+    /// Messages stored per event, by stream: of all streams and buckets.
+    pub stored_by_stream: Vec<StreamTraffic>,
     /// Number of answers that a plain subscriber received twice.
     pub repeated_answers: u64,
     /// What an acknowledgement promises.
@@ -76,7 +79,8 @@ pub(super) struct Report {
     pub setting: String,
 }
 
-fn machine() -> String {
+/// Returns the name of the processor and its number of cores.
+pub(super) fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info
         .lines()
@@ -117,6 +121,7 @@ impl Report {
             cpu_ms_per_event: flood.cpu_ms_per_event,
             cpu_ms_by_process: flood.cpu_by_process.clone(),
             stored_per_event: flood.stored_per_event,
+            stored_by_stream: flood.stored_by_stream.clone(),
             repeated_answers: flood.repeated,
             durability: durability.to_owned(),
             machine: machine(),
@@ -194,6 +199,9 @@ impl Report {
         }
 
         row("stored messages per event", format!("{:.1}", self.stored_per_event), "");
+        for traffic in &self.stored_by_stream {
+            row(&format!("  {}", traffic.stream), format!("{:.2}", traffic.messages), "");
+        }
 
         let head = format!("durability {} on {}\n{}\n", self.durability, self.machine, self.setting);
         view.line(head).table(rows)

@@ -62,9 +62,25 @@ export default (ctx) => {
     std::fs::write(directory.join("hooks").join("bench-asking.ts"), text).context("write a hook")
 }
 
-fn plan(directory: &Path, options: &BenchOptions, durability: &str, firing: bool) -> Result<Plan> {
+/// Writes the only hook of a run with replicas: it fires on every event that came from outside, and is called for no
+/// other.
+fn write_matched_hook(directory: &Path) -> Result<()> {
+    let text = r#"/** @name bench
+ * @match channel=bench direction=received */
+export default (ctx) => {
+  const e = ctx.event;
+  return { fire: true, routing: { session: "s-" + e.peer.id },
+    deliveryContext: { channel: "nats", accountId: "bench", peerId: e.peer.id, replyToId: e.id } };
+};
+"#;
+
+    std::fs::create_dir_all(directory).context("make the hooks directory")?;
+    std::fs::write(directory.join("bench.ts"), text).context("write a hook")
+}
+
+/// Returns the plan of one replica of each service, with the hooks below `directory`.
+fn plan(directory: &Path, options: &BenchOptions, durability: &str) -> Result<Plan> {
     let hooks = directory.join("hooks");
-    write_hooks(&hooks, options.hooks, firing)?;
     let mut plan = Plan::all(directory, 1);
 
     plan.config = format!(
@@ -83,12 +99,25 @@ fn plan(directory: &Path, options: &BenchOptions, durability: &str, firing: bool
 
 /// Returns the plan of all five services.
 pub(super) fn whole(directory: &Path, options: &BenchOptions, durability: &str) -> Result<Plan> {
-    plan(directory, options, durability, true)
+    write_hooks(&directory.join("hooks"), options.hooks, true)?;
+    plan(directory, options, durability)
+}
+
+/// Returns the plan of `replicas` of each service with one hook, and of servers whose messages can be counted.
+pub(super) fn replicated(directory: &Path, options: &BenchOptions, durability: &str, replicas: u16) -> Result<Plan> {
+    write_matched_hook(&directory.join("hooks"))?;
+    let plan = plan(directory, options, durability)?;
+    Ok(Plan {
+        monitor: true,
+        services: Plan::all(directory, replicas).services,
+        ..plan
+    })
 }
 
 /// Returns the plan of hook-svc alone, with hooks that fire or not.
 pub(super) fn hooks_only(directory: &Path, options: &BenchOptions, durability: &str, firing: bool) -> Result<Plan> {
-    let mut plan = plan(directory, options, durability, firing)?;
+    write_hooks(&directory.join("hooks"), options.hooks, firing)?;
+    let mut plan = plan(directory, options, durability)?;
     plan.services = vec![("hook-svc", 1)];
     Ok(plan)
 }

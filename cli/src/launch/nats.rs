@@ -25,8 +25,8 @@ pub struct Nats {
     config: PathBuf,
     log: PathBuf,
     port: u16,
-    /// Port of the monitoring endpoint; `None` if it is not needed. Only a stack whose durability covers a power
-    /// failure needs it.
+    /// Port of the monitoring endpoint; `None` if it is not needed. A stack whose durability covers a power failure
+    /// needs it, and one whose messages are counted.
     monitor: Option<u16>,
     /// Passwords of the server's users, by variable; empty if the server has no users.
     passwords: Vec<(String, String)>,
@@ -76,7 +76,8 @@ impl Nats {
             .map(|s| format!("sync_interval: {s}\n  "))
             .unwrap_or_default();
 
-        let monitor = plan.sync_interval.as_ref().map(|_| free_port()).transpose()?;
+        let needs_monitor = plan.monitor || plan.sync_interval.is_some();
+        let monitor = needs_monitor.then(free_port).transpose()?;
         let http = monitor
             .map(|port| format!("http: \"127.0.0.1:{port}\"\n"))
             .unwrap_or_default();

@@ -1,0 +1,376 @@
+//! Replicas of hook-svc and broker-svc are killed, added and taken away under load: each event is dispatched and answered
+//! once, the events of a key in their order, and no key waits long for its owner to change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use shared::bus::{Bus, StoredMessage};
+use shared::clock::{Clock as _, SystemClock, pause};
+use shared::model::dispatch::Dispatch;
+use shared::model::receipt::{Receipt, ReceiptStep};
+use shared::model::time::UnixMillis;
+use shared::wire::headers::CAUSATION;
+use shared::wire::topology::streams::{DISPATCHES, EVENTS, RECEIPTS};
+use tests::eventually::eventually;
+use tests::load::{Gateways, Load, send};
+use tests::record::{Record, for_each};
+use tests::world::{Setup, World};
+
+use crate::killer::{Choices, tell};
+use crate::kills::{ANSWER, SETTLE, is_long, settled_within};
+
+/// The services whose replicas come and go.
+const SCALED: [&str; 2] = ["hook-svc", "broker-svc"];
+/// Replicas of each at the beginning and at the end.
+const FEW: u16 = 2;
+/// Kills in a round, shortly after one another.
+const KILLS: usize = 2;
+/// An event that arrives further than this from every kill must not wait for one, in milliseconds.
+const APART_MS: i64 = 4_000;
+/// The least share of events that are judged by how long they waited.
+const JUDGED: f64 = 0.1;
+
+/// What is done to the replicas, and under which load.
+#[derive(Debug)]
+struct Course {
+    /// Replicas of each scaled service from some moment of each round on.
+    replicas: Vec<u16>,
+    /// How long a round lasts.
+    round: Duration,
+    /// Events a second.
+    rate: u32,
+    /// Conversations.
+    keys: u64,
+    /// The longest that an event far from every kill may wait for its dispatch.
+    longest_wait: Duration,
+    /// How long the rest may take at the end.
+    settle: Duration,
+    seed: u64,
+}
+
+impl Course {
+    /// Eight kills in four rounds, two and three replicas.
+    fn short() -> Self {
+        Self {
+            replicas: vec![3, 3, FEW, FEW],
+            round: Duration::from_secs(12),
+            rate: 100,
+            keys: 100,
+            longest_wait: Duration::from_secs(20),
+            settle: SETTLE,
+            seed: 17,
+        }
+    }
+
+    /// A hundred kills in fifty rounds of twenty minutes in all; two, four, eight, four and two replicas. A million
+    /// events would take three hours on two cores.
+    fn long() -> Self {
+        let replicas = [(FEW, 5), (4, 15), (8, 10), (4, 15), (FEW, 5)];
+        Self {
+            replicas: replicas
+                .into_iter()
+                .flat_map(|(count, rounds)| std::iter::repeat_n(count, rounds))
+                .collect(),
+            round: Duration::from_secs(24),
+            rate: 100,
+            keys: 1_000,
+            longest_wait: Duration::from_secs(4),
+            settle: SETTLE * 4,
+            seed: 18,
+        }
+    }
+
+    /// The load that lasts as long as all rounds.
+    fn load(&self) -> Load {
+        Load {
+            events: u64::from(self.rate) * self.round.as_secs() * self.replicas.len() as u64,
+            rate: self.rate,
+            sessions: self.keys,
+            copies: 1,
+        }
+    }
+}
+
+/// The conversation of an event of the load, and its number.
+fn key_of(event: &str) -> Option<(u64, u64)> {
+    let (key, number) = event.strip_prefix("chaos:")?.split_once('/')?;
+    Some((key.parse().ok()?, number.parse().ok()?))
+}
+
+/// How many of `events` come after a later one of their conversation.
+fn inversions<'a>(events: impl Iterator<Item = &'a str>) -> usize {
+    let mut last = BTreeMap::new();
+    let is_late = |(key, number): &(u64, u64)| {
+        let newest = last.entry(*key).or_insert(*number);
+        let is_late = *number < *newest;
+        *newest = *number.max(newest);
+        is_late
+    };
+    events.filter_map(key_of).filter(is_late).count()
+}
+
+/// When an event arrived and when it had gone on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wait {
+    /// The event's sequence.
+    event: u64,
+    arrived: UnixMillis,
+    gone_on: UnixMillis,
+}
+
+impl Wait {
+    const fn ms(&self) -> i64 {
+        self.gone_on.0 - self.arrived.0
+    }
+}
+
+/// The waits of events that arrived further than [`APART_MS`] from every kill, the shortest first.
+fn judged_waits(waits: impl Iterator<Item = Wait>, kills: &[UnixMillis]) -> Vec<Wait> {
+    let is_apart = |wait: &Wait| kills.iter().all(|kill| (kill.0 - wait.arrived.0).abs() > APART_MS);
+    let mut judged: Vec<Wait> = waits.filter(is_apart).collect();
+    judged.sort_by_key(Wait::ms);
+    judged
+}
+
+/// The events that the load's replies answered, in the order in which a plain subscriber received them.
+type Heard = Arc<Mutex<Vec<String>>>;
+
+async fn listen(bus: &Bus) -> Heard {
+    let heard = Heard::default();
+    let mut replies = bus.core_subscribe("nexus.out.chaos.*").await.expect("subscribed");
+    let noted = Arc::clone(&heard);
+
+    tokio::spawn(async move {
+        while let Some(reply) = replies.next().await {
+            let event = reply
+                .headers
+                .get(CAUSATION)
+                .expect("a reply names its event")
+                .to_owned();
+            noted.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        }
+    });
+
+    bus.flush().await.expect("flushed");
+    heard
+}
+
+/// Kills a replica of a scaled service without warning and starts it again, all by chance; answers when it was.
+async fn kill_one(world: &mut World, choices: &mut Choices) -> UnixMillis {
+    let name = SCALED[usize::try_from(choices.below(2)).unwrap_or(0)];
+    let replica = choices.below(u64::from(world.replicas(name)));
+    let replica = u16::try_from(replica).unwrap_or(0);
+
+    pause(Duration::from_millis(choices.below(1_000))).await;
+    let running = world.stack.service(name, replica);
+    running.expect("replicas have successive numbers").kill();
+    let killed = SystemClock.now();
+
+    pause(Duration::from_millis(choices.below(200))).await;
+    world.stack.launch(name, replica).expect("it starts again");
+    killed
+}
+
+/// Kills and scales, round after round; answers when each kill was.
+async fn play(world: &mut World, course: &Course) -> Vec<UnixMillis> {
+    let mut choices = Choices::new(course.seed);
+    let mut kills = Vec::new();
+
+    let begun = SystemClock.monotonic();
+    for (number, count) in (1..).zip(&course.replicas) {
+        // An event that is in hand at three unclean ends of its owner is given up, as promised: it has to have a chance after the
+        // two of the round before.
+        world.stack.ready().await.expect("what was killed comes up again");
+        for _ in 0..KILLS {
+            kills.push(kill_one(world, &mut choices).await);
+        }
+
+        let rest = course.round.saturating_sub(Duration::from_secs(KILLS as u64 + 1));
+        let some_time = choices.below(u64::try_from(rest.as_millis()).unwrap_or(0) / 2);
+        pause(Duration::from_millis(some_time)).await;
+        for name in SCALED {
+            world.scale(name, *count).await;
+        }
+
+        let end = begun + course.round * number;
+        pause(end.saturating_duration_since(SystemClock.monotonic())).await;
+    }
+
+    kills
+}
+
+/// When the events of the load arrived, were dispatched and were answered, by the server's clock.
+#[derive(Debug, Default)]
+struct Times {
+    arrived: BTreeMap<u64, UnixMillis>,
+    dispatched: BTreeMap<u64, UnixMillis>,
+    answered: BTreeMap<u64, UnixMillis>,
+}
+
+impl Times {
+    async fn read(bus: &Bus, record: &Record) -> Self {
+        let mut times = Self::default();
+        for_each(bus, EVENTS, |message| {
+            times.arrived.insert(message.sequence, message.published_at);
+        })
+        .await;
+
+        let mut events = BTreeMap::new();
+        for_each(bus, DISPATCHES, |message| {
+            let dispatch: Dispatch = decoded(message);
+            times.dispatched.insert(dispatch.event_seq, message.published_at);
+            events.insert(dispatch.id, dispatch.event_seq);
+        })
+        .await;
+
+        let turns: BTreeMap<_, _> = record.turns().into_iter().collect();
+        for_each(bus, RECEIPTS, |message| {
+            let receipt: Receipt = decoded(message);
+            if matches!(receipt.step, ReceiptStep::Delivered { .. }) {
+                let dispatches = turns.get(&receipt.delivery).into_iter().flatten();
+                for event in dispatches.filter_map(|dispatch| events.get(dispatch)) {
+                    times.answered.insert(*event, message.published_at);
+                }
+            }
+        })
+        .await;
+
+        times
+    }
+
+    /// How long each event waited until the moment that `later` has for it.
+    fn waits(&self, later: &BTreeMap<u64, UnixMillis>) -> impl Iterator<Item = Wait> {
+        later.iter().filter_map(|(event, gone_on)| {
+            Some(Wait {
+                event: *event,
+                arrived: *self.arrived.get(event)?,
+                gone_on: *gone_on,
+            })
+        })
+    }
+}
+
+fn decoded<T: shared::wire::envelope::WireMessage>(message: &StoredMessage) -> T {
+    let value = message.decode();
+    value.unwrap_or_else(|error| panic!("{} {}: {error}", message.subject, message.sequence))
+}
+
+/// Waits until the subscriber has received `count` replies, and answers the events that they are for.
+async fn all_heard(world: &World, heard: &Heard, count: u64) -> Vec<String> {
+    eventually("each event has its reply", SETTLE, async || {
+        let heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+        if heard.len() as u64 >= count {
+            Ok(heard.clone())
+        } else {
+            Err(format!("{} of {count}\n{}", heard.len(), world.logs()))
+        }
+    })
+    .await
+}
+
+/// Dispatches and replies: one for each event, in the order of their conversation.
+fn check_order(record: &Record, heard: &[String], events: u64) {
+    let dispatched = record.dispatches.iter().map(|(_, dispatch)| dispatch.event_id.as_str());
+    assert_eq!(record.dispatches.len() as u64, events, "one dispatch per event");
+    assert_eq!(inversions(dispatched), 0, "dispatches out of order");
+
+    let answered: BTreeSet<&String> = heard.iter().collect();
+    assert_eq!(answered.len() as u64, events, "events that are answered");
+    assert_eq!(heard.len(), answered.len(), "replies that came twice");
+    assert_eq!(inversions(heard.iter().map(String::as_str)), 0, "replies out of order");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_that_come_and_go_cost_no_event_and_no_order() {
+    let course = if is_long() { Course::long() } else { Course::short() };
+    let load = course.load();
+
+    let mut world = World::start(Setup {
+        hooks: vec![("answer.ts", ANSWER.to_owned())],
+        ..Setup::default()
+    })
+    .await;
+    for name in SCALED {
+        world.scale(name, FEW).await;
+    }
+    world.stack.ready().await.expect("two replicas of each start");
+
+    let heard = listen(&world.bus).await;
+    let gateways = Gateways::default();
+    tell(&world, &gateways);
+    let sending = tokio::spawn(send(load, gateways));
+    let kills = play(&mut world, &course).await;
+
+    let accepted = sending.await.expect("the load was sent");
+    world.stack.ready().await.expect("everything comes up again");
+    assert_eq!(SCALED.map(|name| world.replicas(name)), [FEW, FEW]);
+
+    let record = settled_within(&world, &accepted, course.settle).await;
+    let heard = all_heard(&world, &heard, load.events).await;
+    check_order(&record, &heard, load.events);
+
+    let times = Times::read(&world.bus, &record).await;
+    let waits = judged_waits(times.waits(&times.dispatched), &kills);
+    let replies = judged_waits(times.waits(&times.answered), &kills);
+    let longest = waits.last().expect("some events arrive far from every kill");
+    let share = waits.len() as f64 / load.events as f64;
+
+    println!(
+        "{} kills, 2 to {} replicas of {SCALED:?}: {} events of {} keys, none lost, doubled or out of order; {} arrived \
+         further than {APART_MS} ms from every kill and waited at most {} ms for their dispatch (median {}), and {} ms for \
+         their reply",
+        kills.len(),
+        course.replicas.iter().max().unwrap_or(&FEW),
+        load.events,
+        load.sessions,
+        waits.len(),
+        longest.ms(),
+        waits[waits.len() / 2].ms(),
+        replies.last().map_or(0, Wait::ms),
+    );
+
+    assert!(
+        share >= JUDGED,
+        "only {share} of the events arrived far from every kill"
+    );
+    assert!(
+        u128::try_from(longest.ms()).unwrap_or(0) <= course.longest_wait.as_millis(),
+        "event {} waited {} ms for its dispatch\n{}",
+        longest.event,
+        longest.ms(),
+        world.logs()
+    );
+}
+
+#[test]
+fn only_events_far_from_every_kill_are_judged() {
+    let wait = |event, arrived, gone_on| Wait {
+        event,
+        arrived: UnixMillis(arrived),
+        gone_on: UnixMillis(gone_on),
+    };
+    let waits = [
+        wait(1, 10_000, 19_000),
+        wait(2, 15_001, 16_001),
+        wait(3, 5_999, 6_999),
+        wait(4, 30_000, 30_010),
+    ];
+    let judged = judged_waits(waits.into_iter(), &[UnixMillis(10_000), UnixMillis(11_001)]);
+    let judged: Vec<_> = judged.iter().map(|wait| (wait.event, wait.ms())).collect();
+    assert_eq!(judged, [(4, 10), (3, 1_000)]);
+}
+
+#[test]
+fn an_inversion_is_within_a_key() {
+    let events = [
+        "chaos:1/1",
+        "chaos:2/2",
+        "chaos:1/5",
+        "chaos:2/0",
+        "chaos:1/3",
+        "chaos:1/4",
+        "other:1/0",
+    ];
+    assert_eq!(inversions(events.into_iter()), 3);
+}
