@@ -9,7 +9,7 @@ use shared::bus::{
     Bus, CasError, KvEvent, OutgoingMessage, PublishError, PullOptions, ServiceSpec, StreamTap, claim, ledger,
     partition,
 };
-use shared::clock::{Clock as _, SystemClock};
+use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::{Event, EventId};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::position::StreamPlace;

@@ -8,13 +8,14 @@ use shared::model::ledger::{
     DispatchRef, DropReason, FinishedTurn, LedgerEntry, ToolCall, TurnDescription, TurnEnding, TurnUsage,
 };
 use shared::model::session::SessionRef;
+use shared::testing::eventually;
 use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
 use shared::wire::topology::streams::LEDGER;
 use tempfile::TempDir;
 use ulid::Ulid;
 
 use crate::approvals::{Story, asked, personas, serving_with, trusted};
-use crate::bench::{eventually, session};
+use crate::bench::session;
 
 /// Runs after each turn.
 const HOOKS: &str = "enabled: true\nallow: {all: ['true']}\nhooks: [{name: late, hook: Stop, command: 'true'}]";

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use shared::model::invocation::HookOutcome;
+use shared::testing::eventually;
 
-use crate::world::{World, event, eventually};
+use crate::world::{World, event};
 
 /// Fires only where its query finds the very event that it is called with.
 const READS: &str = "import { Database } from 'bun:sqlite';

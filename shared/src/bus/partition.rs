@@ -171,12 +171,7 @@ where
                 .map(|lease| (lease.partition(), lease)),
         );
 
-        metrics::gauge!("nexus_partitions_held", "group" => group.name).set(held.len() as f64);
-        if let Some(tap) = &group.tap {
-            let mut partitions: Vec<u16> = held.keys().copied().collect();
-            partitions.sort_unstable();
-            tap.note_held(partitions);
-        }
+        report_held(&group, &held);
 
         if leaving && held.is_empty() {
             return;
@@ -188,6 +183,16 @@ where
             () = HeldLease::any_over(&held) => {}
             () = shutdown.requested(), if !leaving => {}
         }
+    }
+}
+
+/// Tells the metrics and the tap which partitions this replica holds.
+fn report_held(group: &PartitionGroup, held: &HashMap<u16, HeldLease>) {
+    metrics::gauge!("nexus_partitions_held", "group" => group.name).set(held.len() as f64);
+    if let Some(tap) = &group.tap {
+        let mut partitions: Vec<u16> = held.keys().copied().collect();
+        partitions.sort_unstable();
+        tap.note_held(partitions);
     }
 }
 
