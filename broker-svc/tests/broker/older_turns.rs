@@ -110,7 +110,7 @@ async fn looking(story: &Story, of: &SessionRef, event: u64) -> Dispatch {
     let sent = trusted(of, event, None);
     let sequence = story.bench.publish(&sent).await;
     let entries = story.bench.entries(of).await.into_iter();
-    let begun = entries.filter_map(|entry| {
+    let mut begun = entries.filter_map(|entry| {
         let LedgerEntry::TurnStarted {
             turn,
             permissions,
@@ -122,7 +122,7 @@ async fn looking(story: &Story, of: &SessionRef, event: u64) -> Dispatch {
         };
         Some((turn, permissions, limits))
     });
-    let (parent, permissions, limits) = begun.last().expect("a turn");
+    let (parent, permissions, limits) = begun.next_back().expect("a turn");
 
     let started = LedgerEntry::TurnStarted {
         turn: Ulid::from_parts(sent.id.timestamp_ms(), 7),
@@ -225,7 +225,7 @@ async fn a_turn_that_was_at_work_is_held_and_hooks_that_were_due_do_not_run() {
     end(&mut story).await;
     story.bench.server.restart().await;
     let entries = story.bench.entries(&busy).await.into_iter();
-    let completed = entries.filter_map(|entry| {
+    let mut completed = entries.filter_map(|entry| {
         let LedgerEntry::TurnCompleted { turn, .. } = entry else {
             return None;
         };
@@ -233,7 +233,7 @@ async fn a_turn_that_was_at_work_is_held_and_hooks_that_were_due_do_not_run() {
     });
     let due = LedgerEntry::PostHooksDue {
         finished: Box::new(FinishedTurn {
-            turn: completed.last().expect("a turn"),
+            turn: completed.next_back().expect("a turn"),
             ended: TurnEnding::Completed,
             works_for: Vec::new(),
             description: TurnDescription::default(),
@@ -263,7 +263,7 @@ async fn a_turn_that_was_at_work_is_held_and_hooks_that_were_due_do_not_run() {
     let entries = story.bench.entries(&busy).await;
     let ran = |entry: &&LedgerEntry| matches!(entry, LedgerEntry::PostHookRan { .. });
     assert_eq!(entries.iter().filter(ran).count(), 1, "after the first turn alone");
-    let begun = |entry: &LedgerEntry| matches!(entry, LedgerEntry::ToolStarted { .. });
+    let mut begun = |entry: &LedgerEntry| matches!(entry, LedgerEntry::ToolStarted { .. });
     assert!(!entries.iter().any(begun), "the call is not made");
 
     // What comes from now on is run: the next effect is this one's.
