@@ -263,7 +263,7 @@ async fn a_turn_that_was_at_work_is_held_and_hooks_that_were_due_do_not_run() {
     let entries = story.bench.entries(&busy).await;
     let ran = |entry: &&LedgerEntry| matches!(entry, LedgerEntry::PostHookRan { .. });
     assert_eq!(entries.iter().filter(ran).count(), 1, "after the first turn alone");
-    let mut begun = |entry: &LedgerEntry| matches!(entry, LedgerEntry::ToolStarted { .. });
+    let begun = |entry: &LedgerEntry| matches!(entry, LedgerEntry::ToolStarted { .. });
     assert!(!entries.iter().any(begun), "the call is not made");
 
     // What comes from now on is run: the next effect is this one's.
