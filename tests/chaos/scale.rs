@@ -50,14 +50,15 @@ struct Course {
 }
 
 impl Course {
-    /// Eight kills in four rounds, two and three replicas.
+    /// Eight kills in four rounds, two and three replicas. The bound is wide, and the load light: the suite runs on busy machines
+    /// too, on which replicas lose their leases without a kill.
     fn short() -> Self {
         Self {
             replicas: vec![3, 3, FEW, FEW],
             round: Duration::from_secs(12),
-            rate: 100,
+            rate: 50,
             keys: 100,
-            longest_wait: Duration::from_secs(20),
+            longest_wait: Duration::from_secs(60),
             settle: SETTLE,
             seed: 17,
         }

@@ -5,13 +5,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use shared::bus::{Bus, CoreSubscription};
-use shared::clock::{Clock as _, SystemClock};
+use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::Event;
 
 use crate::launch::{Stack, token};
 
 /// Time without an answer after which the run has failed.
 const SILENCE: Duration = Duration::from_secs(60);
+/// Time until a post is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
+/// Number of tries of a post whose connection fails.
+const TRIES: u32 = 5;
 
 /// Posts events to the gateway.
 #[derive(Debug, Clone)]
@@ -32,9 +36,11 @@ impl Sender {
         })
     }
 
-    /// Posts a batch; retries while the service is full.
+    /// Posts a batch; retries while the service is full, and if the connection fails: the gateway closes one that was
+    /// idle for some time, also if a request is on its way. It recognises events that it has by their ids.
     pub(super) async fn post(&self, events: &[Event]) -> Result<()> {
         let body = serde_json::to_vec(events).context("write the events")?;
+        let mut failed = 0;
         loop {
             let posted = self
                 .client
@@ -43,10 +49,18 @@ impl Sender {
                 .header("content-type", "application/json")
                 .body(body.clone());
 
-            let answer = posted.send().await.context("post events")?;
+            let answer = match posted.send().await {
+                Ok(answer) => answer,
+                Err(error) if error.is_request() && failed + 1 < TRIES => {
+                    failed += 1;
+                    pause(RETRY_AFTER).await;
+                    continue;
+                }
+                Err(error) => return Err(error).context("post events"),
+            };
             match answer.status().as_u16() {
                 200..300 => return Ok(()),
-                503 => shared::clock::pause(Duration::from_millis(20)).await,
+                503 => pause(RETRY_AFTER).await,
                 status => bail!(
                     "events were answered {status}: {}",
                     answer.text().await.unwrap_or_default()
