@@ -389,7 +389,7 @@ async fn a_run_that_lives_is_not_counted_among_those_that_a_message_has_ended() 
         clock: Arc::new(SystemClock),
     };
 
-    let (told, mut counted) = tokio::sync::mpsc::unbounded_channel();
+    let (told, mut counted) = tokio::sync::mpsc::channel(64);
     let handler = move |owned: partition::OwnedPartition| {
         let told = told.clone();
         async move {
@@ -408,7 +408,7 @@ async fn a_run_that_lives_is_not_counted_among_those_that_a_message_has_ended() 
             let first = owned.note_attempt(Some(place)).await.expect("noted");
             let again = owned.note_attempt(Some(place)).await.expect("noted");
             let runs = attempts.get(&key).await.expect("readable").expect("noted").value.runs;
-            let _ = told.send((first, again, runs));
+            let _ = told.send((first, again, runs)).await;
             while owned.is_live() {
                 pause(Duration::from_millis(10)).await;
             }
