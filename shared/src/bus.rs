@@ -34,6 +34,7 @@ mod request;
 pub mod server_clock;
 mod service;
 mod snapshot;
+mod swept;
 mod task_lease;
 mod witness;
 mod writer;
@@ -47,7 +48,7 @@ pub use error::{
     CasError, ConnectBusError, ConsumeError, EnsureTopologyError, PublishError, ReadStreamError, RequestError,
 };
 pub use fanout::{PassingMessage, StreamTap};
-pub use fetch::MessageFetcher;
+pub use fetch::{FetchMode, MessageFetcher};
 pub use held::HoldError;
 pub use kv::{Kv, KvEntry, KvEvent, KvSurvey, KvWatch};
 pub use letter_witness::LetterWitness;

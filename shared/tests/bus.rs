@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shared::bus::{
-    Bus, CasError, KvEvent, NatsConfig, OutgoingMessage, PublishError, PullOptions, ServiceSpec, StreamTap, claim,
-    ledger, partition,
+    Bus, CasError, FetchMode, KvEvent, NatsConfig, OutgoingMessage, PublishError, PullOptions, ServiceSpec, StreamTap,
+    claim, ledger, partition,
 };
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::{Event, EventId};
@@ -18,9 +18,10 @@ use shared::process::lifecycle::ShutdownSignal;
 use shared::testing::nats::{NatsServer, publish_by_hand};
 use shared::testing::world;
 use shared::wire::headers::{Headers, TraceCarrier};
+use shared::wire::partition::session_part;
 use shared::wire::session_mark::GroupMember;
 use shared::wire::subject;
-use shared::wire::topology::{buckets, streams, topology};
+use shared::wire::topology::{buckets, claims_consumer, streams, topology};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -146,7 +147,7 @@ async fn a_session_has_one_claim_until_it_is_released() {
     assert_eq!(claims().await, claim::ClaimedKey::New);
     assert_eq!(claims().await, claim::ClaimedKey::AlreadyHeld);
 
-    let mut pull = claim::pull(&bus, 10);
+    let mut pull = claim::pull(&bus, session_part(&session("main")), 10);
     let taken = tokio::time::timeout(DEADLINE, pull.next())
         .await
         .expect("a claim comes");
@@ -165,11 +166,12 @@ async fn a_session_has_one_claim_until_it_is_released() {
 async fn a_consumer_that_is_not_there_yet_is_waited_for() {
     let server = NatsServer::start().await;
     let bus = connect(&server).await;
-    let (mut pull, mut fetcher) = (claim::pull(&bus, 1), claim::fetcher(&bus));
+    let part = session_part(&session("main"));
+    let (mut pull, mut fetcher) = (claim::pull(&bus, part, 1), claim::fetcher(&bus, part));
     let refused = tokio::select! {
         biased;
         taken = pull.next() => panic!("nothing is there: {taken:?}"),
-        refused = fetcher.request_messages(1) => refused,
+        refused = fetcher.request_messages(1, FetchMode::Wait) => refused,
     };
 
     assert!(refused.is_err(), "{refused:?}");
@@ -184,20 +186,111 @@ async fn a_consumer_that_is_not_there_yet_is_waited_for() {
 
     assert_eq!(taken.expect("a claim comes").sequence, 1);
 
-    fetcher.request_messages(1).await.expect("it can be asked now");
-    let delete = format!("$JS.API.CONSUMER.DELETE.{}.broker", streams::CLAIMS);
+    fetcher
+        .request_messages(1, FetchMode::Wait)
+        .await
+        .expect("it can be asked now");
+    let delete = format!("$JS.API.CONSUMER.DELETE.{}.{}", streams::CLAIMS, claims_consumer(part));
     let deleted = bus
         .request_bytes(&delete, &Headers::new(), bytes::Bytes::new(), DEADLINE)
         .await;
     deleted.expect("somebody deletes it");
     let found_out = async {
-        while fetcher.request_messages(1).await.is_ok() {
+        while fetcher.request_messages(1, FetchMode::Wait).await.is_ok() {
             assert!(fetcher.next().await.is_none(), "nothing comes of one that is gone");
         }
     };
 
     let found_out = tokio::time::timeout(DEADLINE, found_out).await;
     found_out.expect("it is noticed that it is gone");
+}
+
+/// `count` sessions of one part.
+fn sessions_of_one_part(count: usize) -> Vec<SessionRef> {
+    let part = session_part(&session("s0"));
+    let all = (0..).map(|number| session(&format!("s{number}")));
+    all.filter(|session| session_part(session) == part)
+        .take(count)
+        .collect()
+}
+
+/// Waits until the server holds `count` requests for the claims of `part`.
+async fn waiting_requests(bus: &Bus, part: u16, count: u64) {
+    let subject = format!("$JS.API.CONSUMER.INFO.{}.{}", streams::CLAIMS, claims_consumer(part));
+    let held = async {
+        loop {
+            let info = bus
+                .request_bytes(&subject, &Headers::new(), bytes::Bytes::new(), DEADLINE)
+                .await;
+            let info: Value = serde_json::from_slice(&info.expect("known").payload).expect("JSON");
+            if info["num_waiting"] == count {
+                return;
+            }
+            pause(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, held)
+        .await
+        .expect("the requests are held");
+}
+
+#[tokio::test]
+async fn a_helper_gets_what_no_reader_of_the_part_waits_for() {
+    let (_server, bus) = world().await;
+    let sessions = sessions_of_one_part(3);
+    let part = session_part(&sessions[0]);
+    let (mut own, mut helper) = (claim::fetcher(&bus, part), claim::fetcher(&bus, part));
+    let publish = async |session: &SessionRef| {
+        let claimed = claim::publish(&bus, session, &TraceCarrier::default()).await;
+        claimed.expect("claimed");
+    };
+
+    let mut now = claim::fetcher(&bus, part);
+    now.request_messages(5, FetchMode::Now).await.expect("asked");
+    let nothing = tokio::time::timeout(DEADLINE, now.next())
+        .await
+        .expect("answered at once");
+    assert!(nothing.is_none(), "nothing is there: {nothing:?}");
+
+    // The helper has waited longer, and comes second all the same.
+    helper.request_messages(1, FetchMode::Help).await.expect("asked");
+    own.request_messages(1, FetchMode::Wait).await.expect("asked");
+    waiting_requests(&bus, part, 2).await;
+    publish(&sessions[0]).await;
+    let taken = tokio::time::timeout(DEADLINE, own.next()).await.expect("in time");
+    assert_eq!(taken.expect("a claim").subject, subject::claim(&sessions[0]));
+
+    publish(&sessions[1]).await;
+    let mut helped = tokio::time::timeout(DEADLINE, helper.next()).await.expect("in time");
+    while helped.is_none() {
+        // The machine was so slow that the request had ended.
+        helper.request_messages(1, FetchMode::Help).await.expect("asked");
+        helped = tokio::time::timeout(DEADLINE, helper.next()).await.expect("in time");
+    }
+    assert_eq!(helped.expect("a claim").subject, subject::claim(&sessions[1]));
+
+    publish(&sessions[2]).await;
+    now.request_messages(5, FetchMode::Now).await.expect("asked");
+    let there = tokio::time::timeout(DEADLINE, now.next()).await.expect("in time");
+    assert_eq!(there.expect("a claim").subject, subject::claim(&sessions[2]));
+    let no_more = tokio::time::timeout(DEADLINE, now.next())
+        .await
+        .expect("answered at once");
+    assert!(no_more.is_none(), "{no_more:?}");
+}
+
+#[tokio::test]
+async fn a_part_that_does_not_exist_is_no_subject() {
+    let (_server, bus) = world().await;
+    for subject in [
+        "nexus.claim.16.default.main",
+        "nexus.dispatch.16.default.main",
+        "nexus.claim.default.main",
+    ] {
+        let out = OutgoingMessage::raw(subject.to_owned(), Headers::new(), bytes::Bytes::from_static(b"x"));
+        let refused = bus.publish_once(&out, DEADLINE).await.expect_err("no stream has it");
+        assert!(matches!(refused, PublishError::NoStream { .. }), "{subject}: {refused}");
+    }
 }
 
 #[tokio::test]
@@ -510,7 +603,8 @@ async fn a_message_is_pulled_again_until_it_is_acked() {
     claim::publish(&bus, &session("s"), &TraceCarrier::default())
         .await
         .expect("claimed");
-    let mut pull = bus.pull(streams::CLAIMS, "broker", PullOptions::default());
+    let consumer = claims_consumer(session_part(&session("s")));
+    let mut pull = bus.pull(streams::CLAIMS, &consumer, PullOptions::default());
     let first = pull.next().await;
 
     assert_eq!(first.delivered, 1);

@@ -13,6 +13,7 @@ mod floors;
 mod lease;
 mod owned;
 mod reading;
+mod share;
 mod view;
 
 use std::collections::HashMap;
@@ -37,6 +38,7 @@ use super::kv::Kv;
 pub(in crate::bus) use floor::Floor;
 pub use lease::PartitionLease;
 pub use owned::{OwnedPartition, RedeliverySource, count_unsettled};
+pub use share::{ShareGroup, share_parts};
 
 use floors::PartitionFloorStore;
 use lease::{HeldLease, take};
@@ -82,9 +84,14 @@ pub struct PartitionGroup {
     pub clock: SharedClock,
 }
 
+/// Returns the key in KV `members` of the replica `instance` of `group`.
+fn member_key(group: &str, instance: &str) -> String {
+    format!("{group}.{}", token(instance))
+}
+
 impl PartitionGroup {
     fn member_key(&self) -> String {
-        format!("{}.{}", self.name, token(&self.instance))
+        member_key(self.name, &self.instance)
     }
 
     fn lease_key(&self, partition: u16) -> String {
