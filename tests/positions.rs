@@ -107,6 +107,32 @@ const PLACES: &[(&str, &str, Checked)] = &[
         Told("a page of an answer begins there"),
     ),
     (
+        "hook-svc/src/read_model/peer_api.rs",
+        "at_least",
+        Told("a copy compares it with its own position"),
+    ),
+    (
+        "hook-svc/src/read_model/peer_api.rs",
+        "beyond",
+        Told("a copy compares it with its own position"),
+    ),
+    (
+        "hook-svc/src/read_model/peer_api.rs",
+        "position",
+        Told("bounds later answers for the same event, and is not kept"),
+    ),
+    (
+        "hook-svc/src/read_model/peer_api.rs",
+        "reached",
+        Told("a copy compares it with its own position"),
+    ),
+    (
+        "hook-svc/src/read_model/peer_api.rs",
+        "sequence",
+        Told("answered to whoever asks, and not kept"),
+    ),
+    ("hook-svc/src/read_model/peer_api.rs", "mark", IsPosition),
+    (
         "shared/src/projection/script_query.rs",
         "sequence",
         Told("answered to whoever asks, and not kept"),

@@ -10,18 +10,12 @@ use sha2::{Digest, Sha256};
 
 use crate::model::session::SessionRef;
 
-use super::subject::session_key;
-use super::topology::SESSION_PARTS;
+use super::subject::{key_part, session_key};
 
 /// Returns the part of a session: the same for all dispatches and claims of it, for ever.
 #[must_use]
 pub fn session_part(session: &SessionRef) -> u16 {
     key_part(&session_key(session))
-}
-
-/// Returns the part of the session with the two tokens `key`.
-pub(super) fn key_part(key: &str) -> u16 {
-    u16::from(Sha256::digest(key.as_bytes())[0]) % SESSION_PARTS
 }
 
 /// A set of parts, of which there are at most 64.
@@ -108,6 +102,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::wire::topology::SESSION_PARTS;
 
     proptest! {
         #[test]

@@ -11,7 +11,7 @@ use crate::model::dispatch::DeliveryContext;
 use crate::model::event::{DEFAULT_ACCOUNT, Event, EventId};
 use crate::model::session::SessionRef;
 
-use super::partition::key_part;
+use super::topology::SESSION_PARTS;
 
 /// Maximum length of a reversible token, in bytes.
 pub const MAX_TOKEN_BYTES: usize = 128;
@@ -130,6 +130,11 @@ pub fn dispatch(session: &SessionRef) -> String {
 #[must_use]
 pub fn session_key(session: &SessionRef) -> String {
     format!("{}.{}", token(&session.persona), token(&session.session))
+}
+
+/// Returns the part of the session with the two tokens `key`.
+pub(super) fn key_part(key: &str) -> u16 {
+    u16::from(Sha256::digest(key.as_bytes())[0]) % SESSION_PARTS
 }
 
 /// Returns the key of the mark that a session's agent is not reachable. It has three tokens, a session's key two.
