@@ -39,7 +39,6 @@ pub mod server_clock;
 mod service;
 mod slot_lease;
 mod snapshot;
-mod swept;
 mod task_lease;
 mod witness;
 mod writer;
@@ -55,7 +54,7 @@ pub use error::{
     CasError, ConnectBusError, ConsumeError, EnsureTopologyError, PublishError, ReadStreamError, RequestError,
 };
 pub use fanout::{PassingMessage, StreamTap};
-pub use fetch::{FetchMode, MessageFetcher};
+pub use fetch::MessageFetcher;
 pub use held::HoldError;
 pub use kv::{Kv, KvEntry, KvEvent, KvSurvey, KvWatch};
 pub use letter_witness::LetterWitness;

@@ -30,7 +30,6 @@ mod programs;
 mod remote_agent;
 mod restored;
 mod rostered;
-mod sharing;
 mod sizes;
 mod stepping;
 mod turns;

@@ -13,7 +13,6 @@ mod floors;
 mod lease;
 mod owned;
 mod reading;
-mod share;
 mod tenure;
 mod view;
 
@@ -38,7 +37,6 @@ use super::kv::Kv;
 use super::writer::run_name;
 
 pub use owned::{OwnedPartition, RedeliverySource, count_unsettled};
-pub use share::{ShareGroup, share_parts};
 pub use tenure::PartitionLease;
 
 use floors::PartitionFloorStore;
@@ -85,14 +83,9 @@ pub struct PartitionGroup {
     pub clock: SharedClock,
 }
 
-/// Returns the key in KV `members` of the replica `instance` of `group`.
-fn member_key(group: &str, instance: &str) -> String {
-    format!("{group}.{}", token(instance))
-}
-
 impl PartitionGroup {
     fn member_key(&self) -> String {
-        member_key(self.name, &self.instance)
+        format!("{}.{}", self.name, token(&self.instance))
     }
 
     fn lease_key(&self, partition: u16) -> String {
