@@ -78,7 +78,9 @@ async fn nothing_waits(world: &World, deadline: Duration) {
             _ => String::new(),
         };
         let logs = world.logs();
-        Err(format!("{evaluated} of {events} are evaluated, {waiting} wait\n{missing}{logs}"))
+        Err(format!(
+            "{evaluated} of {events} are evaluated, {waiting} wait\n{missing}{logs}"
+        ))
     })
     .await;
 }
@@ -86,7 +88,11 @@ async fn nothing_waits(world: &World, deadline: Duration) {
 /// Names the events that have no record, those that are stored twice, and the dead letters.
 async fn unrecorded(world: &World) -> String {
     let record = Record::read(&world.bus).await;
-    let evaluated: BTreeSet<&str> = record.invocations.iter().map(|(_, one)| one.event_id.as_str()).collect();
+    let evaluated: BTreeSet<&str> = record
+        .invocations
+        .iter()
+        .map(|(_, one)| one.event_id.as_str())
+        .collect();
     let without = record
         .events
         .iter()
