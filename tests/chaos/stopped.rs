@@ -195,8 +195,7 @@ async fn stop_each(services: &[&'static str], stopped: Duration, clocks: Clocks)
 
     // One that knows that it was stopped goes on with nothing that it had in hand: only what was in its socket arrives. That is
     // less than the work of one lease, which it could have had in hand.
-    // A clock that is a day ahead makes it look for lost dispatches further back than the ledger is read, so that it makes more
-    // of them again; each is recognised.
+    // With a clock that is a day ahead more are stored again now and then, each of them recognised: only the others are bounded.
     let of_a_lease = u64::from(RATE) * LEASE.as_secs();
     assert!(
         clocks != Clocks::GoOn || repeated <= of_a_lease,
