@@ -295,7 +295,7 @@ impl Drop for UnackedConsumer {
 /// Reader of a stream in order, across server restarts: no message twice, none left out.
 ///
 /// If the stream was restored, purged or recreated, the reader returns no more messages. All users of positions in
-/// this process are notified as after a new connection ([`super::link::ConnectionCount`]), and start again.
+/// this process are notified as after a new connection ([`super::connection_count::ConnectionCount`]), and start again.
 pub struct OrderedReader {
     bus: Bus,
     stream: String,
