@@ -216,7 +216,7 @@ impl LostDispatches {
 
         loop {
             let fired = windows.next().await?;
-            let Some(first) = fired.iter().map(|(id, fired)| fired.first_made_at(*id)).min() else {
+            let Some(first) = self.first_made(&fired).await? else {
                 break;
             };
             count += self.find_among(fired, first.plus(-MARGIN_MS), last).await?;
@@ -232,6 +232,23 @@ impl LostDispatches {
         }
 
         Ok(())
+    }
+
+    /// Returns a time by the server's clock before which none of the dispatches `fired` was made, `None` if there are none.
+    async fn first_made(&self, fired: &BTreeMap<Ulid, Fired>) -> Result<Option<UnixMillis>, ReadStreamError> {
+        let first = fired.iter().map(|(id, fired)| fired.first_made_at(*id)).min();
+        let Some((first, event)) = first.zip(fired.values().map(|fired| fired.event_seq).min()) else {
+            return Ok(None);
+        };
+
+        // A dispatch is stored after its event, whatever the clocks of its source and of the replicas say.
+        let event = self
+            .evaluator()
+            .performer
+            .bus
+            .at_sequence(streams::EVENTS, event)
+            .await?;
+        Ok(Some(event.map_or(first, |event| first.min(event.published_at))))
     }
 
     /// As [`Self::find`], for the dispatches `fired`, none of which was made before `since`. Returns the number of lost

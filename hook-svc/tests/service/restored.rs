@@ -13,6 +13,7 @@ use shared::wire::session_mark::PartitionFloors;
 use shared::wire::subject;
 use shared::wire::topology::buckets;
 use shared::wire::topology::streams::{DISPATCHES, EVENTS, INVOCATIONS, LEDGER};
+use shared::wire::witness::WaitingMark;
 
 use crate::world::{World, event};
 
@@ -438,4 +439,35 @@ async fn dispatches_of_events_that_were_evaluated_again_later_are_not_lost() {
     assert_eq!(world.dispatches().await.len(), 4, "none is stored again");
     assert_eq!(ids.len(), 4);
     assert!(dispatches.iter().all(|dispatch| ids.contains(&dispatch.id)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dispatches_of_replicas_whose_clocks_are_ahead_are_not_lost() {
+    const AHEAD_MS: i64 = 86_400_000;
+    let mut world = World::new(&[("answers.ts", ANSWERS)]).await;
+    world.sections = format!("clock_offset_ms = {AHEAD_MS}\n");
+    world.start("a");
+    world.wait_for_members(1).await;
+    for peer in ["v1", "v2", "v3"] {
+        let ahead = SystemClock.now().plus(AHEAD_MS);
+        let event = Event {
+            timestamp: ahead,
+            received_at: ahead,
+            ..event(peer, 0, "hello")
+        };
+        world.publish(&event).await;
+    }
+    world.wait_for_records(3).await;
+    world.wait_until_acked().await;
+    world.replica("a").kill();
+
+    // The mark is written once the stream has been compared.
+    let marks = world.bus.kv::<WaitingMark>(buckets::POSITIONS);
+    marks.delete(DISPATCHES, None).await.expect("deleted");
+    world.start("b");
+    eventually("the stream is compared", async || {
+        marks.find(DISPATCHES).await.is_ok_and(|(mark, _)| mark.is_some())
+    })
+    .await;
+    assert_eq!(world.dispatches().await.len(), 3, "none is stored again");
 }

@@ -14,14 +14,19 @@ pub(super) struct Fired {
     pub(super) record: u64,
     pub(super) hook_id: String,
     pub(super) started_at: UnixMillis,
+    /// Sequence of the event, as the record names it.
+    pub(super) event_seq: u64,
+    /// Time at which the server stored the record.
+    pub(super) stored_at: UnixMillis,
 }
 
 impl Fired {
-    /// Returns a time before which the dispatch `id` was not made. If its event was evaluated more than once, the record
-    /// is of the last evaluation and the dispatch of the first one, but an id begins with the time of its event.
+    /// Returns a time before which the dispatch `id` was not made, as far as the record tells. If its event was evaluated
+    /// more than once, the record is of the last evaluation and the dispatch of the first one, but an id begins with the
+    /// time of its event. Both times are those of other clocks, which may be ahead of the server's.
     pub(super) fn first_made_at(&self, id: Ulid) -> UnixMillis {
         let event_at = i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX);
-        self.started_at.min(UnixMillis(event_at))
+        self.started_at.min(UnixMillis(event_at)).min(self.stored_at)
     }
 }
 
@@ -68,7 +73,7 @@ fn fires(stored: &StoredMessage) -> Vec<(Ulid, Fired)> {
     let Ok(record) = stored.decode::<EventInvocations>() else {
         return Vec::new();
     };
-    let started_at = record.started_at;
+    let (started_at, event_seq, stored_at) = (record.started_at, record.event_seq, stored.published_at);
     let fire = |hook: HookInvocation| match hook.outcome {
         HookOutcome::Fired { dispatch, .. } => Some((
             dispatch,
@@ -76,6 +81,8 @@ fn fires(stored: &StoredMessage) -> Vec<(Ulid, Fired)> {
                 record: stored.sequence,
                 hook_id: hook.hook_id,
                 started_at,
+                event_seq,
+                stored_at,
             },
         )),
         HookOutcome::Passed
@@ -98,6 +105,23 @@ mod tests {
     use shared::wire::topology::streams::INVOCATIONS;
 
     use super::*;
+
+    #[test]
+    fn clocks_that_are_ahead_hide_no_dispatch() {
+        let (then, ahead) = (UnixMillis(1_764_000_000_000), UnixMillis(1_764_086_400_000));
+        let at = |started_at| Fired {
+            record: 1,
+            hook_id: "hook".to_owned(),
+            started_at,
+            event_seq: 1,
+            stored_at: then,
+        };
+        let id = |millis: UnixMillis| Ulid::from_parts(millis.0.cast_unsigned(), 7);
+
+        assert_eq!(at(ahead).first_made_at(id(ahead)), then);
+        assert_eq!(at(ahead).first_made_at(id(then.plus(-5))), then.plus(-5));
+        assert_eq!(at(then.plus(-9)).first_made_at(id(ahead)), then.plus(-9));
+    }
 
     /// The record of an event upon which two hooks fired.
     fn record(number: u64) -> EventInvocations {
