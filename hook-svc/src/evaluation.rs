@@ -5,6 +5,7 @@
 pub(crate) mod conversations;
 pub(crate) mod deferred;
 pub mod dispatch;
+mod done_markers;
 pub(crate) mod evaluator;
 pub(crate) mod fire;
 pub(crate) mod heartbeat;

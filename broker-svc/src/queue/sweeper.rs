@@ -131,13 +131,7 @@ async fn hold_lease(broker: &BrokerContext, held: Option<Held>) -> Result<Option
         };
     }
 
-    let record = LeaseRecord {
-        holder: broker.instance.clone(),
-        epoch: 0,
-        in_progress: None,
-        runs: Vec::new(),
-        released: false,
-    };
+    let record = LeaseRecord::held_by(broker.instance.clone());
 
     let revision = match leases.create_ttl(LEASE, &record, LEASE_TTL).await {
         Ok(revision) => revision,

@@ -23,7 +23,7 @@ use crate::evaluation::record::{DECIDED_BEFORE, TOO_MANY_HOPS, billed_invocation
 use crate::evaluation::task::EventTask;
 use crate::health::metrics::ServiceMeters;
 use crate::host::answers::AnswerStore;
-use crate::registry::active_hooks::HookTraits;
+use crate::registry::active_hooks::{HookAuthor, HookTraits};
 use crate::registry::rights::{fire_refusal, opens_main};
 use crate::registry::{HookRegistry, LastFire};
 use crate::routing::{HookFire, RoutingRules};
@@ -46,6 +46,23 @@ pub(crate) struct HookAction {
     pub(crate) volatile: bool,
     /// Usage of the hook's calls to the host.
     pub(crate) spent: CallUsage,
+}
+
+impl HookAction {
+    /// Returns the fire `result` of the operator's own `hook_id`, which is no script: `traits` say what else holds for it.
+    pub(crate) fn of_operator(hook_id: &str, latency_us: u64, mut traits: HookTraits, result: HookResult) -> Self {
+        traits.author = Arc::new(HookAuthor::Operator);
+
+        Self {
+            hook_id: hook_id.to_owned(),
+            latency_us,
+            traits,
+            result: Box::new(result),
+            decided: false,
+            volatile: false,
+            spent: CallUsage::default(),
+        }
+    }
 }
 
 /// Decision about a fire.

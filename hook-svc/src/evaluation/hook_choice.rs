@@ -9,9 +9,9 @@ use shared::model::time::UnixMillis;
 use crate::evaluation::evaluator::EventEvaluator;
 use crate::evaluation::fire::HookAction;
 use crate::evaluation::selection::{HealthSignals, HookSelection, leave_out};
-use crate::registry::active_hooks::{HookAuthor, HookTraits};
+use crate::registry::active_hooks::HookTraits;
 use crate::routing::bindings;
-use crate::runner::{CallUsage, HookSet};
+use crate::runner::HookSet;
 
 impl EventEvaluator {
     /// Selects the hooks of `set` that see `event`, without those of `decided`, which have answered before; `me` names
@@ -51,20 +51,14 @@ impl EventEvaluator {
         let result = table.decide_route(event)?;
         let took = self.clock.monotonic().saturating_duration_since(begun);
 
-        Some(HookAction {
-            hook_id: bindings::HOOK_ID.to_owned(),
-            latency_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            traits: HookTraits {
-                priority: table.priority(),
-                fallback: table.is_fallback(),
-                author: Arc::new(HookAuthor::Operator),
-                ..HookTraits::default()
-            },
-            result: Box::new(result),
-            decided: false,
-            volatile: false,
-            spent: CallUsage::default(),
-        })
+        let traits = HookTraits {
+            priority: table.priority(),
+            fallback: table.is_fallback(),
+            ..HookTraits::default()
+        };
+        let latency_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+
+        Some(HookAction::of_operator(bindings::HOOK_ID, latency_us, traits, result))
     }
 
     /// Updates the breakers, and counts fires and passes, once the answers of every hook at `now` are stored.

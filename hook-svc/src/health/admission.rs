@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-/// Lag of the read model below which a replica joins.
-const JOIN_BELOW: Duration = Duration::from_secs(1);
+/// Lag of the read model below which a replica joins, and its copy answers others.
+pub(crate) const JOIN_BELOW: Duration = Duration::from_secs(1);
 
-/// Lag of the read model above which a replica leaves.
-const LEAVE_ABOVE: Duration = Duration::from_secs(10);
+/// Lag of the read model above which a replica leaves, and its copy no longer answers.
+pub(crate) const LEAVE_ABOVE: Duration = Duration::from_secs(10);
 
 /// State of a replica on which the decision is based.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

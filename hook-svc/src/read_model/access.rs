@@ -135,6 +135,11 @@ impl ModelAccess {
         }
     }
 
+    /// Returns the own copy if it answers here: once it is ready, and before if no other one answers.
+    fn answering(&self) -> Option<Projection> {
+        self.ready().or_else(|| self.any().filter(|_| !self.0.peers.answer()))
+    }
+
     /// Follows the copies of other replicas while this one needs them; never returns.
     pub(crate) async fn follow_peers(&self) {
         self.0.peers.follow(|| self.ready().is_none()).await;
@@ -232,7 +237,7 @@ impl ModelAccess {
 
     /// Returns whether the event `id` occurs for the first time at `sequence`, as far as a copy can tell.
     pub(crate) async fn is_first(&self, id: &EventId, sequence: u64) -> bool {
-        let Some(own) = self.ready().or_else(|| self.any().filter(|_| !self.0.peers.answer())) else {
+        let Some(own) = self.answering() else {
             return !self.0.peers.answer() || self.0.first.is_first(id, sequence).await;
         };
 
@@ -256,7 +261,7 @@ impl ModelAccess {
             id: id.clone(),
             reached,
         };
-        if let Some(own) = self.ready().or_else(|| self.any().filter(|_| !self.0.peers.answer())) {
+        if let Some(own) = self.answering() {
             let found = find_first(&own, &question, patience).await;
             return found.map_err(AskModelError::Peers);
         }
@@ -285,7 +290,7 @@ impl ModelAccess {
     /// # Errors
     /// Returns [`AskModelError`] if no copy answers.
     pub(crate) async fn search(&self, request: SearchRequest) -> Result<SearchReply, AskModelError> {
-        if let Some(own) = self.ready().or_else(|| self.any().filter(|_| !self.0.peers.answer())) {
+        if let Some(own) = self.answering() {
             return Ok(own.search(request).await?);
         }
 

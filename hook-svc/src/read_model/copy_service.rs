@@ -12,7 +12,7 @@ use bytes::Bytes;
 use shared::bus::ServiceSpec;
 use shared::clock::{SharedClock, pause};
 use shared::error_chain::describe_error;
-use shared::projection::script_query::{MAX_QUERY, ModelQueryError, ModelSession};
+use shared::projection::script_query::{MAX_QUERY, ModelQuery, ModelQueryError, ModelSession};
 use shared::projection::{FeedSource, Projection, QueryProjectionError};
 use shared::wire::subject::token;
 use tokio::sync::Semaphore;
@@ -142,7 +142,7 @@ impl CopyService {
         let until = self.clock.monotonic() + MAX_QUERY;
         // The sequence names the event, and thereby the evaluation, of which a process has one for each event.
         let evaluation = (query.sequence & u64::from(u32::MAX)) as u32;
-        let query = shared::projection::script_query::ModelQuery {
+        let query = ModelQuery {
             sequence: at_least,
             ..query
         };

@@ -9,9 +9,11 @@ use anyhow::Context as _;
 use shared::bus::{Bus, ServiceHandle, SlotLeases, SlotRole, StreamTap};
 use shared::clock::{SharedClock, pause};
 use shared::error_chain::describe_error;
+use shared::model::identity::Identities;
 use shared::process::Health;
 use shared::process::lifecycle::ShutdownSignal;
 use shared::projection::{ApplyBatchError, Projection, feed};
+use shared::wire::subject::token;
 use shared::wire::topology::streams::EVENTS;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -20,6 +22,7 @@ use super::access::{ModelAccess, OwnCopy};
 use super::copy_service::CopyService;
 use super::{events_api, identities, log_size, snapshot};
 use crate::config::HooksConfig;
+use crate::health::admission::{JOIN_BELOW, LEAVE_ABOVE};
 use crate::health::breakers::HookBreakers;
 use crate::health::participation::list_hooks;
 use crate::host::embedder;
@@ -29,13 +32,11 @@ use crate::routing::RoutingRules;
 /// Name of the slots in KV `leases`.
 pub(crate) const GROUP: &str = "copy";
 
-/// Interval at which the slot is refreshed, and the copy's state looked at.
+/// Interval at which the slot is refreshed.
 const TICK: Duration = Duration::from_millis(700);
-const LOOK: Duration = Duration::from_millis(100);
 
-/// Lag below which a copy answers, and from which on it no longer does.
-const READY_BELOW: Duration = Duration::from_secs(1);
-const BUILDING_FROM: Duration = Duration::from_secs(10);
+/// Interval at which an open copy is looked at.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Time for which a copy is kept although other replicas hold all slots: a replica that was cut off for a moment must
 /// not begin anew.
@@ -185,18 +186,16 @@ impl CopyKeeper {
     }
 
     async fn refresh(&self, slots: &mut SlotLeases, role: SlotRole, is_prepared: bool) -> SlotRole {
-        match tokio::time::timeout(TICK, slots.refresh(is_prepared)).await {
-            Ok(Ok(role)) => role,
-            // Until the server answers, everything stays as it is.
-            Ok(Err(error)) => {
-                tracing::debug!(
-                    error = describe_error(&error),
-                    "slot of the read model's copy was not refreshed"
-                );
-                role
-            }
-            Err(_) => role,
-        }
+        // Until the server answers, everything stays as it is.
+        let Ok(refreshed) = tokio::time::timeout(TICK, slots.refresh(is_prepared)).await else {
+            return role;
+        };
+
+        refreshed.unwrap_or_else(|error| {
+            let error = describe_error(&error);
+            tracing::debug!(error, "slot of the read model's copy was not refreshed");
+            role
+        })
     }
 
     async fn open(&self) -> anyhow::Result<OpenCopy> {
@@ -227,12 +226,7 @@ impl CopyKeeper {
 
     /// Starts the tasks that keep the persons, hooks and vectors of `projection` up to date, its log short and a snapshot
     /// of it stored.
-    fn tend(
-        &self,
-        projection: &Projection,
-        persons: shared::model::identity::Identities,
-        background: &mut JoinSet<()>,
-    ) {
+    fn tend(&self, projection: &Projection, persons: Identities, background: &mut JoinSet<()>) {
         let (own, clock) = (projection.clone(), Arc::clone(&self.clock));
         background.spawn(embedder::run(
             self.config.clone(),
@@ -253,7 +247,7 @@ impl CopyKeeper {
     /// Looks how far the copy is, and lets it answer others once it may.
     async fn look(&self, open: &mut OpenCopy, slots: &SlotLeases) {
         let lag = open.projection.lag(self.clock.now());
-        let bound = if open.is_ready { BUILDING_FROM } else { READY_BELOW };
+        let bound = if open.is_ready { LEAVE_ABOVE } else { JOIN_BELOW };
         let is_ready = lag.is_some_and(|lag| lag < bound);
         if is_ready != open.is_ready {
             open.is_ready = is_ready;
@@ -320,7 +314,5 @@ pub(crate) fn path_of(config: &HooksConfig, name: &str) -> PathBuf {
     } else {
         PathBuf::from(&config.data_dir)
     };
-    folder
-        .join(shared::wire::subject::token(name))
-        .join("read-model.sqlite")
+    folder.join(token(name)).join("read-model.sqlite")
 }

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shared::bus::Bus;
 use shared::clock::{SharedClock, pause};
-use shared::projection::script_query::ModelQueryError;
+use shared::projection::script_query::{ModelQuery, ModelQueryError};
 use shared::wire::headers::Headers;
 use shared::wire::subject::token;
 use tokio::sync::watch;
@@ -230,11 +230,7 @@ impl PeerCopies {
     ///
     /// # Errors
     /// Returns the query's error, or `Unavailable` if no copy could answer for [`FIND_COPY`].
-    pub(crate) async fn query(
-        &self,
-        process: u32,
-        query: shared::projection::script_query::ModelQuery,
-    ) -> Result<(Vec<u8>, Duration), ModelQueryError> {
+    pub(crate) async fn query(&self, process: u32, query: ModelQuery) -> Result<(Vec<u8>, Duration), ModelQueryError> {
         let clock = &self.0.clock;
         let key = (process, query.sequence);
         let question = QueryQuestion {

@@ -216,13 +216,7 @@ impl SlotLeases {
     }
 
     async fn write(&self, slot: usize, revision: u64) -> Result<u64, CasError> {
-        let record = LeaseRecord {
-            holder: self.instance.clone(),
-            epoch: 0,
-            in_progress: None,
-            runs: Vec::new(),
-            released: false,
-        };
+        let record = LeaseRecord::held_by(self.instance.clone());
         let key = self.key(slot);
         match revision {
             0 => self.leases.create_ttl(&key, &record, TTL).await,

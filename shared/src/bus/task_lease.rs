@@ -42,13 +42,7 @@ impl TaskLease {
     /// # Errors
     /// [`CasError`] if the bucket cannot be asked or takes no value.
     pub async fn hold(&mut self) -> Result<bool, CasError> {
-        let record = LeaseRecord {
-            holder: self.holder.clone(),
-            epoch: 0,
-            in_progress: None,
-            runs: Vec::new(),
-            released: false,
-        };
+        let record = LeaseRecord::held_by(self.holder.clone());
 
         let taken = match self.revision.take() {
             Some(revision) => self.leases.update_ttl(self.task, &record, revision, TTL).await,

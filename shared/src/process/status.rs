@@ -127,13 +127,7 @@ impl StatusResponder {
     pub(super) async fn announce(self, bus: Bus, ended: ShutdownSignal) {
         let leases = bus.kv::<LeaseRecord>(buckets::LEASES);
         let key = format!("{REPLICA}{}.{}", self.service, token(&self.instance));
-        let record = LeaseRecord {
-            holder: self.instance,
-            epoch: 0,
-            in_progress: None,
-            runs: Vec::new(),
-            released: false,
-        };
+        let record = LeaseRecord::held_by(self.instance);
 
         while !ended.is_requested() {
             // With a time to live, so that a process that is killed disappears by itself.

@@ -48,6 +48,20 @@ pub struct LeaseRecord {
     pub released: bool,
 }
 
+impl LeaseRecord {
+    /// Returns the record of a lease that says only who its `holder` is.
+    #[must_use]
+    pub const fn held_by(holder: String) -> Self {
+        Self {
+            holder,
+            epoch: 0,
+            in_progress: None,
+            runs: Vec::new(),
+            released: false,
+        }
+    }
+}
+
 /// The number of times that the work of a claim was started since repeated redelivery was detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimTries {
