@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use shared::bus::partition::{ShareGroup, share_parts};
 use shared::bus::position::{told_degraded, told_sound};
 use shared::bus::{Bus, MarkedStream, StreamWitness, WitnessError};
 use shared::clock::SharedClock;
@@ -14,7 +15,10 @@ use shared::model::position::StreamLineage;
 use shared::model::session::{QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::ShutdownSignal;
+use shared::wire::partition::PartSet;
+use shared::wire::topology::SESSION_PARTS;
 use shared::wire::topology::streams::DISPATCHES;
+use tokio::sync::watch;
 
 use crate::agent::echo::EchoAgent;
 use crate::agent::llm::LlmAgent;
@@ -36,6 +40,9 @@ use crate::session::settings::QueuePolicy;
 const COUNTERS_PER_MS: u64 = 1_000_000;
 /// Time after trouble with the server in which no session is quarantined.
 const TROUBLE_LASTS: Duration = Duration::from_secs(60);
+
+/// Group of the brokers in KV `members`.
+const MEMBERS: &str = "broker";
 
 /// Name of the sessions' cursors in reports that they are void.
 const CURSORS: &str = "cursors of sessions";
@@ -72,8 +79,10 @@ pub struct BrokerContext {
     pub personas: Personas,
     /// Folds of the sessions that ran last.
     pub cache: FoldCache,
-    /// The newest dispatches of all sessions.
+    /// The newest dispatches of the parts that this broker reads.
     pub feed: Arc<DispatchFeed>,
+    /// The parts that this broker reads; none until its share is known.
+    pub parts: watch::Sender<PartSet>,
     /// Request to stop the process.
     pub shutdown: ShutdownSignal,
     /// Time that a running turn may take after the request to stop.
@@ -87,7 +96,8 @@ pub struct BrokerContext {
     trouble: Mutex<Option<Instant>>,
     parked: RwLock<BTreeMap<String, SessionRef>>,
     running: Mutex<HashMap<SessionRef, usize>>,
-    waiting: AtomicU64,
+    /// By part: the number of claims that wait, as last reported.
+    waiting: Vec<AtomicU64>,
     counter: AtomicU64,
     /// Queue policies by the settings of personas, of which there are few.
     policies: Mutex<HashMap<QueueSettings, Arc<QueuePolicy>>>,
@@ -118,6 +128,7 @@ impl BrokerContext {
         Self {
             cache: FoldCache::new(config.fold_cache),
             feed: Arc::default(),
+            parts: watch::Sender::default(),
             trouble: Mutex::default(),
             era: tokio::sync::Mutex::default(),
             witness: StreamWitness::new(&bus, MarkedStream::Dispatches),
@@ -126,7 +137,7 @@ impl BrokerContext {
             stopping: OnceLock::new(),
             parked: RwLock::default(),
             running: Mutex::default(),
-            waiting: AtomicU64::new(0),
+            waiting: (0..SESSION_PARTS).map(|_| AtomicU64::new(0)).collect(),
             counter: AtomicU64::new(started.saturating_mul(COUNTERS_PER_MS)),
             policies: Mutex::default(),
             echo: Arc::new(EchoAgent),
@@ -294,15 +305,33 @@ impl BrokerContext {
         self.counter.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns the number of claims that wait for a broker, as last reported.
+    /// Returns the number of claims that wait for a broker, as last reported for the parts that this broker reads or
+    /// helps with.
     #[must_use]
     pub fn claims_waiting(&self) -> u64 {
-        self.waiting.load(Ordering::Relaxed)
+        self.waiting.iter().map(|claims| claims.load(Ordering::Relaxed)).sum()
     }
 
-    /// Notes the number of waiting claims.
-    pub fn note_waiting(&self, claims: u64) {
-        self.waiting.store(claims, Ordering::Relaxed);
+    /// Notes the number of waiting claims of `part`.
+    pub fn note_waiting(&self, part: u16, claims: u64) {
+        self.waiting[usize::from(part)].store(claims, Ordering::Relaxed);
+    }
+
+    /// Returns whether this broker reads `part`.
+    #[must_use]
+    pub fn reads_part(&self, part: u16) -> bool {
+        self.parts.borrow().contains(part)
+    }
+
+    /// Shares the parts with the other brokers until shutdown is requested.
+    pub async fn share_parts(&self) {
+        let group = ShareGroup {
+            name: MEMBERS,
+            parts: SESSION_PARTS,
+            instance: self.instance.clone(),
+            clock: Arc::clone(&self.clock),
+        };
+        share_parts(self.bus.clone(), group, self.shutdown.clone(), self.parts.clone()).await;
     }
 
     /// Calls `act` with the sequences of `DISPATCHES` that this broker has consumed, which the sweeper skips.

@@ -150,7 +150,7 @@ impl Service for BrokerService {
 }
 
 /// Starts the tasks that run beside the claims until the shutdown signal.
-fn start_beside(broker: &Arc<BrokerContext>, path: String, people: KnownPeople) -> [JoinHandle<()>; 10] {
+fn start_beside(broker: &Arc<BrokerContext>, path: String, people: KnownPeople) -> [JoinHandle<()>; 11] {
     let timers = TimerHandler {
         bus: broker.bus.clone(),
         clock: Arc::clone(&broker.clock),
@@ -160,8 +160,13 @@ fn start_beside(broker: &Arc<BrokerContext>, path: String, people: KnownPeople) 
         tokio::spawn(feed::serve(
             Arc::clone(&broker.feed),
             broker.bus.clone(),
+            broker.parts.clone(),
             broker.shutdown.clone(),
         )),
+        tokio::spawn({
+            let broker = Arc::clone(broker);
+            async move { broker.share_parts().await }
+        }),
         tokio::spawn(
             broker
                 .ledger_witness()

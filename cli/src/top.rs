@@ -156,7 +156,7 @@ pub async fn look(bus: &Bus, most: usize) -> Result<Look> {
         });
     }
 
-    let claims = bus.list_subjects(streams::CLAIMS, "nexus.claim.*.*").await?;
+    let claims = bus.list_subjects(streams::CLAIMS, "nexus.claim.>").await?;
     let mut sessions = Vec::new();
     for claim in claims.keys().take(most) {
         sessions.extend(session(bus, claim).await);

@@ -39,6 +39,7 @@ pub mod server_clock;
 mod service;
 mod slot_lease;
 mod snapshot;
+mod swept;
 mod task_lease;
 mod witness;
 mod writer;
@@ -54,7 +55,7 @@ pub use error::{
     CasError, ConnectBusError, ConsumeError, EnsureTopologyError, PublishError, ReadStreamError, RequestError,
 };
 pub use fanout::{PassingMessage, StreamTap};
-pub use fetch::MessageFetcher;
+pub use fetch::{FetchMode, MessageFetcher};
 pub use held::HoldError;
 pub use kv::{Kv, KvEntry, KvEvent, KvSurvey, KvWatch};
 pub use letter_witness::LetterWitness;

@@ -106,7 +106,7 @@ fn good(subject: &str) -> OutgoingMessage {
 #[tokio::test]
 async fn headers_that_no_client_can_read_cost_nobody_what_comes_after() {
     let (server, bus) = world().await;
-    let subject = "nexus.dispatch.default.main";
+    let subject = "nexus.dispatch.5.default.main";
     for block in [
         &b"NATS/1.0\r\nno colon here\r\n\r\n"[..],
         b"NATS/1.0\r\nOld: \xff\xfe\r\nKept: yes\r\n\r\n",
@@ -140,10 +140,10 @@ async fn headers_that_no_client_can_read_cost_nobody_what_comes_after() {
 async fn a_durable_consumer_and_a_watch_go_on_behind_what_cannot_be_read() {
     let (server, bus) = world().await;
     let block = b"NATS/1.0\r\nno colon here\r\n\r\n";
-    bus.publish(good("nexus.claim.default.a")).await.expect("stored");
-    publish_by_hand(&server.url(), "nexus.claim.default.b", block, b"x").await;
-    bus.publish(good("nexus.claim.default.c")).await.expect("stored");
-    let mut pull = claim::pull(&bus, 10);
+    bus.publish(good("nexus.claim.5.default.a")).await.expect("stored");
+    publish_by_hand(&server.url(), "nexus.claim.5.default.b", block, b"x").await;
+    bus.publish(good("nexus.claim.5.default.c")).await.expect("stored");
+    let mut pull = claim::pull(&bus, 5, 10);
 
     let taken = in_time("the consumer goes on", async {
         let first = pull.next().await;
@@ -188,7 +188,7 @@ async fn a_durable_consumer_and_a_watch_go_on_behind_what_cannot_be_read() {
 #[tokio::test]
 async fn a_message_that_ends_the_clients_task_is_gone_for_the_next_process() {
     let (server, bus) = world().await;
-    let subject = "nexus.dispatch.default.main";
+    let subject = "nexus.dispatch.5.default.main";
     publish_by_hand(&server.url(), subject, b"NATS/1.0\r\na: b\rc\r\n\r\n", b"x").await;
     let last = bus.publish(good(subject)).await.expect("stored").sequence;
     let struck = shared::testing::connect_to(&server.url(), "struck").await;

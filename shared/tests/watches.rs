@@ -190,7 +190,7 @@ async fn a_server_that_comes_back_as_it_was_tells_only_what_is_new() {
 
 async fn stored(bus: &Bus, text: &str) -> u64 {
     let payload = text.as_bytes().to_vec().into();
-    let out = OutgoingMessage::raw("nexus.dispatch.default.main".to_owned(), Headers::new(), payload);
+    let out = OutgoingMessage::raw("nexus.dispatch.5.default.main".to_owned(), Headers::new(), payload);
     bus.publish(out).await.expect("stored").sequence
 }
 

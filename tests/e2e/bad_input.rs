@@ -130,7 +130,7 @@ async fn on_the_way(bus: &Bus) -> (Vec<Bad>, Vec<Bad>) {
     for (number, claim) in claims.iter().enumerate() {
         publish(
             bus,
-            &format!("nexus.claim.default.bad-{number}"),
+            &subject::claim(&session(&format!("bad-{number}"))),
             std::slice::from_ref(claim),
         )
         .await;
@@ -313,7 +313,7 @@ async fn headers_that_cost_everybody_the_connection_cost_no_event() {
     answered(&world, "e2e:p/before", "p").await;
 
     let block = b"NATS/1.0\r\nthis line has no colon\r\n\r\n";
-    for subject in ["nexus.event.e2e.default.p", "nexus.dispatch.default.p"] {
+    for subject in ["nexus.event.e2e.default.p", &subject::dispatch(&session("p"))] {
         publish_by_hand(&world.stack.nats[0].url(), subject, block, b"whole").await;
     }
 

@@ -80,7 +80,7 @@ pub(crate) fn held() -> HeldMessage {
         id: Ulid::from_parts(1_764_000_000_000, 7),
         stream: "DISPATCHES".to_owned(),
         sequence: 12,
-        subject: "nexus.dispatch.default.main".to_owned(),
+        subject: "nexus.dispatch.5.default.main".to_owned(),
         headers: vec![("Nexus-Schema".to_owned(), "dispatch/1".to_owned())],
         payload: HeldMessage::encode_payload(b"{}"),
         why: "the ledger of default/main is older than the dispatch, which may have run".to_owned(),

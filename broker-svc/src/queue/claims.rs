@@ -1,20 +1,27 @@
 //! Claims: pulled for free slots, kept alive while they are worked on, and never acknowledged past their deadline.
 //!
+//! Each part of the sessions has a consumer of its own. A broker asks all of them: for the parts that it reads it asks
+//! first, and for any other only while it has slots to spare and behind their own readers, so that it gets the claims
+//! for which those have no slot, or that a broker that is gone has left behind.
+//!
 //! A claim is requested only if a slot is reserved for it, so that no claim lies here while other brokers could work
 //! on it. A claim counts as received at the last time at which certainly none was on its way (`quiet`).
 
 mod quiet;
+mod source;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt as _;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use shared::bus::dead_letter::MessageVerdict;
-use shared::bus::{ConsumeError, IncomingMessage, MessageFetcher, claim};
+use shared::bus::{ConsumeError, IncomingMessage};
 use shared::clock::pause;
 use shared::model::session::SessionRef;
 use shared::wire::session_mark::SessionClaim;
 use shared::wire::subject;
+use shared::wire::topology::SESSION_PARTS;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
@@ -27,12 +34,10 @@ use crate::queue::quarantine::ClaimVerdict;
 use crate::queue::slot::SessionSlot;
 use crate::worker::{self, ClaimedSession};
 
-use self::quiet::{LOOK_EVERY, Quiet};
+use self::source::{ClaimSlots, ClaimSource};
 
 /// Interval at which a held claim shows that its holder lives.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of claims requested at once.
-const MAX_BATCH: usize = 64;
 /// Maximum age of a claim when its work begins; an older one is left to the ack wait. The first sign of life must be sent
 /// before the ack wait ends.
 const MAX_AGE: Duration = Duration::from_millis(1_500);
@@ -40,28 +45,56 @@ const MAX_AGE: Duration = Duration::from_millis(1_500);
 /// Runs claimed sessions until shutdown is requested and the running ones are done or handed back. `tell` is called
 /// with whether claims can be requested.
 pub async fn serve(broker: &Arc<BrokerContext>, tell: impl Fn(Result<(), &ConsumeError>)) {
-    let mut source = Source::new(Arc::clone(broker));
-    let mut workers = JoinSet::new();
-
-    let stop = broker.shutdown.clone();
-    loop {
+    let slots = ClaimSlots::new(broker.config.max_active_turns);
+    let workers = Mutex::new(JoinSet::new());
+    let run = |taken| {
+        let mut workers = workers.lock().unwrap_or_else(PoisonError::into_inner);
         while workers.try_join_next().is_some() {}
-        let taken = tokio::select! {
-            biased;
-            () = stop.requested() => break,
-            taken = source.next(&tell) => taken,
-        };
-
         workers.spawn(handle(Arc::clone(broker), taken));
-    }
+    };
 
-    broker.begin_stop();
-    source.hand_back().await;
+    // A set of futures polls only those that are woken.
+    let parts = 0..SESSION_PARTS;
+    let mut sources: FuturesUnordered<_> = parts
+        .map(|part| take_claims(broker, &slots, part, &run, &tell))
+        .collect();
+    let taking = async { while sources.next().await.is_some() {} };
+    let stopping = async {
+        broker.shutdown.requested().await;
+        broker.begin_stop();
+    };
+    tokio::join!(stopping, taking);
+    drop(sources);
+
+    let mut workers = workers.into_inner().unwrap_or_else(PoisonError::into_inner);
     while workers.join_next().await.is_some() {}
 }
 
+/// Takes the claims of `part` until shutdown is requested, and hands those back that are not begun.
+async fn take_claims(
+    broker: &Arc<BrokerContext>,
+    slots: &ClaimSlots,
+    part: u16,
+    run: &impl Fn(TakenClaim),
+    tell: &impl Fn(Result<(), &ConsumeError>),
+) {
+    let mut source = ClaimSource::new(broker, slots, part);
+    let stop = broker.shutdown.clone();
+    loop {
+        let taken = tokio::select! {
+            biased;
+            () = stop.requested() => break,
+            taken = source.next(tell) => taken,
+        };
+        run(taken);
+    }
+
+    source.hand_back().await;
+}
+
 /// A claim, the earliest instant at which it can have been sent to us, and its slot.
-struct Taken {
+struct TakenClaim {
+    part: u16,
     incoming: IncomingMessage,
     received: Instant,
     slot: OwnedSemaphorePermit,
@@ -69,113 +102,16 @@ struct Taken {
     places: Arc<Semaphore>,
 }
 
-/// Source of claims, which are requested as slots become free.
-struct Source {
-    broker: Arc<BrokerContext>,
-    claims: MessageFetcher,
-    slots: Arc<Semaphore>,
-    places: Arc<Semaphore>,
-    /// Slots reserved for requested claims that have not come yet.
-    kept: Option<OwnedSemaphorePermit>,
-    quiet: Quiet,
-}
-
-impl Source {
-    fn new(broker: Arc<BrokerContext>) -> Self {
-        Self {
-            claims: claim::fetcher(&broker.bus),
-            slots: Arc::new(Semaphore::new(broker.config.max_active_turns)),
-            places: Arc::new(Semaphore::new(broker.config.max_active_turns)),
-            kept: None,
-            quiet: Quiet::new(broker.clock.monotonic()),
-            broker,
-        }
-    }
-
-    async fn next(&mut self, tell: &impl Fn(Result<(), &ConsumeError>)) -> Taken {
-        loop {
-            // Whether the buffer was empty decides when a claim was received: a buffered one may be old.
-            let incoming = self.next_incoming().await;
-
-            let slot = self.kept.as_mut().and_then(|kept| kept.split(1));
-            let (Some(incoming), Some(slot)) = (incoming, slot) else {
-                tell(self.request_claims().await.as_ref().copied());
-                continue;
-            };
-
-            // The ack timeout counts from the delivery. A claim that waited here may belong to another broker soon.
-            let received = self.quiet.since();
-            let age = self.broker.clock.monotonic().saturating_duration_since(received);
-            if age <= MAX_AGE {
-                return Taken {
-                    incoming,
-                    received,
-                    slot,
-                    places: Arc::clone(&self.places),
-                };
-            }
-
-            let age_ms = age.as_millis();
-            tracing::debug!(age_ms, "claims waited too long; leaving them to the ack timeout");
-            // All buffered claims are at least as old.
-            self.claims.cancel_request();
-        }
-    }
-
-    /// Returns the next claim, or `None` if none comes any more; looks again and again whether one is there.
-    async fn next_incoming(&mut self) -> Option<IncomingMessage> {
-        loop {
-            let now = self.broker.clock.monotonic();
-            if let Some(incoming) = self.claims.next().now_or_never() {
-                return incoming;
-            }
-            self.quiet.note_empty(now);
-
-            tokio::select! {
-                biased;
-                incoming = self.claims.next() => return incoming,
-                () = pause(LOOK_EVERY) => {}
-            }
-        }
-    }
-
-    /// Waits for a free slot, then requests as many claims as there are free slots.
-    async fn request_claims(&mut self) -> Result<(), ConsumeError> {
-        self.kept = None;
-        let Ok(mut kept) = Arc::clone(&self.slots).acquire_owned().await else {
-            return Ok(());
-        };
-
-        let more = u32::try_from(self.slots.available_permits().min(MAX_BATCH - 1)).unwrap_or(0);
-        if let Ok(more) = Arc::clone(&self.slots).try_acquire_many_owned(more) {
-            kept.merge(more);
-        }
-
-        // Claims for a request are sent after it.
-        self.quiet = Quiet::new(self.broker.clock.monotonic());
-        self.claims.request_messages(kept.num_permits()).await?;
-        self.kept = Some(kept);
-
-        Ok(())
-    }
-
-    /// Hands buffered claims back, so that other brokers get them at once.
-    async fn hand_back(&mut self) {
-        while let Some(Some(incoming)) = self.claims.next().now_or_never() {
-            incoming.nak(None).await;
-        }
-    }
-}
-
-async fn handle(broker: Arc<BrokerContext>, taken: Taken) {
-    let Taken {
+async fn handle(broker: Arc<BrokerContext>, taken: TakenClaim) {
+    let TakenClaim {
+        part,
         incoming,
         received,
         slot,
         places,
     } = taken;
 
-    broker.note_waiting(incoming.pending);
+    broker.note_waiting(part, incoming.pending);
     let Some((key, session)) = claimed_session(&broker, &incoming).await else {
         return;
     };
@@ -216,12 +152,7 @@ async fn handle(broker: Arc<BrokerContext>, taken: Taken) {
 async fn claimed_session(broker: &BrokerContext, incoming: &IncomingMessage) -> Option<(String, SessionRef)> {
     let fault = match incoming.decode::<SessionClaim>() {
         Ok(claim) if subject::claim(&claim.session) == incoming.subject => {
-            let key = incoming
-                .subject
-                .strip_prefix("nexus.claim.")
-                .unwrap_or_default()
-                .to_owned();
-            return Some((key, claim.session));
+            return Some((subject::session_key(&claim.session), claim.session));
         }
         Ok(claim) => MessageVerdict::new("wrong_session", format!("the claim is for {}", claim.session)),
         Err(error) => MessageVerdict::new(error.reason(), error.to_string()),

@@ -1,7 +1,7 @@
 //! Looks at a session's subject of `DISPATCHES`, always from a known sequence and never by a bell alone.
 //!
-//! Most messages come out of the broker's window; if it holds none, the leader is read, so that a dispatch whose
-//! claim woke the broker is seen.
+//! Most messages come out of the broker's window; if it holds none, or the session is of a part that another broker
+//! reads, the leader is read, so that a dispatch whose claim woke the broker is seen.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use shared::model::session::SessionRef;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::{DecodeError, WireMessage as _};
 use shared::wire::headers::{CAUSATION, MSG_ID, REPEATED, SCHEMA};
+use shared::wire::partition::session_part;
 use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
 
@@ -100,7 +101,7 @@ impl InboxPoll {
 /// Reads the messages of `session` at and after sequence `from`, at most [`LOOK_LIMIT`], in order and without gaps.
 ///
 /// Messages of the window cost nothing. If it holds none, the leader returns the last one, which it finds at once;
-/// only messages from before the window are searched for.
+/// only messages from before the window, or of other parts, are searched for.
 ///
 /// # Errors
 /// Returns [`ReadStreamError`] if the stream cannot be read.
@@ -109,12 +110,12 @@ pub async fn read_arrivals(
     session: &SessionRef,
     from: u64,
 ) -> Result<InboxPoll, ReadStreamError> {
-    let subject = subject::dispatch(session);
+    let (part, subject) = (session_part(session), subject::dispatch(session));
     let mut look = InboxPoll::default();
     let held = |from, limit| {
         broker
             .feed
-            .with_window(|window| window.on_subject(&subject, from, limit))
+            .with_window(|window| window.on_subject(part, &subject, from, limit))
     };
     // The window is in memory and in order, so most reads end here.
     look.add_all(session, held(from, LOOK_LIMIT).unwrap_or_default()).await;
@@ -129,11 +130,16 @@ pub async fn read_arrivals(
 
     let mut next = from;
     while next <= last.sequence && look.found_count() < LOOK_LIMIT {
-        // The window may only be late: a short wait is cheaper than reading from the server.
-        if broker.feed.with_window(|window| window.first()) <= next
-            && broker.feed.wait_reached(last.sequence, PATIENCE).await
+        // The window may only be late: a short wait is cheaper than reading from the server. A broker that helps out
+        // has no window of the part.
+        let is_held = broker
+            .feed
+            .with_window(|window| window.first(part))
+            .is_some_and(|first| first <= next);
+        if is_held
+            && broker.feed.wait_reached(part, last.sequence, PATIENCE).await
+            && let Some(rest) = held(next, LOOK_LIMIT - look.found_count())
         {
-            let rest = held(next, LOOK_LIMIT - look.found_count()).unwrap_or_default();
             look.add_all(session, rest).await;
             return Ok(look);
         }

@@ -1,5 +1,5 @@
-//! The sweeper's walk over `DISPATCHES`: the sequences that it has read, and the subjects that may not be settled.
-//! *Pure.*
+//! The sweeper's walk over a part of `DISPATCHES`: the sequences that it has read, and the subjects that may not be
+//! settled. *Pure.*
 //!
 //! Everything up to [`SweepState::floor`] is settled: consumed by its session. The walk itself may be far ahead of the
 //! floor, so that one slow session does not cause everything behind it to be read again.
@@ -10,8 +10,8 @@ use shared::model::ledger::LedgerCursor;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 
-/// Maximum number of open subjects; the walk waits while there are more.
-pub const MAX_OPEN: usize = 50_000;
+/// Maximum number of open subjects of a part; the walk waits while there are more.
+pub const MAX_OPEN: usize = 4_096;
 /// Time for which a subject is left alone after a look, milliseconds.
 pub const LOOK_AGAIN_MS: i64 = 3_000;
 
@@ -37,7 +37,7 @@ pub struct DueSession {
     pub last: u64,
 }
 
-/// Progress of the sweeper.
+/// Progress of the sweeper in one part.
 #[derive(Debug, Clone, Default)]
 pub struct SweepState {
     through: u64,

@@ -1,9 +1,10 @@
 //! The sweeper: gives a session with something to do a claim if its wake-up was lost.
 //!
-//! One broker sweeps at a time, by a lease; two at once would only claim twice, and the second claim is refused. The
-//! sweeper walks over `DISPATCHES` and looks at each session whose dispatch is old enough and not known to be
+//! Each broker sweeps the parts that it reads; two at once would only claim twice, and the second claim is refused. The
+//! sweeper walks over a part of `DISPATCHES` and looks at each session whose dispatch is old enough and not known to be
 //! consumed. Dispatches that this broker consumed itself are not even read. Source: `docs/design/sessions.md` §1.9.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,10 +17,11 @@ use shared::model::ledger::LedgerCursor;
 use shared::model::position::PositionStanding as Place;
 use shared::model::session::SessionRef;
 use shared::wire::headers::TraceCarrier;
-use shared::wire::session_mark::{LeaseRecord, SWEEPER, SettledFloor};
+use shared::wire::session_mark::{SettledFloor, sweeper_key};
 use shared::wire::subject;
-use shared::wire::topology::buckets::{LEASES, SESSION_CHECKPOINTS};
+use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
 use shared::wire::topology::streams::{CLAIMS, DISPATCHES};
+use shared::wire::topology::{SESSION_PARTS, claims_consumer, partition_filter};
 
 use crate::approval::store::{KeepApprovalError, ends_untold};
 use crate::broker::BrokerContext;
@@ -30,74 +32,58 @@ use crate::queue::doubt;
 use crate::queue::sweep::{DueSession, SweepState};
 use crate::turn::journal::AwaitedApproval;
 
-/// Key of the lease in `leases`.
-const LEASE: &str = "sweeper";
-/// Time that the lease lasts without a refresh.
-const LEASE_TTL: Duration = Duration::from_secs(3);
 /// Number of messages read at once.
 const PAGE: usize = 256;
-/// Maximum number of pages read in one sweep.
-const MAX_PAGES: usize = 64;
-/// Maximum number of sessions looked at in one sweep.
-const MAX_LOOKS: usize = 512;
+/// Maximum number of pages of a part that are read in one sweep.
+const MAX_PAGES: usize = 16;
+/// Maximum number of sessions of a part that are looked at in one sweep.
+const MAX_LOOKS: usize = 64;
 /// Maximum number of unreadable ledgers in one sweep; with more, the server is away and the sessions are not broken.
 const MAX_UNREADABLE: u32 = 3;
 /// Interval at which the floor is stored.
 const FLOOR_EVERY: Duration = Duration::from_secs(5);
 
-struct Held {
-    revision: u64,
-    record: LeaseRecord,
-    walking: Walking,
-}
-
-/// Progress of the sweeper, and its era: over another connection `DISPATCHES` may be another stream.
+/// Progress of the sweeper in one part, and its era: over another connection `DISPATCHES` may be another stream.
 struct Walking {
+    part: u16,
     era: u64,
     walk: SweepState,
     written: (u64, Instant),
 }
 
-/// Sweeps until shutdown is requested.
+/// Sweeps the parts that this broker reads, until shutdown is requested.
 pub async fn serve(broker: Arc<BrokerContext>) {
     let every = Duration::from_millis(broker.config.sweep_interval_ms);
     let stop = broker.shutdown.clone();
 
-    let mut held: Option<Held> = None;
+    let mut walks: BTreeMap<u16, Walking> = BTreeMap::new();
     loop {
         tokio::select! {
-            () = stop.requested() => break,
+            () = stop.requested() => return,
             () = pause(every) => {}
         }
 
-        // Reported by all brokers, not only by the one that sweeps: the metric must survive a change of it.
-        if let Ok(lag) = broker.bus.consumer_lag(CLAIMS, "broker").await {
-            metrics::gauge!("nexus_broker_claims_pending").set(u32::try_from(lag.total_lag()).unwrap_or(u32::MAX));
-            // With every slot taken, no claim arrives that would report the number.
-            broker.note_waiting(lag.waiting);
-        }
-
-        held = match hold_lease(&broker, held).await {
-            Ok(held) => held,
-            Err(error) => {
-                tracing::debug!(%error, "failed to refresh the sweeper's lease");
-                None
-            }
-        };
-
-        if let Some(held) = &mut held
-            && let Err(error) = sweep(&broker, &mut held.walking).await
-        {
+        report_claims(&broker).await;
+        if let Err(error) = sweep_parts(&broker, &mut walks).await {
             tracing::warn!(%error, "sweep incomplete; retrying");
         }
     }
+}
 
-    // Released early, so that another broker need not wait for the lease to expire.
-    if let Some(held) = held {
-        let leases = broker.bus.kv::<LeaseRecord>(LEASES);
-        if let Err(error) = leases.delete(LEASE, Some(held.revision)).await {
-            tracing::debug!(%error, "failed to release the sweeper's lease");
+/// Notes how many claims wait in the parts that this broker reads, and reports how many there are on the server.
+async fn report_claims(broker: &BrokerContext) {
+    // With every slot taken, no claim arrives that would report the number.
+    for part in 0..SESSION_PARTS {
+        if !broker.reads_part(part) {
+            broker.note_waiting(part, 0);
+        } else if let Ok(lag) = broker.bus.consumer_lag(CLAIMS, &claims_consumer(part)).await {
+            broker.note_waiting(part, lag.waiting);
         }
+    }
+
+    // Reported by all brokers, not only by those that read a part: the metric must survive a change of them.
+    if let Ok(state) = broker.bus.stream_state(CLAIMS).await {
+        metrics::gauge!("nexus_broker_claims_pending").set(u32::try_from(state.messages).unwrap_or(u32::MAX));
     }
 }
 
@@ -113,84 +99,83 @@ enum SweepError {
     Approval(#[from] KeepApprovalError),
 }
 
-/// Refreshes the lease, or tries to take it. Returns `None` if another broker has it.
-async fn hold_lease(broker: &BrokerContext, held: Option<Held>) -> Result<Option<Held>, SweepError> {
-    let leases = broker.bus.kv::<LeaseRecord>(LEASES);
-    if let Some(mut held) = held {
-        return match leases.update_ttl(LEASE, &held.record, held.revision, LEASE_TTL).await {
-            Ok(revision) => {
-                held.revision = revision;
-                // Another era means another stream or a restored one: what was walked says nothing about it.
-                if held.walking.era != broker.current_era().await?.number {
-                    held.walking = begin_walk(broker).await?;
-                }
-                Ok(Some(held))
-            }
-            Err(CasError::Conflict { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
+/// Sweeps each part that this broker reads, and forgets the walks of all others.
+async fn sweep_parts(broker: &Arc<BrokerContext>, walks: &mut BTreeMap<u16, Walking>) -> Result<(), SweepError> {
+    let own = *broker.parts.borrow();
+    walks.retain(|part, _| {
+        // The broker that sweeps the part from now on checks its floor itself.
+        let is_kept = own.contains(*part);
+        if !is_kept {
+            position::told_sound(&floor_name(*part));
+        }
+        is_kept
+    });
+
+    let era = broker.current_era().await?.number;
+    for part in own.iter() {
+        // Another era means another stream or a restored one: what was walked says nothing about it.
+        let known = walks.remove(&part).filter(|walking| walking.era == era);
+        let mut walking = match known {
+            Some(walking) => walking,
+            None => begin_walk(broker, part, era).await?,
         };
+
+        let swept = sweep(broker, &mut walking).await;
+        walks.insert(part, walking);
+        swept?;
     }
 
-    let record = LeaseRecord::held_by(broker.instance.clone());
+    // Everything below all floors is settled, so the memory of it can go.
+    if let Some(floor) = walks.values().map(|walking| walking.walk.floor()).min() {
+        broker.with_settled(|settled| settled.forget_through(floor));
+    }
 
-    let revision = match leases.create_ttl(LEASE, &record, LEASE_TTL).await {
-        Ok(revision) => revision,
-        Err(CasError::Conflict { .. }) => match leases.find(LEASE).await? {
-            (Some(_), _) => return Ok(None),
-            // A lease that cannot be read belongs to no broker.
-            (None, revision) => leases.update_ttl(LEASE, &record, revision, LEASE_TTL).await?,
-        },
-        Err(error) => return Err(error.into()),
-    };
-
-    // The former sweeper's floor is read from KV, so the walk does not start at the beginning.
-    let walking = begin_walk(broker).await?;
-    tracing::info!(floor = walking.written.0, "this broker is the sweeper now");
-
-    Ok(Some(Held {
-        revision,
-        record,
-        walking,
-    }))
+    Ok(())
 }
 
-/// Begins at the stored floor, if the leader confirms it.
-async fn begin_walk(broker: &BrokerContext) -> Result<Walking, SweepError> {
-    let era = broker.current_era().await?.number;
-    let floor = stored_floor(broker).await?;
+/// Returns the name of the sweeper's floor of `part` in reports that it is void.
+fn floor_name(part: u16) -> String {
+    format!("sweeper's floor of part {part}")
+}
+
+/// Begins at the floor that is stored for `part`, if the leader confirms it.
+async fn begin_walk(broker: &BrokerContext, part: u16, era: u64) -> Result<Walking, SweepError> {
+    let floor = stored_floor(broker, part).await?;
     let state = broker.bus.stream_state(DISPATCHES).await?;
     let floor = floor.max(state.first.saturating_sub(1));
+    tracing::debug!(part, floor, "this broker sweeps the part now");
+
     Ok(Walking {
+        part,
         era,
         walk: SweepState::from_floor(floor),
         written: (floor, broker.clock.monotonic()),
     })
 }
 
-/// Returns the floor that a former sweeper has left; 0 = there is none, or the leader does not confirm it.
-async fn stored_floor(broker: &BrokerContext) -> Result<u64, SweepError> {
-    const WHAT: &str = "sweeper's floor";
-
+/// Returns the floor that a former sweeper of `part` has left; 0 = there is none, or the leader does not confirm it.
+async fn stored_floor(broker: &BrokerContext, part: u16) -> Result<u64, SweepError> {
+    let what = floor_name(part);
     let checkpoints = broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
-    let Some(floor) = checkpoints.find(SWEEPER).await?.0 else {
+    let Some(floor) = checkpoints.find(&sweeper_key(part)).await?.0 else {
         return Ok(0);
     };
 
     let Some(position) = floor.position else { return Ok(0) };
     match broker.bus.check_position(DISPATCHES, &position).await? {
         Place::Holds => {
-            position::told_sound(WHAT);
+            position::told_sound(&what);
             Ok(floor.sequence)
         }
         Place::Void(why) => {
-            position::told_void(WHAT, DISPATCHES, &position, why);
+            position::told_void(&what, DISPATCHES, &position, why);
             Ok(0)
         }
     }
 }
 
 async fn sweep(broker: &Arc<BrokerContext>, held: &mut Walking) -> Result<(), SweepError> {
-    read_on(broker, &mut held.walk).await?;
+    read_on(broker, held.part, &mut held.walk).await?;
     // One session with a bad ledger must not stop the sweep of all others.
     let mut unreadable = 0;
     for due in held.walk.due_sessions(broker.clock.now(), MAX_LOOKS) {
@@ -204,29 +189,45 @@ async fn sweep(broker: &Arc<BrokerContext>, held: &mut Walking) -> Result<(), Sw
         }
     }
 
-    // Everything below the floor is settled, so the memory of it can go.
-    let floor = held.walk.floor();
-    broker.with_settled(|settled| settled.forget_through(floor));
-
     let now = broker.clock.monotonic();
     // The floor in KV is only a hint for readers and for the next sweeper: written seldom.
-    if floor > held.written.0 && now.saturating_duration_since(held.written.1) >= FLOOR_EVERY {
-        let state = broker.bus.stream_state(DISPATCHES).await?;
-        let sequence = floor.min(state.last);
-        let position = broker.bus.position_at(DISPATCHES, sequence).await?;
-        if position.is_some() {
-            let named = SettledFloor { sequence, position };
-            broker.bus.kv(SESSION_CHECKPOINTS).put(SWEEPER, &named).await?;
-        }
-
-        held.written = (floor, now);
+    if now.saturating_duration_since(held.written.1) >= FLOOR_EVERY {
+        write_floor(broker, held, now).await?;
     }
 
     Ok(())
 }
 
+/// Stores the floor of a part if it has moved. The floor of a part without messages moves with the stream: otherwise a
+/// quiet part would make it look as if nothing since its last message were handled.
+async fn write_floor(broker: &BrokerContext, held: &mut Walking, now: Instant) -> Result<(), SweepError> {
+    let state = broker.bus.stream_state(DISPATCHES).await?;
+    let next = held.walk.next();
+    if next <= state.last {
+        // Asked after the extent of the stream, so that a message of the part up to there is found.
+        let filter = partition_filter(DISPATCHES, held.part);
+        if broker.bus.next_on_subject(DISPATCHES, &filter, next).await?.is_none() {
+            held.walk.mark_passed(state.last);
+        }
+    }
+
+    let floor = held.walk.floor();
+    if floor > held.written.0 {
+        let sequence = floor.min(state.last);
+        let position = broker.bus.position_at(DISPATCHES, sequence).await?;
+        if position.is_some() {
+            let named = SettledFloor { sequence, position };
+            let checkpoints = broker.bus.kv(SESSION_CHECKPOINTS);
+            checkpoints.put(&sweeper_key(held.part), &named).await?;
+        }
+    }
+
+    held.written = (floor, now);
+    Ok(())
+}
+
 /// Walks on over dispatches that are old enough.
-async fn read_on(broker: &BrokerContext, walk: &mut SweepState) -> Result<(), SweepError> {
+async fn read_on(broker: &BrokerContext, part: u16, walk: &mut SweepState) -> Result<(), SweepError> {
     let age = i64::try_from(broker.config.sweep_age_ms).unwrap_or(i64::MAX);
     for _ in 0..MAX_PAGES {
         if !walk.may_go_on() {
@@ -236,7 +237,7 @@ async fn read_on(broker: &BrokerContext, walk: &mut SweepState) -> Result<(), Sw
         // Sequences that this broker settled itself need no read.
         let from = broker.with_settled(|settled| settled.first_gap(walk.next()));
         walk.mark_passed(from - 1);
-        let page = read_page(broker, from).await?;
+        let page = read_page(broker, part, from).await?;
         let full = page.len() == PAGE;
 
         // Young dispatches are still on their regular way, with a claim of their own.
@@ -267,13 +268,13 @@ async fn read_on(broker: &BrokerContext, walk: &mut SweepState) -> Result<(), Sw
     Ok(())
 }
 
-/// Returns the next dispatches of all sessions: from the window, or from the stream for sequences before it.
-async fn read_page(broker: &BrokerContext, from: u64) -> Result<Vec<Arc<StoredMessage>>, ReadStreamError> {
-    if let Some(page) = broker.feed.with_window(|window| window.from(from, PAGE)) {
+/// Returns the next dispatches of `part`: from the window, or from the stream for sequences before it.
+async fn read_page(broker: &BrokerContext, part: u16, from: u64) -> Result<Vec<Arc<StoredMessage>>, ReadStreamError> {
+    if let Some(page) = broker.feed.with_window(|window| window.from(part, from, PAGE)) {
         return Ok(page);
     }
-    // The filter matches everything, so the server finds the next message at once.
-    let page = broker.bus.read_history(DISPATCHES, ">", from, PAGE).await?;
+    let filter = partition_filter(DISPATCHES, part);
+    let page = broker.bus.read_history(DISPATCHES, &filter, from, PAGE).await?;
     Ok(page.into_iter().map(Arc::new).collect())
 }
 

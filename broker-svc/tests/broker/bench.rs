@@ -274,7 +274,7 @@ pub(crate) async fn broker_at(url: &str, name: &str, personas: &str, config: Bro
 }
 
 pub(crate) fn run_broker(broker: Arc<BrokerContext>) -> Running {
-    let pulling = Arc::clone(&broker);
+    let (pulling, sharing) = (Arc::clone(&broker), Arc::clone(&broker));
     let timers = TimerHandler {
         bus: broker.bus.clone(),
         clock: Arc::clone(&broker.clock),
@@ -285,8 +285,10 @@ pub(crate) fn run_broker(broker: Arc<BrokerContext>) -> Running {
         tokio::spawn(feed::serve(
             Arc::clone(&broker.feed),
             broker.bus.clone(),
+            broker.parts.clone(),
             broker.shutdown.clone(),
         )),
+        tokio::spawn(async move { sharing.share_parts().await }),
         tokio::spawn(sweeper::serve(Arc::clone(&broker))),
         tokio::spawn(quarantine::watch_marks(Arc::clone(&broker))),
         tokio::spawn(timers.serve(broker.shutdown.clone())),

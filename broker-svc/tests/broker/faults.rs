@@ -17,12 +17,13 @@ use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::testing::eventually;
 use shared::wire::headers::{Headers, SCHEMA, TraceCarrier};
+use shared::wire::partition::session_part;
 use shared::wire::session_mark::{ClaimTries, SessionMark};
 use shared::wire::subject::{self, session_key};
-use shared::wire::topology::buckets;
 use shared::wire::topology::streams::{CLAIMS, LEDGER};
+use shared::wire::topology::{SESSION_PARTS, buckets, claims_consumer};
 
-use crate::bench::{Bench, DEADLINE, dispatch, session};
+use crate::bench::{Bench, dispatch, session};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_dispatch_is_dropped_with_a_dead_letter_and_the_session_goes_on() {
@@ -89,7 +90,7 @@ async fn the_cursor_passes_no_bad_dispatch_whose_letter_is_not_written() {
 /// Claims `to` and lets the claim be delivered so often that its next tries are counted; answers its place.
 async fn delivered_often(bench: &Bench, to: &SessionRef) -> StreamPlace {
     bench.send(to, 1).await;
-    let mut pull = claim::pull(&bench.bus, 1);
+    let mut pull = claim::pull(&bench.bus, session_part(to), 1);
     for _ in 0..MAX_DELIVERIES {
         pull.next().await.nak(None).await;
     }
@@ -230,22 +231,27 @@ async fn a_broker_takes_no_more_claims_than_it_has_slots() {
 
     assert_eq!(most, SLOTS as u64);
 
-    let mut pull = claim::pull(&bench.bus, SESSIONS);
-    for _ in SLOTS..SESSIONS {
-        let left = tokio::time::timeout(DEADLINE, pull.next()).await.expect("a claim");
-        left.ack().await;
+    // What it did not take is there for anybody else.
+    let mut left = 0;
+    for part in 0..SESSION_PARTS {
+        left += bench
+            .bus
+            .consumer_lag(CLAIMS, &claims_consumer(part))
+            .await
+            .expect("known")
+            .waiting;
     }
+    assert_eq!(left, (SESSIONS - SLOTS) as u64);
 }
 
 /// Claims that brokers have taken and not ended.
 async fn in_hand(bench: &Bench) -> u64 {
-    let headers = Headers::new();
-    let asked = bench
-        .bus
-        .request_bytes("$JS.API.CONSUMER.INFO.CLAIMS.broker", &headers, Bytes::new(), DEADLINE);
-    let info = asked.await.expect("the consumer is known").payload;
-    let info: serde_json::Value = serde_json::from_slice(&info).expect("JSON");
-    info["num_ack_pending"].as_u64().expect("a count")
+    let mut sum = 0;
+    for part in 0..SESSION_PARTS {
+        let lag = bench.bus.consumer_lag(CLAIMS, &claims_consumer(part)).await;
+        sum += lag.expect("the consumer is known").in_hand;
+    }
+    sum
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use shared::bus::claim;
 use shared::clock::{Clock, SystemClock};
 use shared::testing::eventually;
+use shared::wire::partition::session_part;
 use shared::wire::subject;
 use shared::wire::topology::streams;
 
@@ -69,7 +70,7 @@ async fn a_claim_that_a_dead_broker_held_comes_again() {
     let bench = Bench::start().await;
     let main = session("main");
     bench.send(&main, 1).await;
-    let mut pull = claim::pull(&bench.bus, 1);
+    let mut pull = claim::pull(&bench.bus, session_part(&main), 1);
     let held = pull.next().await;
 
     assert_eq!(held.subject, subject::claim(&main));

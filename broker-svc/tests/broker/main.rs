@@ -30,6 +30,7 @@ mod programs;
 mod remote_agent;
 mod restored;
 mod rostered;
+mod sharing;
 mod sizes;
 mod stepping;
 mod turns;

@@ -17,6 +17,7 @@ use shared::testing::{ManualClock, eventually};
 use shared::wire::agent::AgentReply;
 use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::{Headers, TURN, TraceCarrier};
+use shared::wire::partition::session_part;
 use shared::wire::subject;
 use tokio::sync::Semaphore;
 
@@ -42,9 +43,9 @@ fn belief(session: &SessionRef, sequence: u64) -> (ManualClock, ClaimedSession) 
     (clock, claimed)
 }
 
-/// The sequence of the one claim there is.
-async fn held_claim(bench: &Bench) -> u64 {
-    let mut pull = claim::pull(&bench.bus, 1);
+/// The sequence of the one claim there is, of `session`.
+async fn held_claim(bench: &Bench, session: &SessionRef) -> u64 {
+    let mut pull = claim::pull(&bench.bus, session_part(session), 1);
     pull.next().await.sequence
 }
 
@@ -61,7 +62,7 @@ async fn of_two_owners_at_once_only_one_appends_each_turn() {
     let (one, other) = (bench.broker("b1", "").await, bench.broker("b2", "").await);
     for event in 1..=20 {
         bench.send(&main, event).await;
-        let sequence = held_claim(&bench).await;
+        let sequence = held_claim(&bench, &main).await;
         let (_, first) = belief(&main, sequence);
         let (_, second) = belief(&main, sequence);
         let (first, second) = (spawn(&one, first), spawn(&other, second));
@@ -93,7 +94,7 @@ async fn overtaken(fate: impl Fn(&ManualClock)) -> RunSessionError {
 
     bench.bus.flush().await.expect("it is known");
     bench.send(&main, 1).await;
-    let sequence = held_claim(&bench).await;
+    let sequence = held_claim(&bench, &main).await;
     let (clock, claimed) = belief(&main, sequence);
     let first = spawn(&slow, claimed);
     let asked_first = agent.next().await.expect("a question");

@@ -30,7 +30,6 @@ use shared::process::ShutdownSignal;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::{Headers, TraceCarrier};
 use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
-use shared::wire::session_mark::{SWEEPER, SettledFloor};
 use shared::wire::topology::{INVOCATIONS_KEPT, buckets, streams};
 use shared::wire::witness::WaitingMark;
 use tokio::sync::watch;
@@ -165,7 +164,7 @@ impl LostDispatches {
         Ok(evaluator.clock.now().plus(server.ahead_ms))
     }
 
-    /// Returns the time after which dispatches may be unconsumed: the sweeper has found all earlier ones handled.
+    /// Returns the time after which dispatches may be unconsumed: the sweepers have found all earlier ones handled.
     async fn waits_since(
         &self,
         info: &StreamInfo,
@@ -178,13 +177,13 @@ impl LostDispatches {
             return Ok(now.plus(-MARGIN_MS));
         }
 
-        let floors = bus.kv::<SettledFloor>(buckets::SESSION_CHECKPOINTS);
-        let floor = floors.find(SWEEPER).await?.0;
-        if let Some((floor, position)) = floor.and_then(|floor| Some((floor.sequence, floor.position?)))
-            && bus.check_position(streams::DISPATCHES, &position).await?.holds()
-        {
-            let floor_at = UnixMillis(position.stored_at_ns / 1_000_000);
-            let at = if floor >= info.state.last { now } else { floor_at };
+        if let Some(floor) = bus.swept_floor().await? {
+            let floor_at = UnixMillis(floor.stored_at_ns / 1_000_000);
+            let at = if floor.sequence >= info.state.last {
+                now
+            } else {
+                floor_at
+            };
             return Ok(at.plus(-MARGIN_MS));
         }
 

@@ -8,6 +8,7 @@ use crate::model::session::SessionRef;
 use crate::wire::headers::TraceCarrier;
 use crate::wire::session_mark::SessionClaim;
 use crate::wire::subject;
+use crate::wire::topology::claims_consumer;
 use crate::wire::topology::streams::CLAIMS;
 
 use super::connect::Bus;
@@ -41,16 +42,16 @@ pub async fn publish(bus: &Bus, session: &SessionRef, carrier: &TraceCarrier) ->
     }
 }
 
-/// Pulls the claims from the consumer that all brokers share, `batch` at a time.
+/// Pulls the claims of `part` from the consumer that all brokers share, `batch` at a time.
 #[must_use]
-pub fn pull(bus: &Bus, batch: usize) -> PullSettings {
-    bus.pull(CLAIMS, "broker", PullOptions { batch })
+pub fn pull(bus: &Bus, part: u16, batch: usize) -> PullSettings {
+    bus.pull(CLAIMS, &claims_consumer(part), PullOptions { batch })
 }
 
-/// Fetches the claims from the same consumer, for a broker that asks for as many as it has free slots.
+/// Fetches the claims of `part` from the same consumer, for a broker that asks for as many as it has free slots.
 #[must_use]
-pub fn fetcher(bus: &Bus) -> MessageFetcher {
-    bus.fetcher(CLAIMS, "broker")
+pub fn fetcher(bus: &Bus, part: u16) -> MessageFetcher {
+    bus.fetcher(CLAIMS, &claims_consumer(part))
 }
 
 /// Deletes the claim with `sequence`. An ack would not be enough: on three replicas the server still rejects new

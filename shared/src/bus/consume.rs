@@ -148,14 +148,18 @@ impl PullSettings {
             .await
             .map_err(|error| failed(error.to_string()))?;
 
-        consumer
+        let group = consumer.cached_info().config.priority_groups.first().cloned();
+        let pulled = consumer
             .stream()
             .max_messages_per_batch(self.options.batch)
             .expires(PULL_EXPIRES)
-            .heartbeat(PULL_HEARTBEAT)
-            .messages()
-            .await
-            .map_err(|error| failed(error.to_string()))
+            .heartbeat(PULL_HEARTBEAT);
+        let pulled = match group {
+            Some(group) => pulled.group(group),
+            None => pulled,
+        };
+
+        pulled.messages().await.map_err(|error| failed(error.to_string()))
     }
 
     /// Returns the next message. Repairs itself without limit; the caller bounds the wait by dropping the future,

@@ -159,8 +159,8 @@ mod tests {
         );
         assert_eq!(redrive_subject("nexus.dl.63.nats.a.b"), "nexus.delivery.nats.a.b");
         assert_eq!(
-            redrive_subject("nexus.dispatch.default.main"),
-            "nexus.dispatch.default.main"
+            redrive_subject("nexus.dispatch.5.default.main"),
+            "nexus.dispatch.5.default.main"
         );
     }
 }

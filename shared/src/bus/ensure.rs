@@ -1,12 +1,12 @@
 //! Making the topology, and telling how what is there differs from it.
 
-use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
+use async_nats::jetstream::consumer::{AckPolicy, PriorityPolicy, PullConsumer, pull};
 use async_nats::jetstream::stream::{
     Compression, Config, DiscardPolicy, RetentionPolicy, StorageType, SubjectTransform,
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use crate::wire::topology::{ConsumerSpec, StreamRetention, StreamSpec, Topology};
+use crate::wire::topology::{ConsumerSpec, REQUEST_GROUP, StreamRetention, StreamSpec, Topology};
 
 use super::connect::Bus;
 use super::error::EnsureTopologyError;
@@ -116,6 +116,12 @@ fn consumer_config(spec: &ConsumerSpec) -> pull::Config {
         ack_wait: spec.ack_wait,
         max_deliver: spec.max_deliver,
         max_ack_pending: spec.max_ack_pending,
+        priority_policy: if spec.prioritized {
+            PriorityPolicy::Prioritized
+        } else {
+            PriorityPolicy::None
+        },
+        priority_groups: spec.prioritized.then(|| REQUEST_GROUP.to_owned()).into_iter().collect(),
         ..pull::Config::default()
     }
 }
@@ -260,11 +266,14 @@ impl Bus {
             detail: error.to_string(),
         })?;
         let config = &info.config;
+        let intended = consumer_config(spec);
         let wanted = vec![
             ("filter", spec.filter.clone()),
             ("ack_wait", format!("{:?}", spec.ack_wait)),
             ("max_deliver", spec.max_deliver.to_string()),
             ("max_ack_pending", spec.max_ack_pending.to_string()),
+            ("priority_policy", option_name(&intended.priority_policy)),
+            ("priority_groups", intended.priority_groups.join(" ")),
         ];
 
         let there = vec![
@@ -272,6 +281,8 @@ impl Bus {
             ("ack_wait", format!("{:?}", config.ack_wait)),
             ("max_deliver", config.max_deliver.to_string()),
             ("max_ack_pending", config.max_ack_pending.to_string()),
+            ("priority_policy", option_name(&config.priority_policy)),
+            ("priority_groups", config.priority_groups.join(" ")),
         ];
 
         Ok(compare_options(&what, wanted, there))

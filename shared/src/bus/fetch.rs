@@ -19,8 +19,36 @@ use super::message::IncomingMessage;
 
 /// How long the server holds a request.
 const FETCH_EXPIRES: Duration = Duration::from_secs(1);
-/// Time after [`FETCH_EXPIRES`] in which the end of a request must arrive; then the request counts as lost.
+/// How long the server holds the request of a helper, of which there are many more.
+const HELP_EXPIRES: Duration = Duration::from_secs(2);
+/// Time after its expiry in which the end of a request must arrive; then the request counts as lost.
 const FETCH_GRACE: Duration = Duration::from_millis(500);
+/// Time in which the answer to a request that is not held must arrive.
+const ANSWER_GRACE: Duration = Duration::from_millis(1_500);
+/// Priority of a helper's request; those of all others have 0, and a lower number comes first.
+const HELP_PRIORITY: usize = 1;
+
+/// How long a request waits for messages, and its place among the requests of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FetchMode {
+    /// The request waits for messages, ahead of all helpers.
+    Wait,
+    /// The request waits for messages that no other waiting request takes.
+    Help,
+    /// The request takes what is there, and waits for nothing.
+    Now,
+}
+
+impl FetchMode {
+    /// Returns the time after which the request counts as lost.
+    const fn patience(self) -> Duration {
+        match self {
+            Self::Wait => FETCH_EXPIRES.saturating_add(FETCH_GRACE),
+            Self::Help => HELP_EXPIRES.saturating_add(FETCH_GRACE),
+            Self::Now => ANSWER_GRACE,
+        }
+    }
+}
 
 /// A durable consumer from which the caller requests a given number of messages at a time.
 pub struct MessageFetcher {
@@ -65,10 +93,10 @@ impl MessageFetcher {
     ///
     /// # Errors
     /// Returns [`ConsumeError`], after a short pause, if the consumer cannot be reached.
-    pub async fn request_messages(&mut self, count: usize) -> Result<(), ConsumeError> {
+    pub async fn request_messages(&mut self, count: usize, mode: FetchMode) -> Result<(), ConsumeError> {
         self.request = None;
 
-        match self.open_request(count).await {
+        match self.open_request(count, mode).await {
             Ok(request) => {
                 self.request = Some(request);
                 Ok(())
@@ -89,7 +117,7 @@ impl MessageFetcher {
         }
     }
 
-    async fn open_request(&mut self, count: usize) -> Result<OpenRequest, String> {
+    async fn open_request(&mut self, count: usize, mode: FetchMode) -> Result<OpenRequest, String> {
         let consumer = match &self.consumer {
             Some(known) => known,
             None => {
@@ -99,9 +127,31 @@ impl MessageFetcher {
             }
         };
 
-        let batch = consumer.batch().max_messages(count).expires(FETCH_EXPIRES);
-        let messages = batch.messages().await.map_err(|error| error.to_string())?;
-        let lost = Box::pin(pause(FETCH_EXPIRES + FETCH_GRACE));
+        let group = consumer.cached_info().config.priority_groups.first().cloned();
+        let requested = match mode {
+            FetchMode::Wait => {
+                let batch = consumer.batch().max_messages(count).expires(FETCH_EXPIRES);
+                match group {
+                    Some(group) => batch.group(group).messages().await,
+                    None => batch.messages().await,
+                }
+            }
+            FetchMode::Help | FetchMode::Now => {
+                let fetch = consumer.fetch().max_messages(count);
+                let fetch = match mode {
+                    FetchMode::Help => fetch.expires(HELP_EXPIRES).priority(HELP_PRIORITY),
+                    FetchMode::Now | FetchMode::Wait => fetch,
+                };
+
+                match group {
+                    Some(group) => fetch.group(group).messages().await,
+                    None => fetch.messages().await,
+                }
+            }
+        };
+
+        let messages = requested.map_err(|error| error.to_string())?;
+        let lost = Box::pin(pause(mode.patience()));
 
         Ok(OpenRequest { messages, lost })
     }

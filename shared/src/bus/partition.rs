@@ -13,6 +13,7 @@ mod floors;
 mod lease;
 mod owned;
 mod reading;
+mod share;
 mod tenure;
 mod view;
 
@@ -37,6 +38,7 @@ use super::kv::Kv;
 use super::writer::run_name;
 
 pub use owned::{OwnedPartition, RedeliverySource, count_unsettled};
+pub use share::{ShareGroup, share_parts};
 pub use tenure::PartitionLease;
 
 use floors::PartitionFloorStore;
@@ -83,9 +85,14 @@ pub struct PartitionGroup {
     pub clock: SharedClock,
 }
 
+/// Returns the key in KV `members` of the replica `instance` of `group`.
+fn member_key(group: &str, instance: &str) -> String {
+    format!("{group}.{}", token(instance))
+}
+
 impl PartitionGroup {
     fn member_key(&self) -> String {
-        format!("{}.{}", self.name, token(&self.instance))
+        member_key(self.name, &self.instance)
     }
 
     fn lease_key(&self, partition: u16) -> String {

@@ -14,7 +14,6 @@ use crate::model::position::{PositionStanding, StreamPosition};
 use crate::model::time::UnixMillis;
 use crate::process::lifecycle::ShutdownSignal;
 use crate::wire::held::{HeldKind, HeldUntil};
-use crate::wire::session_mark::{SWEEPER, SettledFloor};
 use crate::wire::topology::{RECEIPTS_KEPT, buckets, streams};
 use crate::wire::witness::WitnessedPosition;
 
@@ -292,29 +291,18 @@ impl StreamWitness {
         Ok(first.is_none_or(|first| first.published_at > until))
     }
 
-    /// Returns whether the sweeper has found every dispatch handled that was stored before `until`.
+    /// Returns whether the sweepers have found every dispatch handled that was stored before `until`.
     async fn is_swept(&self, until: UnixMillis) -> Result<bool, ReadStreamError> {
         let state = self.bus.stream_state(streams::DISPATCHES).await?;
         if state.messages == 0 {
             return Ok(true);
         }
 
-        let (floor, _) = self
-            .bus
-            .kv::<SettledFloor>(buckets::SESSION_CHECKPOINTS)
-            .find(SWEEPER)
-            .await?;
-        let Some((floor, position)) = floor.and_then(|floor| Some((floor.sequence, floor.position?))) else {
+        let Some(floor) = self.bus.swept_floor().await? else {
             return Ok(false);
         };
 
-        // A restore may have replaced both streams: a floor of the former one proves nothing about the messages
-        // waiting in this one.
-        if self.bus.check_position(streams::DISPATCHES, &position).await? != PositionStanding::Holds {
-            return Ok(false);
-        }
-
-        Ok(floor >= state.last || position.stored_at_ns / 1_000_000 > until.0)
+        Ok(floor.sequence >= state.last || floor.stored_at_ns / 1_000_000 > until.0)
     }
 
     /// Returns whether the message at `position` is gone although it has not reached the maximum age.
@@ -350,13 +338,22 @@ mod tests {
     use crate::model::event::EventId;
     use crate::model::session::SessionRef;
     use crate::testing::{sample, world};
+    use crate::wire::session_mark::{SettledFloor, sweeper_key};
     use crate::wire::subject;
+    use crate::wire::topology::SESSION_PARTS;
+
+    /// Stores `floor` for all parts.
+    async fn put_floors(bus: &Bus, floor: &SettledFloor) {
+        let floors = bus.kv(buckets::SESSION_CHECKPOINTS);
+        for part in 0..SESSION_PARTS {
+            floors.put(&sweeper_key(part), floor).await.expect("stored");
+        }
+    }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_floor_of_another_stream_settles_nothing() {
         let (_server, bus) = world().await;
         let witness = StreamWitness::new(&bus, MarkedStream::Dispatches);
-        let floors = bus.kv(buckets::SESSION_CHECKPOINTS);
         let until = UnixMillis(1);
 
         assert!(witness.is_swept(until).await.expect("told"), "nothing waits");
@@ -379,8 +376,15 @@ mod tests {
             sequence: stored.sequence,
             position,
         };
-        floors.put(SWEEPER, &floor).await.expect("stored");
+        put_floors(&bus, &floor).await;
         assert!(witness.is_swept(until).await.expect("told"), "everything was looked at");
+
+        let floors = bus.kv::<SettledFloor>(buckets::SESSION_CHECKPOINTS);
+        floors.delete(&sweeper_key(3), None).await.expect("deleted");
+        assert!(
+            !witness.is_swept(until).await.expect("told"),
+            "one part was not looked at"
+        );
 
         // The state after a restore of both: a floor beyond the stream, of messages that are not in it.
         let gone = floor.position.map(|position| StreamPosition {
@@ -393,7 +397,7 @@ mod tests {
             position: gone,
         };
 
-        floors.put(SWEEPER, &floor).await.expect("stored");
+        put_floors(&bus, &floor).await;
         assert!(
             !witness.is_swept(until).await.expect("told"),
             "the floor counts another stream"

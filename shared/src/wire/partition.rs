@@ -1,4 +1,4 @@
-//! Assignment of partitions to replicas: rendezvous hashing with bounded loads. *Pure.*
+//! Assignment of sessions to parts, and of partitions to replicas: rendezvous hashing with bounded loads. *Pure.*
 //!
 //! Plain rendezvous hashing splits 16 partitions among three replicas as 8/4/4 (`docs/contribute/nats-facts.md`
 //! "Owning"). Each replica therefore takes at most its fair share, rounded up; a partition that exceeds it goes to
@@ -7,6 +7,52 @@
 use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
+
+use crate::model::session::SessionRef;
+
+use super::subject::{key_part, session_key};
+
+/// Returns the part of a session: the same for all dispatches and claims of it, for ever.
+#[must_use]
+pub fn session_part(session: &SessionRef) -> u16 {
+    key_part(&session_key(session))
+}
+
+/// A set of parts, of which there are at most 64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PartSet(u64);
+
+impl PartSet {
+    /// Returns whether `part` is in the set.
+    #[must_use]
+    pub const fn contains(self, part: u16) -> bool {
+        part < 64 && self.0 & (1 << part) != 0
+    }
+
+    /// Returns the parts of the set, in order.
+    pub fn iter(self) -> impl Iterator<Item = u16> {
+        (0..64).filter(move |part| self.contains(*part))
+    }
+
+    /// Returns the number of parts in the set.
+    #[must_use]
+    pub const fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// Returns whether the set has no part.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl FromIterator<u16> for PartSet {
+    fn from_iter<I: IntoIterator<Item = u16>>(parts: I) -> Self {
+        let known = parts.into_iter().filter(|part| *part < 64);
+        Self(known.fold(0, |bits, part| bits | 1 << part))
+    }
+}
 
 /// Returns the owner of each of `partitions`, by index; empty if there are no members. All replicas that see the same
 /// members, in any order, compute the same owners.
@@ -56,6 +102,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::wire::topology::SESSION_PARTS;
 
     proptest! {
         #[test]
@@ -79,6 +126,30 @@ mod tests {
             let moved = before.iter().zip(&after).filter(|(b, a)| b != a).count();
             prop_assert!(moved <= 64_usize.div_ceil(count + 1) * 2, "{} moved", moved);
         }
+    }
+
+    #[test]
+    fn sessions_are_spread_over_all_parts() {
+        let mut counts = vec![0; usize::from(SESSION_PARTS)];
+        for number in 0..1_600 {
+            let session = SessionRef {
+                persona: "default".to_owned(),
+                session: format!("telegram:dm:{number}"),
+            };
+            counts[usize::from(session_part(&session))] += 1;
+        }
+        assert!(counts.iter().all(|count| (60..=140).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn a_set_has_the_parts_that_it_was_made_of() {
+        let set: PartSet = [3, 0, 63, 3].into_iter().collect();
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0, 3, 63]);
+        assert_eq!(
+            (set.len(), set.contains(3), set.contains(4), set.contains(64)),
+            (3, true, false, false)
+        );
+        assert!(PartSet::default().is_empty() && !set.is_empty());
     }
 
     #[test]

@@ -103,10 +103,14 @@ pub struct AgentAway {
     pub until: UnixMillis,
 }
 
-/// Key of the sweeper's [`SettledFloor`] in `session_checkpoints`.
-pub const SWEEPER: &str = "sweeper";
+/// Returns the key in `session_checkpoints` of the [`SettledFloor`] that the sweepers of `part` have left. It is one
+/// token, a session's key two.
+#[must_use]
+pub fn sweeper_key(part: u16) -> String {
+    format!("sweeper-{part}")
+}
 
-/// A floor up to which everything in a stream is settled (the sweeper's walk).
+/// A floor up to which all dispatches of a part are settled (the walk of its sweeper).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SettledFloor {
     /// Stream sequence of the floor.

@@ -11,6 +11,8 @@ use crate::model::dispatch::DeliveryContext;
 use crate::model::event::{DEFAULT_ACCOUNT, Event, EventId};
 use crate::model::session::SessionRef;
 
+use super::topology::SESSION_PARTS;
+
 /// Maximum length of a reversible token, in bytes.
 pub const MAX_TOKEN_BYTES: usize = 128;
 /// Number of bytes of a longer encoding that precede its hash.
@@ -109,16 +111,30 @@ pub fn event(event: &Event) -> String {
     join("nexus.event", &[&event.channel, event.account(), &event.peer.id])
 }
 
+/// Returns `prefix`, the session's part and its two tokens.
+fn parted(prefix: &str, session: &SessionRef) -> String {
+    let key = session_key(session);
+    format!("{prefix}.{}.{key}", key_part(&key))
+}
+
 /// Returns the subject of a session's dispatches.
+///
+/// The publisher names the part, so the published and the stored subject are equal: the owner of a session listens to
+/// the same subject that it reads, and no reader needs a wildcard.
 #[must_use]
 pub fn dispatch(session: &SessionRef) -> String {
-    join("nexus.dispatch", &[&session.persona, &session.session])
+    parted("nexus.dispatch", session)
 }
 
 /// Returns the two tokens that name a session in subjects: its key in KV buckets.
 #[must_use]
 pub fn session_key(session: &SessionRef) -> String {
     format!("{}.{}", token(&session.persona), token(&session.session))
+}
+
+/// Returns the part of the session with the two tokens `key`.
+pub(super) fn key_part(key: &str) -> u16 {
+    u16::from(Sha256::digest(key.as_bytes())[0]) % SESSION_PARTS
 }
 
 /// Returns the key of the mark that a session's agent is not reachable. It has three tokens, a session's key two.
@@ -130,7 +146,7 @@ pub fn away_key(session: &SessionRef) -> String {
 /// Returns the subject of a session's claim.
 #[must_use]
 pub fn claim(session: &SessionRef) -> String {
-    join("nexus.claim", &[&session.persona, &session.session])
+    parted("nexus.claim", session)
 }
 
 /// Returns the subject of a session's ledger.
@@ -303,21 +319,20 @@ pub fn parse_delivery(subject: &str) -> Option<StoredSubject<'_>> {
     parse_partitioned("nexus.dl", subject)
 }
 
-/// Returns the two tokens of a session's subject: of a dispatch, a claim, a ledger entry or a partial reply.
+/// Returns the two tokens of a session's subject: of a dispatch, a claim, a ledger entry or a partial reply. A dispatch or
+/// a claim under another part than the session's own is not on the session's subject.
 #[must_use]
 pub fn parse_session(subject: &str) -> Option<(&str, &str)> {
-    let mut tokens = subject.split('.');
-    let (root, kind) = (tokens.next()?, tokens.next()?);
-    let pair = (tokens.next()?, tokens.next()?);
-    (root == "nexus" && matches!(kind, "dispatch" | "claim" | "ledger" | "stream") && tokens.next().is_none())
-        .then_some(pair)
-}
+    let mut tokens = subject.strip_prefix("nexus.")?.split('.');
+    let part = match tokens.next()? {
+        "ledger" | "stream" => None,
+        "dispatch" | "claim" => Some(tokens.next()?),
+        _ => return None,
+    };
 
-/// Returns the subject of the same session in another stream: `kind` is `dispatch`, `claim` or `ledger`.
-#[must_use]
-pub fn sibling(subject: &str, kind: &str) -> Option<String> {
-    let (persona, session) = parse_session(subject)?;
-    Some(format!("nexus.{kind}.{persona}.{session}"))
+    let pair = (tokens.next()?, tokens.next()?);
+    let is_own = part.is_none_or(|part| part == key_part(&format!("{}.{}", pair.0, pair.1)).to_string());
+    (is_own && tokens.next().is_none()).then_some(pair)
 }
 
 #[cfg(test)]
@@ -349,18 +364,35 @@ mod tests {
     fn subjects_are_parsed_back() {
         let stored = parse_event("nexus.ev.17.webchat.default.v=2E1").expect("a stored event");
         assert_eq!((stored.partition, stored.peer), (17, "v=2E1"));
-        assert_eq!(parse_session("nexus.dispatch.default.main"), Some(("default", "main")));
-        assert_eq!(
-            sibling("nexus.dispatch.default.main", "claim").as_deref(),
-            Some("nexus.claim.default.main")
-        );
+        assert_eq!(parse_session("nexus.ledger.default.main"), Some(("default", "main")));
+        assert_eq!(parse_session("nexus.ledger.default"), None);
 
         let odd = SessionRef {
             persona: "a.b".to_owned(),
             session: "main *".to_owned(),
         };
         assert_eq!(ledger(&odd), format!("nexus.ledger.{}", session_key(&odd)));
-        assert_eq!(parse_session("nexus.dispatch.default"), None);
+    }
+
+    #[test]
+    fn a_session_is_on_the_subject_of_its_own_part_alone() {
+        let main = SessionRef {
+            persona: "default".to_owned(),
+            session: "main".to_owned(),
+        };
+        assert_eq!(dispatch(&main), "nexus.dispatch.5.default.main");
+        assert_eq!(claim(&main), "nexus.claim.5.default.main");
+        assert_eq!(parse_session(&dispatch(&main)), Some(("default", "main")));
+        assert_eq!(parse_session(&claim(&main)), Some(("default", "main")));
+
+        for strange in [
+            "nexus.dispatch.6.default.main",
+            "nexus.claim.05.default.main",
+            "nexus.dispatch.default.main",
+            "nexus.dispatch.5.default.main.x",
+        ] {
+            assert_eq!(parse_session(strange), None, "{strange}");
+        }
     }
 
     proptest! {

@@ -7,6 +7,11 @@ use std::time::Duration;
 
 /// Number of partitions of events and of deliveries.
 pub const PARTITIONS: u16 = 64;
+/// Number of parts of the sessions; the subjects of a session's dispatches and claims name its part
+/// ([`super::partition::session_part`]).
+pub const SESSION_PARTS: u16 = 16;
+/// Group of the requests of consumers whose requests have priorities.
+pub const REQUEST_GROUP: &str = "all";
 /// Time for which a claim is held without a sign of life (`docs/design/sessions.md` §1.1).
 pub const CLAIM_ACK_WAIT: Duration = Duration::from_secs(3);
 /// Maximum size of a message in input streams, in bytes, headers included. A message too large to be read is still
@@ -187,6 +192,9 @@ pub struct ConsumerSpec {
     pub max_deliver: i64,
     /// Maximum number of unacknowledged messages; -1 = unlimited.
     pub max_ack_pending: i64,
+    /// Whether requests have priorities: a message goes to the request with the lowest number, of the group
+    /// [`REQUEST_GROUP`].
+    pub prioritized: bool,
 }
 
 /// The whole topology of one installation.
@@ -198,10 +206,16 @@ pub struct Topology {
     pub consumers: Vec<ConsumerSpec>,
 }
 
-fn stream_spec(name: &str, subjects: &[&str], replicas: usize) -> StreamSpec {
+/// Returns the subjects of all parts below `root`. They are named one by one, so that a message for a part that does not
+/// exist, which no broker would read, is refused.
+fn part_subjects(root: &str) -> Vec<String> {
+    (0..SESSION_PARTS).map(|part| format!("{root}.{part}.*.*")).collect()
+}
+
+fn stream_spec(name: &str, subjects: &[impl AsRef<str>], replicas: usize) -> StreamSpec {
     StreamSpec {
         name: name.to_owned(),
-        subjects: subjects.iter().map(|&s| s.to_owned()).collect(),
+        subjects: subjects.iter().map(|subject| subject.as_ref().to_owned()).collect(),
         retention: StreamRetention::Limits,
         max_age: FOR_EVER,
         duplicate_window: SHORT_WINDOW,
@@ -252,7 +266,7 @@ fn ledger_specs(replicas: usize) -> Vec<StreamSpec> {
         StreamSpec {
             max_age: 30 * DAY,
             max_message_bytes: MAX_STORED_BYTES,
-            ..stream_spec(streams::DISPATCHES, &["nexus.dispatch.*.*"], replicas)
+            ..stream_spec(streams::DISPATCHES, &part_subjects("nexus.dispatch"), replicas)
         },
         StreamSpec {
             retention: StreamRetention::WorkQueue,
@@ -261,7 +275,7 @@ fn ledger_specs(replicas: usize) -> Vec<StreamSpec> {
             discard_new: true,
             // A second claim of a session is refused while the first one waits.
             discard_new_per_subject: true,
-            ..stream_spec(streams::CLAIMS, &["nexus.claim.*.*"], replicas)
+            ..stream_spec(streams::CLAIMS, &part_subjects("nexus.claim"), replicas)
         },
         stream_spec(streams::LEDGER, &["nexus.ledger.*.*"], replicas),
     ]
@@ -375,7 +389,7 @@ fn file_specs(replicas: usize) -> Vec<StreamSpec> {
     }]
 }
 
-/// Returns the filter for the stored subjects of one partition of `stream`.
+/// Returns the filter for the stored subjects of one partition, or one part, of `stream`.
 ///
 /// # Panics
 /// Panics if `stream` has no partitions.
@@ -384,9 +398,17 @@ pub fn partition_filter(stream: &str, partition: u16) -> String {
     let root = match stream {
         streams::EVENTS => "nexus.ev",
         streams::DELIVERIES => "nexus.dl",
+        streams::DISPATCHES => "nexus.dispatch",
+        streams::CLAIMS => "nexus.claim",
         other => panic!("stream {other} has no partitions"),
     };
     format!("{root}.{partition}.>")
+}
+
+/// Returns the name of the consumer of the claims of `part`, which all brokers share.
+#[must_use]
+pub fn claims_consumer(part: u16) -> String {
+    format!("broker-{part}")
 }
 
 fn consumer_specs() -> Vec<ConsumerSpec> {
@@ -399,17 +421,20 @@ fn consumer_specs() -> Vec<ConsumerSpec> {
             ack_wait: Duration::from_secs(60),
             max_deliver: -1,
             max_ack_pending: MAX_PAST_FLOOR,
+            prioritized: false,
         })
     };
 
-    let claims = ConsumerSpec {
+    // The brokers that read a part come first; any other one helps out.
+    let claims = (0..SESSION_PARTS).map(|part| ConsumerSpec {
         stream: streams::CLAIMS,
-        name: "broker".to_owned(),
-        filter: "nexus.claim.>".to_owned(),
+        name: claims_consumer(part),
+        filter: partition_filter(streams::CLAIMS, part),
         ack_wait: CLAIM_ACK_WAIT,
         max_deliver: -1,
         max_ack_pending: -1,
-    };
+        prioritized: true,
+    });
 
     let intents = ConsumerSpec {
         stream: streams::SCHEDULES,
@@ -418,6 +443,7 @@ fn consumer_specs() -> Vec<ConsumerSpec> {
         ack_wait: Duration::from_secs(30),
         max_deliver: -1,
         max_ack_pending: MAX_INTENT_TIMERS,
+        prioritized: false,
     };
 
     let schedules = ConsumerSpec {
@@ -427,6 +453,7 @@ fn consumer_specs() -> Vec<ConsumerSpec> {
         ack_wait: Duration::from_secs(15),
         max_deliver: -1,
         max_ack_pending: MAX_SCHEDULE_TIMERS,
+        prioritized: false,
     };
 
     let approvals = ConsumerSpec {
@@ -436,11 +463,13 @@ fn consumer_specs() -> Vec<ConsumerSpec> {
         ack_wait: Duration::from_secs(30),
         max_deliver: -1,
         max_ack_pending: MAX_APPROVAL_TIMERS,
+        prioritized: false,
     };
 
     // Consumers of `EVENTS` are created and deleted by the partitions' owners.
     per_partition(streams::DELIVERIES, "delivery")
-        .chain([claims, intents, schedules, approvals])
+        .chain(claims)
+        .chain([intents, schedules, approvals])
         .collect()
 }
 
@@ -474,7 +503,7 @@ mod tests {
         let names: BTreeSet<&str> = all.streams.iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names.len(), all.streams.len());
         assert!(all.consumers.iter().all(|c| names.contains(c.stream)));
-        assert_eq!(all.consumers.len(), usize::from(PARTITIONS) + 4);
+        assert_eq!(all.consumers.len(), usize::from(PARTITIONS + SESSION_PARTS) + 3);
         assert!(all.streams.iter().all(|s| s.replicas == 3));
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shared::bus::{
-    Bus, CasError, KvEvent, OutgoingMessage, PublishError, PullOptions, ServiceSpec, StreamTap, claim, ledger,
-    partition,
+    Bus, CasError, FetchMode, KvEvent, OutgoingMessage, PublishError, PullOptions, ServiceSpec, StreamTap, claim,
+    ledger, partition,
 };
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::{Event, EventId};
@@ -21,9 +21,10 @@ use shared::process::lifecycle::ShutdownSignal;
 use shared::testing::nats::{NatsServer, publish_by_hand};
 use shared::testing::{connect_to, eventually, world};
 use shared::wire::headers::{Headers, TraceCarrier};
+use shared::wire::partition::session_part;
 use shared::wire::session_mark::GroupMember;
 use shared::wire::subject;
-use shared::wire::topology::{buckets, streams, topology};
+use shared::wire::topology::{buckets, claims_consumer, streams, topology};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -132,7 +133,7 @@ async fn a_session_has_one_claim_until_it_is_released() {
     assert_eq!(claims().await, claim::ClaimedKey::New);
     assert_eq!(claims().await, claim::ClaimedKey::AlreadyHeld);
 
-    let mut pull = claim::pull(&bus, 10);
+    let mut pull = claim::pull(&bus, session_part(&session("main")), 10);
     let taken = tokio::time::timeout(DEADLINE, pull.next())
         .await
         .expect("a claim comes");
@@ -151,11 +152,12 @@ async fn a_session_has_one_claim_until_it_is_released() {
 async fn a_consumer_that_is_not_there_yet_is_waited_for() {
     let server = NatsServer::start().await;
     let bus = connect_to(&server.url(), "test").await;
-    let (mut pull, mut fetcher) = (claim::pull(&bus, 1), claim::fetcher(&bus));
+    let part = session_part(&session("main"));
+    let (mut pull, mut fetcher) = (claim::pull(&bus, part, 1), claim::fetcher(&bus, part));
     let refused = tokio::select! {
         biased;
         taken = pull.next() => panic!("nothing is there: {taken:?}"),
-        refused = fetcher.request_messages(1) => refused,
+        refused = fetcher.request_messages(1, FetchMode::Wait) => refused,
     };
 
     assert!(refused.is_err(), "{refused:?}");
@@ -170,14 +172,17 @@ async fn a_consumer_that_is_not_there_yet_is_waited_for() {
 
     assert_eq!(taken.expect("a claim comes").sequence, 1);
 
-    fetcher.request_messages(1).await.expect("it can be asked now");
-    let delete = format!("$JS.API.CONSUMER.DELETE.{}.broker", streams::CLAIMS);
+    fetcher
+        .request_messages(1, FetchMode::Wait)
+        .await
+        .expect("it can be asked now");
+    let delete = format!("$JS.API.CONSUMER.DELETE.{}.{}", streams::CLAIMS, claims_consumer(part));
     let deleted = bus
         .request_bytes(&delete, &Headers::new(), bytes::Bytes::new(), DEADLINE)
         .await;
     deleted.expect("somebody deletes it");
     let found_out = async {
-        while fetcher.request_messages(1).await.is_ok() {
+        while fetcher.request_messages(1, FetchMode::Wait).await.is_ok() {
             assert!(fetcher.next().await.is_none(), "nothing comes of one that is gone");
         }
     };
@@ -281,7 +286,8 @@ async fn a_message_is_pulled_again_until_it_is_acked() {
     claim::publish(&bus, &session("s"), &TraceCarrier::default())
         .await
         .expect("claimed");
-    let mut pull = bus.pull(streams::CLAIMS, "broker", PullOptions::default());
+    let consumer = claims_consumer(session_part(&session("s")));
+    let mut pull = bus.pull(streams::CLAIMS, &consumer, PullOptions::default());
     let first = pull.next().await;
 
     assert_eq!(first.delivered, 1);

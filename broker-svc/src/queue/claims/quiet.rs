@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 /// Interval between two looks.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Maximum time between two looks for which the client counts as running in between.
 const IN_TIME: Duration = Duration::from_millis(700);
 

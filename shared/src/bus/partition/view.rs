@@ -63,7 +63,7 @@ pub(super) struct GroupView {
     state: Arc<Mutex<ViewState>>,
     changed: Arc<Notify>,
     clock: SharedClock,
-    tasks: [JoinHandle<()>; 2],
+    tasks: Vec<JoinHandle<()>>,
 }
 
 fn lock(state: &Mutex<ViewState>) -> MutexGuard<'_, ViewState> {
@@ -113,30 +113,9 @@ fn follow_records<T: WireMessage + Send + 'static>(
 impl GroupView {
     /// Starts to watch members and leases of `group`.
     pub(super) fn watch_group(bus: &Bus, group: &'static str, clock: &SharedClock) -> Self {
-        let state: Arc<Mutex<ViewState>> = Arc::default();
-        let changed: Arc<Notify> = Arc::default();
-        let prefix = format!("{group}.");
-
-        let members = {
-            let (state, clock) = (Arc::clone(&state), Arc::clone(clock));
-            follow_records(
-                &bus.kv::<GroupMember>(buckets::MEMBERS),
-                prefix.clone(),
-                Arc::clone(&changed),
-                move |told| {
-                    let mut state = lock(&state);
-                    match told {
-                        Some((key, _, true)) => state.members.insert(key.to_owned(), clock.monotonic()).is_none(),
-                        Some((key, _, false)) => state.members.remove(key).is_some(),
-                        None => {
-                            state.settled[0] = true;
-                            true
-                        }
-                    }
-                },
-                |_, _| false,
-            )
-        };
+        let mut view = Self::watch_members(bus, group, clock);
+        lock(&view.state).settled[1] = false;
+        let (state, changed) = (Arc::clone(&view.state), Arc::clone(&view.changed));
 
         let leases = {
             let (state, clock) = (Arc::clone(&state), Arc::clone(clock));
@@ -144,7 +123,7 @@ impl GroupView {
 
             follow_records(
                 &bus.kv::<LeaseRecord>(buckets::LEASES),
-                prefix,
+                format!("{group}."),
                 Arc::clone(&changed),
                 move |told| {
                     let mut state = lock(&state);
@@ -183,15 +162,46 @@ impl GroupView {
             )
         };
 
+        view.tasks.push(leases);
+        view
+    }
+
+    /// Starts to watch the members of `group`, which has no leases.
+    pub(super) fn watch_members(bus: &Bus, group: &'static str, clock: &SharedClock) -> Self {
+        let state: Arc<Mutex<ViewState>> = Arc::default();
+        let changed: Arc<Notify> = Arc::default();
+        lock(&state).settled[1] = true;
+
+        let members = {
+            let (state, clock) = (Arc::clone(&state), Arc::clone(clock));
+            follow_records(
+                &bus.kv::<GroupMember>(buckets::MEMBERS),
+                format!("{group}."),
+                Arc::clone(&changed),
+                move |told| {
+                    let mut state = lock(&state);
+                    match told {
+                        Some((key, _, true)) => state.members.insert(key.to_owned(), clock.monotonic()).is_none(),
+                        Some((key, _, false)) => state.members.remove(key).is_some(),
+                        None => {
+                            state.settled[0] = true;
+                            true
+                        }
+                    }
+                },
+                |_, _| false,
+            )
+        };
+
         Self {
             state,
             changed,
             clock: Arc::clone(clock),
-            tasks: [members, leases],
+            tasks: vec![members],
         }
     }
 
-    /// Waits until both watches have sent every entry that existed.
+    /// Waits until all watches have sent every entry that existed.
     pub(super) async fn wait_settled(&self) {
         while lock(&self.state).settled != [true, true] {
             self.changed.notified().await;

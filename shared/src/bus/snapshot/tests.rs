@@ -6,7 +6,7 @@ use super::*;
 use crate::bus::OutgoingMessage;
 use crate::testing::{connect_to, world};
 use crate::wire::headers::Headers;
-use crate::wire::topology::streams;
+use crate::wire::topology::{SESSION_PARTS, claims_consumer, streams};
 
 async fn filled(bus: &Bus) {
     for number in 0..50 {
@@ -99,10 +99,10 @@ async fn consumers_come_with_their_stream() {
         .expect("restored");
     assert_eq!(other.stream_names().await.expect("listed"), [streams::CLAIMS]);
 
-    other
-        .consumer_lag(streams::CLAIMS, "broker")
-        .await
-        .expect("its consumer is there");
+    for part in 0..SESSION_PARTS {
+        let lag = other.consumer_lag(streams::CLAIMS, &claims_consumer(part)).await;
+        lag.expect("its consumers are there");
+    }
 }
 
 #[tokio::test]
