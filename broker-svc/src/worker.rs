@@ -14,6 +14,7 @@ mod hooks;
 mod inbox_reader;
 mod intent_extraction;
 mod older_turn;
+mod own_dispatches;
 mod post_hooks;
 mod queue;
 mod step;
@@ -44,8 +45,8 @@ use crate::ledger::state::{RunState, is_runnable};
 use crate::ledger::state_cache::CachedSession;
 use crate::ledger::writer::{LedgerWriter, load};
 use crate::queue::claim_deadline::ClaimDeadline;
+use crate::queue::doubt;
 use crate::queue::slot::SessionSlot;
-use crate::queue::{doubt, inbox};
 use crate::session::{SessionEffect, SessionInput, SessionQueue};
 use crate::turn::Turn;
 use approval_sync::ApprovalSync;
@@ -231,14 +232,10 @@ impl<'a> Worker<'a> {
         }
 
         let suspended = self.is_suspended();
-        let sequences = running.own_sequences();
-        let mut found = inbox::fetch(&self.broker.bus, &self.claimed.session, &sequences).await?;
-
-        // If the stream was restored, another message may have that sequence.
-        found.retain(|pending| running.dispatches.iter().any(|known| known.id == pending.dispatch.id));
+        let found = Box::pin(self.own_dispatches(&running)).await?;
 
         // A turn that still waits here was canceled; a turn without all its dispatches cannot be answered.
-        if suspended || found.len() < sequences.len() {
+        if suspended || found.len() < running.own_sequences().len() {
             let gone = || "the dispatch of the turn no longer exists".to_owned();
             let reason = self.canceled.take().unwrap_or_else(gone);
             let partial = running.last_answer().map(|(_, content, _)| content.to_owned());

@@ -21,6 +21,7 @@ use shared::wire::headers::{CAUSATION, MSG_ID, REPEATED, SCHEMA};
 use shared::wire::partition::session_part;
 use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
+use ulid::Ulid;
 
 use crate::broker::BrokerContext;
 use crate::config::SERVICE;
@@ -30,6 +31,8 @@ use crate::session::{ApprovalNotification, InboxItem, PendingDispatch, PlacedOrd
 pub const LOOK_LIMIT: usize = 64;
 /// Number of dispatches decoded before other sessions get a turn on the thread.
 const AT_A_STRETCH: usize = 16;
+/// Number of messages read at once.
+const PAGE: usize = 256;
 /// Maximum wait for the window to reach the leader's last sequence.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -167,6 +170,34 @@ pub async fn fetch(
     for &sequence in sequences {
         let stored = bus.at_sequence(DISPATCHES, sequence).await?;
         found.extend(stored.and_then(|stored| decode_pending(session, &stored).ok()));
+    }
+    Ok(found)
+}
+
+/// Reads the first dispatches with the ids `wanted` on the subject of `session`: those of a running turn whose stream has
+/// lost them, and which were made again.
+///
+/// # Errors
+/// Returns [`ReadStreamError`] if the stream cannot be read.
+pub async fn find_dispatches(
+    bus: &Bus,
+    session: &SessionRef,
+    wanted: &[Ulid],
+) -> Result<Vec<PendingDispatch>, ReadStreamError> {
+    let subject = subject::dispatch(session);
+    let mut found: Vec<PendingDispatch> = Vec::new();
+    let mut from = 1;
+    while found.len() < wanted.len() {
+        let page = bus.read_history(DISPATCHES, &subject, from, PAGE).await?;
+        let Some(last) = page.last() else { break };
+        from = last.sequence + 1;
+
+        for pending in page.iter().filter_map(|stored| decode_pending(session, stored).ok()) {
+            let id = pending.dispatch.id;
+            if wanted.contains(&id) && !found.iter().any(|known| known.dispatch.id == id) {
+                found.push(pending);
+            }
+        }
     }
     Ok(found)
 }

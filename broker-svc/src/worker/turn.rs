@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use shared::model::event::Attachment;
-use shared::model::ledger::{LedgerEntry, TurnEnding, TurnFailure};
+use shared::model::ledger::{DispatchRef, LedgerEntry, TurnEnding, TurnFailure};
 use shared::process::trace;
 use tracing::Instrument as _;
 
@@ -212,8 +212,13 @@ impl Worker<'_> {
         // No approval may stay open for a turn that has ended: a later decision would lead to nothing.
         self.give_up_approvals();
         let running = self.owner.fold().running.as_ref();
+        // A dispatch that its stream had lost stands at another sequence.
+        let sequence_of = |known: &DispatchRef| {
+            let found = pendings.iter().find(|pending| pending.dispatch.id == known.id);
+            found.map_or(known.sequence, |pending| pending.sequence)
+        };
         let sequences: Vec<u64> =
-            running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(|d| d.sequence).collect());
+            running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(sequence_of).collect());
         // The cursor moves with the turn's end, in the same record: so each dispatch is consumed exactly once.
         let cursor = self.cursor_after(&sequences);
 

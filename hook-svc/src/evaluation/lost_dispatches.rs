@@ -1,11 +1,12 @@
 //! Search for dispatches that `DISPATCHES` has lost: it was restored to an older state, emptied or created again.
 //!
 //! The records say which hook fired with which event and what it returned, so a lost dispatch can be made again, with
-//! its own id. If the ledger has consumed it, it is done. If not, it is published again; if the ledger itself was
+//! its own id. If the ledger has consumed it and its turn is over, it is done. If not, it is published again; if the ledger itself was
 //! restored and cannot tell, it is held. A dispatch that cannot be made again becomes a dead letter, with its event.
 //! The stream is compared at a start, after a new connection, and when its identity or range shows that it is another
 //! one. The time back to which it is compared is stored every few seconds (KV `positions`).
 
+mod consumed;
 mod fired;
 mod stream_seen;
 
@@ -35,6 +36,7 @@ use shared::wire::witness::WaitingMark;
 use tokio::sync::watch;
 use ulid::Ulid;
 
+use self::consumed::ConsumedDispatches;
 use self::fired::{Fired, FiredWindows};
 use self::stream_seen::StreamSeen;
 use crate::evaluation::evaluator::EventEvaluator;
@@ -273,9 +275,10 @@ impl LostDispatches {
 
         self.is_asked.store(true, Ordering::Relaxed);
         let doubt_until = self.witness.doubt_until(self.evaluator().clock.now()).await?;
+        let mut consumed = ConsumedDispatches::default();
         self.read_since(streams::LEDGER, since, |stored| {
             let record = stored.decode::<LedgerRecord>();
-            for id in record.iter().flat_map(LedgerRecord::consumed_ids) {
+            for id in record.iter().flat_map(|record| consumed.take_record(record)) {
                 fired.remove(&id);
             }
             !fired.is_empty()

@@ -7,6 +7,7 @@ use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::{Event, EventDirection};
 use shared::model::invocation::EventInvocations;
+use shared::model::ledger::LedgerEntry;
 use shared::testing::model_server::{ModelServer, ScriptedAnswer};
 use shared::testing::{eventually, sample};
 use shared::wire::session_mark::PartitionFloors;
@@ -323,6 +324,15 @@ async fn run(world: &World, dispatch: &Dispatch) {
     world.bus.publish(out).await.expect("stored");
 }
 
+/// Notes that a broker runs `dispatch`, and has not come to the turn's end.
+async fn begin(world: &World, dispatch: &Dispatch) {
+    let mut turn = sample::whole_turn(dispatch, SystemClock.now());
+    turn.entries
+        .retain(|entry| matches!(entry, LedgerEntry::TurnStarted { .. }));
+    let out = OutgoingMessage::new(subject::ledger(&dispatch.target), &turn);
+    world.bus.publish(out).await.expect("stored");
+}
+
 fn sorted(mut dispatches: Vec<Dispatch>) -> Vec<Dispatch> {
     dispatches.sort_by_key(|dispatch| dispatch.id);
     dispatches
@@ -332,6 +342,8 @@ fn sorted(mut dispatches: Vec<Dispatch>) -> Vec<Dispatch> {
 async fn dispatches_that_their_stream_has_lost_are_published_again_unless_they_were_handled() {
     let (mut world, older, mut dispatches) = three_dispatched(&[DISPATCHES]).await;
     run(&world, &dispatches.remove(1)).await;
+    // Whoever goes on with its turn reads it again.
+    begin(&world, &dispatches[1]).await;
     world.nats.stop().await;
     world.nats.put_back(DISPATCHES, &older[0]);
     world.nats.restart().await;
