@@ -35,16 +35,45 @@ interface NexusEvent {
   readonly thread_id: string | null;
   /** Id of the event that this one answers. */
   readonly reply_to: string | null;
+  /** Id of the event that this one is about: what a reaction, an edit, a deletion or a press of a button refers to. */
+  readonly target: string | null;
+  /** When the item was edited at its source, Unix milliseconds. */
+  readonly edited_at: number | null;
+  /** Whether and how the event addresses our account; null = its source does not say. */
+  readonly mention: {
+    readonly me: boolean;
+    readonly how: "native" | "reply" | "thread" | "text" | "command" | "none";
+  } | null;
+  /** Part of another message that the event quotes; `id` is an event's id. */
+  readonly quote: {
+    readonly id: string;
+    readonly text: string;
+    readonly from?: { readonly id: string; readonly display_name?: string; readonly roles?: readonly string[] };
+  } | null;
   readonly content: string;
-  /** `text`, `image`, … */
+  /** `text`, `image`, `voice`, `video`, `sticker`, `location`, `contact`, `poll`, `reaction`, `press`, `gap`, … (open set). */
   readonly content_types: readonly string[];
   readonly attachments: readonly {
+    /** At the source, the same for the same file. */
+    readonly id?: string;
     readonly filename?: string;
     readonly mime_type?: string;
     readonly size_bytes?: number;
     readonly media_type: string;
     readonly storage_uri?: string;
     readonly content_hash?: string;
+    /** Milliseconds. */
+    readonly duration_ms?: number;
+    /** Words that are spoken in a recording. */
+    readonly transcript?: string;
+    /** Where the bytes are; absent = at the source alone. */
+    readonly state?: "stored" | {
+      readonly refused: "too_large" | "full" | "expired" | "malware" | "forbidden_address" | "unavailable";
+    };
+    /** What the source needs to hand out the bytes: a file id or a URL. */
+    readonly handle?: string;
+    /** When `handle` becomes void, Unix milliseconds. */
+    readonly expires_at?: number;
   }[];
   /** Everything else that the source said. */
   readonly metadata: { readonly is_group: boolean; readonly [key: string]: any };
@@ -64,6 +93,7 @@ interface NexusEvent {
   readonly senderId: string;
   readonly threadId: string | null;
   readonly replyTo: string | null;
+  readonly editedAt: number | null;
   readonly contentTypes: readonly string[];
   readonly contentType: string;
   readonly metadataJson: string;

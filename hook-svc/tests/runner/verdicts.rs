@@ -108,6 +108,33 @@ async fn rubbish_is_an_error_of_its_hook_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_scripts_see_of_an_event_that_refers_to_another() {
+    let pool = TestPool::start(&[(
+        "sees",
+        "export default async ({ event }) => ({ fire: true, context: { extracted: {
+            about: [event.target, event.edited_at, event.editedAt, event.mention, event.quote?.from?.id ?? null],
+            frozen: [event.mention, event.quote, event.quote.from].every(Object.isFrozen),
+        } } });",
+    )])
+    .await;
+
+    let mut event = dm("telegram:1", "hello");
+    event["target"] = json!("out:1/0");
+    event["edited_at"] = json!(5);
+    event["mention"] = json!({"me": true, "how": "native"});
+    event["quote"] = json!({"id": "telegram:0", "text": "so", "from": {"id": "+1555"}});
+    let answer = pool.evaluate(event).await;
+    let seen = answer.fired("sees").context.and_then(|c| c.extracted);
+    let seen = seen.expect("extracted");
+
+    let mention = json!({"me": true, "how": "native"});
+    assert_eq!(seen["about"], json!(["out:1/0", 5, 5, mention, "+1555"]));
+    assert_eq!(seen["frozen"], json!(true));
+
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_scripts_see() {
     let pool = TestPool::start(&[(
         "sees",

@@ -2,6 +2,12 @@
 //!
 //! Source: seed 003 §1–3, §7 and `docs/design/wire.md` §1.1.
 
+mod attachment;
+mod reference;
+
+pub use self::attachment::{Attachment, AttachmentState, RefusedAttachment};
+pub use self::reference::{EventMention, EventQuote, MentionForm, PlatformIds};
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -238,30 +244,6 @@ pub struct EventPeer {
     pub team_id: Option<String>,
 }
 
-/// A file of an event; its bytes stay in the object store or at the source.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Attachment {
-    /// Name of the attached file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub filename: Option<String>,
-    /// MIME type of the file.
-    #[serde(default, alias = "mimeType", skip_serializing_if = "Option::is_none")]
-    pub mime_type: Option<String>,
-    /// Size of the file, in bytes.
-    #[serde(default, alias = "sizeBytes", skip_serializing_if = "Option::is_none")]
-    pub size_bytes: Option<u64>,
-    /// `image`, `audio`, `video`, `document`, … (open set).
-    #[serde(alias = "mediaType")]
-    pub media_type: String,
-    /// URI at which the bytes are stored.
-    #[serde(default, alias = "storageUri", skip_serializing_if = "Option::is_none")]
-    pub storage_uri: Option<String>,
-    /// SHA-256 of the bytes, in hex.
-    #[serde(default, alias = "contentHash", skip_serializing_if = "Option::is_none")]
-    pub content_hash: Option<String>,
-}
-
 /// Everything that happens, in normalized form: a chat message, a mail, a webhook, a timer, a file, another agent.
 ///
 /// The wire uses the field names below; the seed's camelCase names are read too.
@@ -319,10 +301,25 @@ pub struct Event {
     /// Id of the event that this one answers.
     #[serde(default, alias = "replyTo", skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
+    /// Id of the event that this one is about: the message that a reaction, an edit, a deletion or a press of a button
+    /// changes or answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Time the item was edited at its source. Always set for an edit, so that an edit back to an earlier text is
+    /// another message.
+    #[serde(default, alias = "editedAt", skip_serializing_if = "Option::is_none")]
+    pub edited_at: Option<UnixMillis>,
+    /// How the event addresses the installation's account; absent = its source does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mention: Option<EventMention>,
+    /// Part of another message that this one quotes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quote: Option<EventQuote>,
     /// Text of the event.
     #[serde(default)]
     pub content: String,
-    /// Content types: `text`, `image`, … (open set).
+    /// Content types: `text`, `image`, `voice`, `video`, `sticker`, `location`, `contact`, `poll`, `reaction`, `press`,
+    /// `gap`, … (open set).
     #[serde(default, alias = "contentTypes", skip_serializing_if = "Vec::is_empty")]
     pub content_types: Vec<String>,
     /// Files attached to the event.
@@ -375,6 +372,10 @@ impl Event {
             },
             thread_id: None,
             reply_to: None,
+            target: None,
+            edited_at: None,
+            mention: None,
+            quote: None,
             content: String::new(),
             content_types: vec!["text".to_owned()],
             attachments: Vec::new(),

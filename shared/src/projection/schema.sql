@@ -9,11 +9,13 @@ CREATE TABLE events(
   direction TEXT NOT NULL, thread_id TEXT, reply_to TEXT, source_adapter TEXT NOT NULL, source_id TEXT NOT NULL,
   metadata_json TEXT NOT NULL,
   sequence INTEGER PRIMARY KEY, account TEXT NOT NULL, peer_kind TEXT NOT NULL, peer_id TEXT NOT NULL, from_id TEXT NOT NULL,
-  hops INTEGER NOT NULL, published_at INTEGER NOT NULL, revised_at INTEGER, origin TEXT NOT NULL);
+  hops INTEGER NOT NULL, published_at INTEGER NOT NULL, revised_at INTEGER, origin TEXT NOT NULL,
+  target TEXT, edited_at INTEGER, mention TEXT);
 CREATE UNIQUE INDEX events_id ON events(id);
 CREATE INDEX events_conversation ON events(channel, account, peer_id);
 CREATE INDEX events_thread ON events(channel, account, peer_id, thread_id);
 CREATE INDEX events_timestamp ON events(timestamp);
+CREATE INDEX events_target ON events(target) WHERE target IS NOT NULL;
 
 -- from INVOCATIONS: the done-marker of an event, and one row per hook that did more than pass
 CREATE TABLE nexus_evaluations(
@@ -87,8 +89,14 @@ CREATE TABLE event_tags(event_id TEXT NOT NULL, tag TEXT NOT NULL, source TEXT N
   PRIMARY KEY(event_id, tag)) WITHOUT ROWID;
 CREATE INDEX event_tags_tag ON event_tags(tag);
 CREATE TABLE attachments(id TEXT PRIMARY KEY, event_id TEXT NOT NULL, filename TEXT, mime_type TEXT, size_bytes INTEGER,
-  media_type TEXT NOT NULL, storage_uri TEXT, content_hash TEXT, metadata_json TEXT NOT NULL, created_at INTEGER NOT NULL) WITHOUT ROWID;
+  media_type TEXT NOT NULL, storage_uri TEXT, content_hash TEXT, metadata_json TEXT NOT NULL, created_at INTEGER NOT NULL,
+  state TEXT NOT NULL, refused TEXT, duration_ms INTEGER, transcript TEXT) WITHOUT ROWID;
 CREATE INDEX attachments_event ON attachments(event_id);
+-- a platform's id of a message -> its event; part counts the parts of a reply
+CREATE TABLE platform_ids(channel TEXT NOT NULL, account TEXT NOT NULL, chat TEXT NOT NULL, platform_id TEXT NOT NULL,
+  event_id TEXT NOT NULL, part INTEGER NOT NULL,
+  PRIMARY KEY(channel, account, chat, platform_id)) WITHOUT ROWID;
+CREATE INDEX platform_ids_event ON platform_ids(event_id);
 CREATE TABLE sync_watermarks(adapter TEXT NOT NULL, account TEXT NOT NULL, position TEXT NOT NULL, updated_at INTEGER NOT NULL,
   PRIMARY KEY(adapter, account)) WITHOUT ROWID;
 -- a script may ask it for `content`, `snippet()` and `highlight()`; rowid = events.sequence

@@ -66,6 +66,12 @@ impl WireMessage for Event {
         name("thread_id", self.thread_id.as_deref().unwrap_or_default())?;
         name("from.id", &self.from.id)?;
 
+        // They are ids of events, which the read model searches for.
+        name("target", self.target.as_deref().unwrap_or_default())?;
+        if let Some(quote) = &self.quote {
+            name("quote.id", &quote.id)?;
+        }
+
         // The names become parts of subjects and keys.
         for person in &self.speaks_for {
             name("speaks_for", person)?;

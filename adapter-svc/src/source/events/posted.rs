@@ -1,13 +1,15 @@
 //! An event as a caller of `/v1/events` writes it. *Pure.*
 //!
 //! The fields are those of [`Event`]. Fields that a caller cannot set are accepted, so that a stored event can be
-//! posted again, and replaced: `origin`, `speaks_for`, `received_at` and `source_adapter`. `id` and `reply_to` are
+//! posted again, and replaced: `origin`, `speaks_for`, `received_at` and `source_adapter`. `id`, `reply_to`, `target` and `quote.id` are
 //! texts here, because they become ids only with the prefix of the caller's source ([`super::scope`]).
 
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-use shared::model::event::{Attachment, EventDirection, EventParticipant, EventPeer, EventSender, PeerKind};
+use shared::model::event::{
+    Attachment, EventDirection, EventMention, EventParticipant, EventPeer, EventQuote, EventSender, PeerKind,
+};
 use shared::model::time::UnixMillis;
 
 #[cfg(doc)]
@@ -57,6 +59,18 @@ pub struct PostedEvent {
     /// Id of the event that this one answers, in the same form as `id`.
     #[serde(default, alias = "replyTo", alias = "replyToId", alias = "reply_to_id")]
     pub reply_to: Option<String>,
+    /// Id of the event that this one is about, in the same form as `id`.
+    #[serde(default)]
+    pub target: Option<String>,
+    /// Time the item was edited at its source, in Unix milliseconds.
+    #[serde(default, alias = "editedAt")]
+    pub edited_at: Option<UnixMillis>,
+    /// How the event addresses the installation's account.
+    #[serde(default)]
+    pub mention: Option<EventMention>,
+    /// Part of another message that the event quotes; its `id` has the same form as `id`.
+    #[serde(default)]
+    pub quote: Option<EventQuote>,
     /// Text of the event.
     #[serde(default)]
     pub content: String,

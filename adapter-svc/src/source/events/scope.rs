@@ -4,7 +4,7 @@
 //! update or delete an event of another source. Several tokens may share a source, so that a new token duplicates no
 //! events. Source: `docs/design/trust.md` §1.2, §1.3; `docs/security.md`.
 
-use shared::model::event::{Event, EventId, MAX_EVENT_ID_BYTES, ParseEventIdError};
+use shared::model::event::{Event, EventId, EventQuote, MAX_EVENT_ID_BYTES, ParseEventIdError};
 use shared::model::origin::{EventOrigin, OPEN, is_reserved, is_sealed_channel};
 use shared::model::time::UnixMillis;
 use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
@@ -87,6 +87,10 @@ impl TokenScope {
         event.peer = posted.peer;
         event.thread_id = posted.thread_id;
         event.reply_to = posted.reply_to.map(|said| self.resolve_reference(&said)).transpose()?;
+        event.target = posted.target.map(|said| self.resolve_reference(&said)).transpose()?;
+        event.quote = posted.quote.map(|quote| self.resolve_quote(quote)).transpose()?;
+        event.edited_at = posted.edited_at;
+        event.mention = posted.mention;
         event.content = posted.content;
         event.content_types = posted.content_types;
         event.attachments = posted.attachments;
@@ -153,6 +157,14 @@ impl TokenScope {
             return Ok(EventId::parse(said)?.to_string());
         }
         Ok(self.id(said)?.to_string())
+    }
+
+    /// Returns `quote` with the id of the event that it quotes in this scope.
+    fn resolve_quote(&self, quote: EventQuote) -> Result<EventQuote, RefuseEventError> {
+        Ok(EventQuote {
+            id: self.resolve_reference(&quote.id)?,
+            ..quote
+        })
     }
 
     fn check_channel(&self, channel: &str) -> Result<(), RefuseEventError> {
@@ -285,13 +297,16 @@ mod tests {
     #[test]
     fn what_a_caller_cannot_say_is_replaced() {
         let text = r#"{"id":"9","timestamp":5,"channel":"crm","origin":"system","speaks_for":["*"],"received_at":1,
-                       "source_adapter":"timer","reply_to":"8","peer":{"kind":"dm","id":"p"}}"#;
+                       "source_adapter":"timer","reply_to":"8","target":"out:01M8/0",
+                       "quote":{"id":"7","text":"so"},"peer":{"kind":"dm","id":"p"}}"#;
         let event = shop().to_event(posted(text), UnixMillis(7)).unwrap();
         assert_eq!((event.id.as_str(), event.source_adapter.as_str()), ("shop:9", "shop"));
         assert_eq!(
             (event.source_id.as_str(), event.reply_to.as_deref()),
             ("9", Some("shop:8"))
         );
+        let quoted = event.quote.as_ref().map(|quote| quote.id.as_str());
+        assert_eq!((event.target.as_deref(), quoted), (Some("out:01M8/0"), Some("shop:7")));
 
         assert_eq!(
             event.origin,

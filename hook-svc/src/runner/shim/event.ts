@@ -47,6 +47,10 @@ class ScriptEvent {
     this.peer = freeze(wire.peer);
     this.thread_id = wire.thread_id ?? null;
     this.reply_to = wire.reply_to ?? null;
+    this.target = wire.target ?? null;
+    this.edited_at = wire.edited_at ?? null;
+    this.mention = wire.mention === undefined ? null : freeze(wire.mention);
+    this.quote = wire.quote === undefined ? null : deepFreeze(wire.quote);
     this.content = wire.content;
     this.content_types = contentTypes(wire.content_types);
     this.attachments = wire.attachments === undefined ? NONE : deepFreeze(wire.attachments);
@@ -67,6 +71,7 @@ class ScriptEvent {
   get receivedAt() { return this.received_at; }
   get threadId() { return this.thread_id; }
   get replyTo() { return this.reply_to; }
+  get editedAt() { return this.edited_at; }
   get contentTypes() { return this.content_types; }
   get contentType() { return this.content_types[0] ?? "text"; }
   get peerId() { return this.peer.id; }

@@ -1,19 +1,21 @@
-//! `EVENTS` → `threads`, `event_state`, `event_tags`, `attachments`.
+//! `EVENTS` → `threads`, `event_state`, `event_tags`, `attachments`, `platform_ids`.
 
 use std::borrow::Cow;
 
 use rusqlite::{Connection, params};
 use serde_json::{Map, Value};
 
-use crate::model::event::{Event, EventDirection, PeerKind};
+use crate::model::event::{AttachmentState, Event, EventDirection, PeerKind, PlatformIds};
 use crate::model::time::UnixMillis;
 use crate::projection::api::own_thread;
+use crate::projection::applied::to_sql;
 
 /// Writes the rows beside the first occurrence of `event`.
 pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
     // An origin that cannot speak on a conversation must not describe it.
     if event.origin.speaks_on(event) {
         write_thread(connection, event, &thread_of(event))?;
+        write_platform_ids(connection, event)?;
     }
     write_tags(connection, event)?;
     write_attachments(connection, event)
@@ -85,6 +87,23 @@ fn write_tags(connection: &Connection, event: &Event) -> Result<(), rusqlite::Er
     Ok(())
 }
 
+/// Stores which event each of the platform's ids of `event` means. The first event that names an id keeps it.
+fn write_platform_ids(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
+    let Some(platform) = PlatformIds::of(event) else {
+        return Ok(());
+    };
+
+    let (channel, account, chat) = event.conversation();
+    let mut statement = connection.prepare_cached(
+        "INSERT OR IGNORE INTO platform_ids(channel, account, chat, platform_id, event_id, part) VALUES(?1,?2,?3,?4,?5,?6)",
+    )?;
+    for id in &platform.ids {
+        statement.execute((channel, account, chat, id, event.id.as_str(), platform.part))?;
+    }
+
+    Ok(())
+}
+
 fn write_attachments(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
     if event.attachments.is_empty() {
         return Ok(());
@@ -92,22 +111,28 @@ fn write_attachments(connection: &Connection, event: &Event) -> Result<(), rusql
 
     let mut statement = connection.prepare_cached(
         "INSERT OR REPLACE INTO attachments(id, event_id, filename, mime_type, size_bytes, media_type, storage_uri, content_hash,
-           metadata_json, created_at) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,'{}',?9)",
+           metadata_json, created_at, state, refused, duration_ms, transcript)
+         VALUES(?1,?2,?3,?4,?5,?6,?7,?8,'{}',?9,?10,?11,?12,?13)",
     )?;
     for (index, attachment) in event.attachments.iter().enumerate() {
-        let size = attachment
-            .size_bytes
-            .map(|size| i64::try_from(size).unwrap_or(i64::MAX));
+        let refused = match attachment.state {
+            AttachmentState::Refused(why) => Some(why.name()),
+            AttachmentState::Remote | AttachmentState::Stored => None,
+        };
         statement.execute(params![
             format!("{}#{index}", event.id),
             event.id.as_str(),
             attachment.filename,
             attachment.mime_type,
-            size,
+            attachment.size_bytes.map(to_sql),
             attachment.media_type,
             attachment.storage_uri,
             attachment.content_hash,
             event.timestamp.0,
+            attachment.state.name(),
+            refused,
+            attachment.duration_ms.map(to_sql),
+            attachment.transcript,
         ])?;
     }
 

@@ -24,8 +24,9 @@ pub(super) fn write(
     let inserted = connection
         .prepare_cached(
             "INSERT OR IGNORE INTO events(id, timestamp, channel, content_types, content, direction, thread_id, reply_to,
-               source_adapter, source_id, metadata_json, sequence, account, peer_kind, peer_id, from_id, hops, published_at, origin)
-             VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19)",
+               source_adapter, source_id, metadata_json, sequence, account, peer_kind, peer_id, from_id, hops, published_at, origin,
+               target, edited_at, mention)
+             VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22)",
         )?
         .execute(params![
             event.id.as_str(),
@@ -47,6 +48,9 @@ pub(super) fn write(
             event.hops,
             published_at.0,
             event.origin.to_string(),
+            event.target,
+            event.edited_at.map(|at| at.0),
+            event.mention.filter(|mention| mention.me).map(|mention| mention.how.name()),
         ])?;
 
     if inserted == 1 {
@@ -133,7 +137,7 @@ fn revise_event(
     connection
         .prepare_cached(
             "UPDATE events SET content = ?2, content_types = ?3, metadata_json = ?4, revised_at = ?5,
-               direction = CASE WHEN ?6 THEN 'deleted' ELSE direction END WHERE id = ?1",
+               direction = CASE WHEN ?6 THEN 'deleted' ELSE direction END, edited_at = coalesce(?7, edited_at) WHERE id = ?1",
         )?
         .execute(params![
             event.id.as_str(),
@@ -142,6 +146,7 @@ fn revise_event(
             metadata,
             published_at.0,
             event.direction == EventDirection::Deleted,
+            event.edited_at.map(|at| at.0),
         ])?;
 
     // An item that was deleted by an earlier message stays deleted.

@@ -4,7 +4,7 @@ use super::Case;
 
 /// Tables and columns of the design; the hook tables with the field names of seed 003 §8.1, §8.4, §8.5.
 const CONTRACT: &str = "
-events(id, timestamp, channel, content_types, content, direction, thread_id, reply_to, source_adapter, source_id, metadata_json)
+events(id, timestamp, channel, content_types, content, direction, thread_id, reply_to, source_adapter, source_id, metadata_json, target, edited_at, mention)
 threads(id, channel, name, is_group, source_adapter, source_id, parent_thread_id, created_at, updated_at)
 persons(id, canonical_name, display_name, is_me, relationship_type, created_at, updated_at)
 contacts(id, display_name, source, created_at, updated_at)
@@ -13,7 +13,8 @@ person_contact_links(id, person_id, contact_id, confidence, source_type, first_s
 event_participants(event_id, contact_id, role)
 event_state(event_id, read_state, flagged, archived, status, updated_at)
 event_tags(event_id, tag, source, created_at)
-attachments(id, event_id, filename, mime_type, size_bytes, media_type, storage_uri, content_hash, metadata_json, created_at)
+attachments(id, event_id, filename, mime_type, size_bytes, media_type, storage_uri, content_hash, metadata_json, created_at, state, refused, duration_ms, transcript)
+platform_ids(channel, account, chat, platform_id, event_id, part)
 episodes(id, thread_id, channel, started_at, ended_at, summary)
 episode_events(episode_id, event_id)
 facets(id, episode_id, facet_type, value, confidence, created_at)
@@ -51,6 +52,8 @@ fn a_scripts_usual_question_uses_an_index() {
         "SELECT * FROM events WHERE timestamp > 5",
         "SELECT * FROM events WHERE channel = 'a' AND account = 'b' AND peer_id = 'c' ORDER BY sequence DESC LIMIT 5",
         "SELECT * FROM events WHERE channel = 'a' AND account = 'b' AND peer_id = 'c' AND thread_id = 'd' ORDER BY sequence DESC LIMIT 5",
+        "SELECT * FROM events WHERE target = 'x'",
+        "SELECT * FROM platform_ids WHERE channel = 'a' AND account = 'b' AND chat = 'c' AND platform_id = '9'",
         "SELECT * FROM hook_invocations WHERE hook_id = 'h' ORDER BY started_at DESC LIMIT 100",
     ] {
         let plan: String = connection

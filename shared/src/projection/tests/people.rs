@@ -2,9 +2,13 @@
 
 use super::Case;
 use super::samples::{at, event, event_id, stored};
-use crate::model::event::{Attachment, Event, EventDirection, EventId, EventParticipant, ParticipantRole};
+use crate::model::event::{
+    Attachment, AttachmentState, Event, EventDirection, EventId, EventMention, EventParticipant, MentionForm,
+    ParticipantRole, PlatformIds, RefusedAttachment,
+};
 use crate::model::identity::Identities;
 use crate::model::origin::EventOrigin;
+use crate::model::time::UnixMillis;
 use crate::projection::{AppliedRecord, FeedSource, Projection};
 
 fn identities(yaml: &str) -> Identities {
@@ -186,6 +190,9 @@ async fn what_goes_with_an_event_is_written_and_rewritten() {
         filename: Some("a.png".to_owned()),
         size_bytes: Some(7),
         media_type: "image".to_owned(),
+        state: AttachmentState::Refused(RefusedAttachment::TooLarge),
+        duration_ms: Some(5),
+        transcript: Some("words".to_owned()),
         ..Attachment::default()
     }];
 
@@ -212,6 +219,8 @@ async fn what_goes_with_an_event_is_written_and_rewritten() {
         case.value::<String>("SELECT id || filename FROM attachments"),
         "webhook:demo/1#0a.png"
     );
+    let kept = "SELECT state || ' ' || refused || ' ' || duration_ms || ' ' || transcript FROM attachments";
+    assert_eq!(case.value::<String>(kept), "refused too_large 5 words");
     assert_eq!(
         case.value::<String>("SELECT id || channel || is_group FROM threads"),
         "t-1webhook0"
@@ -288,4 +297,45 @@ async fn watermarks_tell_the_newest_of_each_adapter() {
     );
     assert_eq!(case.projection.position(FeedSource::Events), 20);
     assert_eq!(case.projection.first_sequence(&event_id(3)).unwrap(), Some(3));
+}
+
+/// Returns `event` as the platform's messages `ids`.
+fn with_platform_ids(mut event: Event, ids: &[&str], part: u32) -> Event {
+    let platform = PlatformIds {
+        ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+        part,
+    };
+    platform.write_to(&mut event);
+    event
+}
+
+#[tokio::test]
+async fn a_platforms_id_leads_to_the_event_that_named_it_first() {
+    let mut stranger = with_platform_ids(event(3), &["13"], 0);
+    stranger.origin = EventOrigin::Open;
+    let first = with_platform_ids(event(1), &["11", "12"], 2);
+    let mut second = with_platform_ids(event(2), &["12"], 0);
+    second.peer = first.peer.clone();
+    let records = vec![stored(1, first), stored(2, second), stored(3, stranger)];
+    let case = Case::with(records).await;
+
+    let rows = "SELECT group_concat(platform_id || ' ' || event_id || ' ' || part) FROM platform_ids";
+    assert_eq!(case.value::<String>(rows), "11 webhook:demo/1 2,12 webhook:demo/1 2");
+}
+
+#[tokio::test]
+async fn what_an_event_is_about_and_when_it_was_edited_can_be_asked_for() {
+    let mut press = event(1);
+    press.target = Some("out:x/0".to_owned());
+    press.mention = Some(EventMention {
+        me: true,
+        how: MentionForm::Reply,
+    });
+    let mut edited = event(1);
+    edited.direction = EventDirection::Updated;
+    edited.edited_at = Some(UnixMillis(77));
+    let case = Case::with(vec![stored(1, press), stored(2, edited)]).await;
+
+    let row = "SELECT id || ' ' || mention || ' ' || edited_at FROM events WHERE target = 'out:x/0'";
+    assert_eq!(case.value::<String>(row), "webhook:demo/1 reply 77");
 }

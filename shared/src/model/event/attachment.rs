@@ -1,0 +1,120 @@
+//! Files of events. *Pure.* Source: `docs/design/wire.md` §1.1.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::time::UnixMillis;
+
+/// A file of an event; its bytes stay in the object store or at the source.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attachment {
+    /// Id of the file at the source, the same for the same file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Name of the attached file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filename: Option<String>,
+    /// MIME type of the file.
+    #[serde(default, alias = "mimeType", skip_serializing_if = "Option::is_none")]
+    pub mime_type: Option<String>,
+    /// Size of the file, in bytes.
+    #[serde(default, alias = "sizeBytes", skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// `image`, `audio`, `video`, `document`, … (open set).
+    #[serde(alias = "mediaType")]
+    pub media_type: String,
+    /// Length of a recording, in milliseconds.
+    #[serde(default, alias = "durationMs", skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// Words that are spoken in a recording.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transcript: Option<String>,
+    /// Where the bytes are.
+    #[serde(default, skip_serializing_if = "AttachmentState::is_remote")]
+    pub state: AttachmentState,
+    /// What the source's adapter needs to fetch the bytes: a file id or a URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle: Option<String>,
+    /// Time from which `handle` is void.
+    #[serde(default, alias = "expiresAt", skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<UnixMillis>,
+    /// URI at which the bytes are stored.
+    #[serde(default, alias = "storageUri", skip_serializing_if = "Option::is_none")]
+    pub storage_uri: Option<String>,
+    /// SHA-256 of the bytes, in hex.
+    #[serde(default, alias = "contentHash", skip_serializing_if = "Option::is_none")]
+    pub content_hash: Option<String>,
+}
+
+/// Where the bytes of an attachment are.
+///
+/// ```
+/// use shared::model::event::{AttachmentState, RefusedAttachment};
+///
+/// let refused: AttachmentState = serde_json::from_str(r#"{"refused":"too_large"}"#)?;
+/// assert_eq!(refused, AttachmentState::Refused(RefusedAttachment::TooLarge));
+/// assert_eq!(serde_json::to_string(&AttachmentState::Stored)?, r#""stored""#);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttachmentState {
+    /// At the source alone.
+    #[default]
+    Remote,
+    /// At `storage_uri`.
+    Stored,
+    /// At the source alone, and they will not be fetched.
+    Refused(RefusedAttachment),
+}
+
+impl AttachmentState {
+    /// Returns whether this is [`AttachmentState::Remote`].
+    #[must_use]
+    pub const fn is_remote(&self) -> bool {
+        matches!(self, Self::Remote)
+    }
+
+    /// Returns the name of the state.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Remote => "remote",
+            Self::Stored => "stored",
+            Self::Refused(_) => "refused",
+        }
+    }
+}
+
+/// The reason why the bytes of an attachment are not fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusedAttachment {
+    /// The file is larger than the adapter or the platform allows.
+    TooLarge,
+    /// The object store is full.
+    Full,
+    /// The handle was void before the bytes were fetched.
+    Expired,
+    /// A scanner found malware.
+    Malware,
+    /// The source named an address that the adapter must not ask.
+    ForbiddenAddress,
+    /// The source did not hand out the bytes.
+    Unavailable,
+}
+
+impl RefusedAttachment {
+    /// Returns the name on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TooLarge => "too_large",
+            Self::Full => "full",
+            Self::Expired => "expired",
+            Self::Malware => "malware",
+            Self::ForbiddenAddress => "forbidden_address",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
