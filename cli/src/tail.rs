@@ -242,13 +242,18 @@ fn ledger_session(subject: &str) -> String {
 /// Returns a step of a delivery in words.
 fn step_text(step: &ReceiptStep) -> String {
     match step {
-        ReceiptStep::AttemptStarted { attempt, part, by } => format!("attempt {attempt} of part {part} begins on {by}"),
+        ReceiptStep::AttemptStarted { attempt, part, by, .. } => {
+            format!("attempt {attempt} of part {part} begins on {by}")
+        }
         ReceiptStep::AttemptFinished {
             attempt, part, outcome, ..
         } => {
             let outcome = match outcome {
                 AttemptOutcome::Done => "accepted".to_owned(),
                 AttemptOutcome::Retry { after_ms, reason } => format!("retry after {after_ms} ms: {reason}"),
+                AttemptOutcome::Limited { after_ms, reason } => {
+                    format!("platform asks to wait {after_ms} ms: {reason}")
+                }
                 AttemptOutcome::Refused { reason } => format!("refused: {reason}"),
             };
             format!("attempt {attempt} of part {part}: {outcome}")

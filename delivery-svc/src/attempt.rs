@@ -1,6 +1,7 @@
 //! The verdict on a call's outcome: done, retry after a wait, or give up. *Pure.*
 //!
-//! `Retry-After` is followed exactly: the wait is never shorter than the platform asks for, and has no jitter.
+//! `Retry-After` is followed exactly: the wait is never shorter than the platform asks for, and has no jitter. A platform
+//! that names a wait works, so the call is no failed attempt; only its reply's age bounds how often it is made again.
 //! Without the header the caller's schedule decides. Permanent errors give up at once. Source:
 //! `docs/design/channels.md` §3.
 
@@ -11,6 +12,12 @@ use shared::model::time::UnixMillis;
 
 /// Maximum wait that a platform may ask for; the delivery is given up if it asks for more.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
+
+/// Age of a reply from which a platform that asks for another wait is not asked again.
+pub const MAX_LIMITED_AGE: Duration = Duration::from_hours(72);
+
+/// Minimum wait if the platform asks for one: such a call costs no attempt, so nothing else bounds its rate.
+const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The outcome of a call to a platform. In JSON, replicas exchange the outcomes of their own calls with it
 /// (`former`).
@@ -64,6 +71,13 @@ pub enum AttemptVerdict {
         /// Reason for the retry, for people.
         reason: String,
     },
+    /// Make another attempt after the wait that the platform asks for. This one does not count.
+    Limited {
+        /// Minimum wait before it.
+        after: Duration,
+        /// Reason for the wait, for people.
+        reason: String,
+    },
     /// Give the delivery up; it becomes a dead letter.
     GiveUp {
         /// Reason for giving up, for people.
@@ -71,10 +85,20 @@ pub enum AttemptVerdict {
     },
 }
 
-/// Returns the verdict on `call`. `scheduled` is the schedule's wait for this attempt, `None` if it was the last one.
-/// A `Retry-After` date is compared with `now`.
+/// The situation of a call.
+#[derive(Debug, Clone, Copy)]
+pub struct CallTimes {
+    /// The schedule's wait for this attempt; `None` if it was the last one.
+    pub scheduled: Option<Duration>,
+    /// Time at which the reply was made.
+    pub made_at: UnixMillis,
+    /// Current time, with which a `Retry-After` date is compared.
+    pub now: UnixMillis,
+}
+
+/// Returns the verdict on `call`.
 #[must_use]
-pub fn judge_call(call: CallOutcome, scheduled: Option<Duration>, now: UnixMillis) -> AttemptVerdict {
+pub fn judge_call(call: CallOutcome, times: CallTimes) -> AttemptVerdict {
     match call {
         CallOutcome::Accepted { platform_ids, live } => AttemptVerdict::Done { platform_ids, live },
         // Any success counts, because platforms differ in the code that they choose.
@@ -95,15 +119,20 @@ pub fn judge_call(call: CallOutcome, scheduled: Option<Duration>, now: UnixMilli
 
             // Other codes say that the same call would fail again.
             if is_passing(code) {
-                let asked = retry_after.as_deref().and_then(|value| parse_retry_after(value, now));
-                retry_verdict(reason, scheduled, asked)
+                let asked = retry_after
+                    .as_deref()
+                    .and_then(|value| parse_retry_after(value, times.now));
+                match asked {
+                    Some(asked) => limited_verdict(reason, asked, times),
+                    None => retry_verdict(reason, times.scheduled),
+                }
             } else {
                 AttemptVerdict::GiveUp { reason }
             }
         }
-        CallOutcome::Unreachable { reason } => retry_verdict(reason, scheduled, None),
+        CallOutcome::Unreachable { reason } => retry_verdict(reason, times.scheduled),
         // Nothing was sent, so the next owner of the partition repeats the attempt.
-        CallOutcome::Withheld => retry_verdict("the partition was lost before the call".to_owned(), scheduled, None),
+        CallOutcome::Withheld => retry_verdict("the partition was lost before the call".to_owned(), times.scheduled),
         CallOutcome::Impossible { reason } => AttemptVerdict::GiveUp { reason },
     }
 }
@@ -113,20 +142,34 @@ const fn is_passing(code: u16) -> bool {
     matches!(code, 408 | 425 | 429 | 500..=599)
 }
 
-fn retry_verdict(reason: String, scheduled: Option<Duration>, asked: Option<Duration>) -> AttemptVerdict {
-    match (scheduled, asked) {
-        (None, _) => AttemptVerdict::GiveUp {
+fn retry_verdict(reason: String, scheduled: Option<Duration>) -> AttemptVerdict {
+    match scheduled {
+        Some(after) => AttemptVerdict::Retry { after, reason },
+        None => AttemptVerdict::GiveUp {
             reason: format!("{reason} (last attempt)"),
         },
-        (Some(_), Some(asked)) if asked > MAX_RETRY_AFTER => AttemptVerdict::GiveUp {
-            reason: format!(
-                "{reason} (asks to wait {} s, at most {} s)",
-                asked.as_secs(),
-                MAX_RETRY_AFTER.as_secs()
-            ),
-        },
-        (Some(_), Some(after)) | (Some(after), None) => AttemptVerdict::Retry { after, reason },
     }
+}
+
+/// Returns the verdict on a call to a platform that asks for the wait `asked`.
+fn limited_verdict(reason: String, asked: Duration, times: CallTimes) -> AttemptVerdict {
+    if asked > MAX_RETRY_AFTER {
+        let (asked, most) = (asked.as_secs(), MAX_RETRY_AFTER.as_secs());
+        return AttemptVerdict::GiveUp {
+            reason: format!("{reason} (asks to wait {asked} s, at most {most} s)"),
+        };
+    }
+
+    let age = Duration::from_millis(u64::try_from(times.now.0.saturating_sub(times.made_at.0)).unwrap_or(0));
+    if age >= MAX_LIMITED_AGE {
+        let (age, most) = (age.as_secs() / 3_600, MAX_LIMITED_AGE.as_secs() / 3_600);
+        return AttemptVerdict::GiveUp {
+            reason: format!("{reason} (asks to wait again after {age} h, at most {most} h)"),
+        };
+    }
+
+    let after = asked.max(MIN_RETRY_AFTER);
+    AttemptVerdict::Limited { after, reason }
 }
 
 /// Parses a `Retry-After` header: seconds, or an HTTP date (in the past = no wait). Returns `None` for other values.
@@ -164,11 +207,18 @@ mod tests {
         }
     }
 
+    const TIMES: CallTimes = CallTimes {
+        scheduled: Some(SCHEDULED),
+        made_at: UnixMillis(784_111_769_000),
+        now: NOW,
+    };
+
     #[track_caller]
     fn check(call: CallOutcome, expected: &str) {
-        let told = match judge_call(call, Some(SCHEDULED), NOW) {
+        let told = match judge_call(call, TIMES) {
             AttemptVerdict::Done { .. } => "done".to_owned(),
             AttemptVerdict::Retry { after, reason } => format!("retry {}: {reason}", after.as_millis()),
+            AttemptVerdict::Limited { after, reason } => format!("limited {}: {reason}", after.as_millis()),
             AttemptVerdict::GiveUp { reason } => format!("give up: {reason}"),
         };
         assert_eq!(told, expected);
@@ -178,8 +228,8 @@ mod tests {
     fn statuses() {
         check(status(204, None), "done");
         check(status(429, None), "retry 5000: status 429");
-        check(status(429, Some("7")), "retry 7000: status 429");
-        check(status(503, Some("1")), "retry 1000: status 503");
+        check(status(429, Some("7")), "limited 7000: status 429");
+        check(status(503, Some("1")), "limited 1000: status 503");
         check(status(500, None), "retry 5000: status 500");
         check(status(400, Some("1")), "give up: status 400");
         check(status(403, None), "give up: status 403");
@@ -190,11 +240,11 @@ mod tests {
     fn a_date_says_how_long() {
         check(
             status(503, Some("Sun, 06 Nov 1994 08:49:37 GMT")),
-            "retry 7000: status 503",
+            "limited 7000: status 503",
         );
         check(
             status(503, Some("Sat, 05 Nov 1994 08:49:37 GMT")),
-            "retry 0: status 503",
+            "limited 1000: status 503",
         );
         check(status(503, Some("soon")), "retry 5000: status 503");
     }
@@ -224,12 +274,36 @@ mod tests {
     }
 
     #[test]
-    fn the_last_attempt_gives_up_whatever_is_asked() {
-        let verdict = judge_call(status(429, Some("1")), None, NOW);
+    fn the_last_attempt_gives_up_unless_the_platform_asks_for_a_wait() {
+        let last = CallTimes {
+            scheduled: None,
+            ..TIMES
+        };
         assert_eq!(
-            verdict,
+            judge_call(status(429, None), last),
             AttemptVerdict::GiveUp {
                 reason: "status 429 (last attempt)".to_owned()
+            }
+        );
+        assert_eq!(
+            judge_call(status(429, Some("1")), last),
+            AttemptVerdict::Limited {
+                after: Duration::from_secs(1),
+                reason: "status 429".to_owned()
+            }
+        );
+    }
+
+    #[test]
+    fn an_old_reply_is_given_up_if_the_platform_asks_for_another_wait() {
+        let old = CallTimes {
+            made_at: NOW.plus(-72 * 3_600_000),
+            ..TIMES
+        };
+        assert_eq!(
+            judge_call(status(429, Some("1")), old),
+            AttemptVerdict::GiveUp {
+                reason: "status 429 (asks to wait again after 72 h, at most 72 h)".to_owned()
             }
         );
     }
@@ -238,10 +312,11 @@ mod tests {
         #[test]
         fn what_is_asked_is_what_is_waited(seconds in 0_u64..=86_400, scheduled in 0_u64..10_000_000) {
             let call = status(429, Some(&seconds.to_string()));
-            let verdict = judge_call(call, Some(Duration::from_millis(scheduled)), NOW);
+            let times = CallTimes { scheduled: Some(Duration::from_millis(scheduled)), ..TIMES };
+            let verdict = judge_call(call, times);
             prop_assert_eq!(
                 verdict,
-                AttemptVerdict::Retry { after: Duration::from_secs(seconds), reason: "status 429".to_owned() }
+                AttemptVerdict::Limited { after: Duration::from_secs(seconds.max(1)), reason: "status 429".to_owned() }
             );
         }
 

@@ -4,6 +4,7 @@
 //! only if its outcome is not recorded, and an event only under its own id.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shared::bus::partition::PartitionLease;
 use shared::bus::{Bus, ReadStreamError};
@@ -15,7 +16,7 @@ use shared::process::trace::{carrier_of, consumer_span};
 use shared::wire::held::HeldUntil;
 use tracing::Instrument as _;
 
-use crate::attempt::{AttemptVerdict, CallOutcome, judge_call};
+use crate::attempt::{AttemptVerdict, CallOutcome, CallTimes, judge_call};
 use crate::calls::CallId;
 use crate::channel::{Channel, SendRequest};
 use crate::effects::{DelivererContext, DeliveryEffects};
@@ -25,7 +26,7 @@ use crate::job::DeliveryJob;
 use crate::outbound::sent_event_id;
 use crate::plan::MessagePart;
 use crate::receipts::{PartitionReceipts, ReceiptWrite};
-use crate::resume::{DeliveryStanding, OpenCall, RemainingWork, SentPart};
+use crate::resume::{DeliveryStanding, OpenCall, RemainingWork, attempts_before, keep_ids, sent_part};
 
 /// Maximum number of times that another owner may settle a delivery during one attempt.
 const MAX_OVERTAKEN: u32 = 8;
@@ -159,7 +160,7 @@ async fn step(effects: &DeliveryEffects<'_>, standing: DeliveryStanding) -> Resu
     match standing {
         DeliveryStanding::Past | DeliveryStanding::Denied => Ok(Step::SETTLED),
         DeliveryStanding::Delivered(sent) => {
-            effects.publish_event(sent).await?;
+            effects.publish_event(&sent).await?;
             Ok(Step::SETTLED)
         }
         DeliveryStanding::GaveUp { attempts, reason } => {
@@ -206,7 +207,7 @@ async fn open(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> Result
     };
 
     // A crash may have come between the receipt of this part and its event.
-    if let Some(sent) = remaining.event_due {
+    if let Some(sent) = &remaining.event_due {
         effects.publish_event(sent).await?;
     }
 
@@ -225,6 +226,32 @@ async fn restore_decision(effects: &DeliveryEffects<'_>) -> Result<HeldDelivery,
     }
 }
 
+/// Returns the times by which a call is judged that is the attempt number `counted` of those that count.
+fn call_times(effects: &DeliveryEffects<'_>, counted: u32) -> CallTimes {
+    let outfit = effects.outfit;
+    CallTimes {
+        scheduled: outfit.schedule.delay(counted, jitter(outfit.ids.as_ref())),
+        made_at: effects.job.made_at(),
+        now: effects.now(),
+    }
+}
+
+/// Returns `wait` in milliseconds, rounded up, so that no wait is shorter than the platform asked for.
+fn whole_millis(wait: Duration) -> u64 {
+    u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Returns the step that the attempt `id` ended with `outcome`.
+fn finished_step(id: CallId, platform_ids: Vec<Vec<String>>, uncounted: u32, outcome: AttemptOutcome) -> ReceiptStep {
+    ReceiptStep::AttemptFinished {
+        attempt: id.attempt,
+        part: id.part,
+        platform_ids,
+        uncounted,
+        outcome,
+    }
+}
+
 async fn send_parts(
     effects: &DeliveryEffects<'_>,
     channel: &dyn Channel,
@@ -232,6 +259,7 @@ async fn send_parts(
 ) -> Result<Step, DeliverError> {
     let RemainingWork {
         attempt,
+        mut uncounted,
         part: first,
         mut platform_ids,
         mut begun,
@@ -249,63 +277,61 @@ async fn send_parts(
             attempt,
         };
 
-        let call = match call(effects, channel, part, id, begun.take()).await? {
+        let before = AttemptsBefore {
+            uncounted,
+            platform_ids: &platform_ids,
+        };
+        let call = match call(effects, channel, part, id, begun.take(), before).await? {
             Made::Call(call) => call,
             Made::Superseded(found) => return Ok(Step::Superseded(found)),
         };
-        let delay = effects
-            .outfit
-            .schedule
-            .delay(attempt, jitter(effects.outfit.ids.as_ref()));
-
-        let (ids, live) = match judge_call(call, delay, effects.now()) {
+        let (ids, live) = match judge_call(call, call_times(effects, attempt.saturating_sub(uncounted))) {
             AttemptVerdict::Done { platform_ids, live } => (platform_ids, live),
             AttemptVerdict::GiveUp { reason } => return give_up(effects, reason, attempt).await,
             AttemptVerdict::Retry { after, reason } => {
-                // Rounded up, so that the wait is never shorter than the platform asked for.
-                let after_ms = u64::try_from(after.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
-                let outcome = AttemptOutcome::Retry { after_ms, reason };
-                let failed = ReceiptStep::AttemptFinished {
-                    attempt,
-                    part: index,
+                let after_ms = whole_millis(after);
+                let failed = finished_step(id, platform_ids, uncounted, AttemptOutcome::Retry { after_ms, reason });
+                return fail_delivery(effects, failed, after_ms).await;
+            }
+            AttemptVerdict::Limited { after, reason } => {
+                let after_ms = whole_millis(after);
+                let failed = finished_step(
+                    id,
                     platform_ids,
-                    outcome,
-                };
-
+                    uncounted,
+                    AttemptOutcome::Limited { after_ms, reason },
+                );
                 return fail_delivery(effects, failed, after_ms).await;
             }
         };
 
-        platform_ids.extend(ids);
+        keep_ids(&mut platform_ids, index, ids);
         seen = live.or(seen);
 
         // The last part needs no receipt of its own: `Delivered` records it.
         if index + 1 < count {
-            let (at, ids) = (effects.now(), platform_ids.clone());
-            let outcome = AttemptOutcome::Done;
-            let done = ReceiptStep::AttemptFinished {
-                attempt,
-                part: index,
-                platform_ids: ids,
-                outcome,
-            };
+            let at = effects.now();
+            let done = finished_step(id, platform_ids.clone(), uncounted, AttemptOutcome::Done);
 
             if let ReceiptWrite::Superseded(found) = effects.write_receipt(at, done).await? {
                 return Ok(Step::Superseded(found));
             }
 
-            effects.publish_event(SentPart { index, at }).await?;
+            effects.publish_event(&sent_part(index, at, &platform_ids)).await?;
+            uncounted = attempts_before(attempt);
         }
     }
 
-    let delivered = ReceiptStep::Delivered {
-        attempts: attempt,
-        parts: count,
-        platform_ids,
-        live: seen,
-    };
+    finish_delivery(effects, attempt, platform_ids, seen).await
+}
 
-    finish_delivery(effects, delivered, count).await
+/// What the receipt of a call's start says about the attempts before it.
+#[derive(Debug, Clone, Copy)]
+struct AttemptsBefore<'a> {
+    /// Number of attempts that do not count towards the maximum.
+    uncounted: u32,
+    /// Platform's ids of the parts before it.
+    platform_ids: &'a [Vec<String>],
 }
 
 /// The result of the decision to make a call.
@@ -323,6 +349,7 @@ async fn call(
     part: &MessagePart,
     id: CallId,
     begun: Option<OpenCall>,
+    before: AttemptsBefore<'_>,
 ) -> Result<Made, DeliverError> {
     // This process may have made the call before it lost the partition and got it back.
     if let Some(call) = effects.outfit.calls.await_outcome(id).await {
@@ -337,8 +364,13 @@ async fn call(
 
     // Durable before the call, because the next owner must know that it may have been made.
     if channel.waits_for_remote() {
-        let (attempt, part, by) = (id.attempt, id.part, effects.outfit.instance.clone());
-        let started = ReceiptStep::AttemptStarted { attempt, part, by };
+        let started = ReceiptStep::AttemptStarted {
+            attempt: id.attempt,
+            part: id.part,
+            by: effects.outfit.instance.clone(),
+            platform_ids: before.platform_ids.to_vec(),
+            uncounted: before.uncounted,
+        };
         if let ReceiptWrite::Superseded(found) = effects.write_receipt(effects.now(), started).await? {
             return Ok(Made::Superseded(found));
         }
@@ -433,22 +465,28 @@ fn jitter(ids: &dyn IdSource) -> f64 {
     u32::try_from(low).map_or(0.5, |low| f64::from(low) / (f64::from(u32::MAX) + 1.0))
 }
 
+/// Records that the platform has all parts, whose messages have `platform_ids`, and publishes the event of the last one.
 async fn finish_delivery(
     effects: &DeliveryEffects<'_>,
-    delivered: ReceiptStep,
-    parts: u32,
+    attempts: u32,
+    platform_ids: Vec<Vec<String>>,
+    live: Option<bool>,
 ) -> Result<Step, DeliverError> {
     let at = effects.now();
+    let parts = count(effects.parts);
+    let last = sent_part(parts.saturating_sub(1), at, &platform_ids);
+    let delivered = ReceiptStep::Delivered {
+        attempts,
+        parts,
+        platform_ids,
+        live,
+    };
+
     if let ReceiptWrite::Superseded(found) = effects.write_receipt(at, delivered).await? {
         return Ok(Step::Superseded(found));
     }
 
-    effects
-        .publish_event(SentPart {
-            index: parts.saturating_sub(1),
-            at,
-        })
-        .await?;
+    effects.publish_event(&last).await?;
 
     metrics::counter!("nexus_delivery_delivered_total").increment(1);
     Ok(Step::SETTLED)

@@ -98,11 +98,11 @@ impl DeliveryEffects<'_> {
     }
 
     /// Publishes the event of a sent part.
-    pub(crate) async fn publish_event(&self, sent: SentPart) -> Result<(), DeliverError> {
+    pub(crate) async fn publish_event(&self, sent: &SentPart) -> Result<(), DeliverError> {
         let Some(part) = self.parts.iter().find(|part| part.index == sent.index) else {
             return Ok(());
         };
-        let event = sent_event(&self.job.reply, part, sent.at)?;
+        let event = sent_event(&self.job.reply, part, sent)?;
         let out = OutgoingMessage::event(&event, self.outfit.bus.trust())
             .header(CAUSATION, self.job.reply.causation.event.as_str())
             .header(HOPS, event.hops.to_string())

@@ -7,12 +7,13 @@ use serde_json::{Map, Value, json};
 use shared::model::approval::{ApprovalCard, CARD};
 use shared::model::event::{
     Event, EventDirection, EventId, EventParticipant, EventSender, MAX_HOPS, ParseEventIdError, ParticipantRole,
+    PlatformIds,
 };
 use shared::model::origin::EventOrigin;
 use shared::model::reply::Reply;
-use shared::model::time::UnixMillis;
 
 use crate::plan::MessagePart;
+use crate::resume::SentPart;
 
 /// Adapter name in the ids of sent events.
 pub const SENT_ADAPTER: &str = "out";
@@ -25,17 +26,17 @@ pub fn sent_event_id(reply: &Reply, index: u32) -> Result<EventId, ParseEventIdE
     EventId::parse(format!("{SENT_ADAPTER}:{}/{index}", reply.id))
 }
 
-/// Returns the event of `part` of `reply`, sent at `at`.
+/// Returns the event of `part` of `reply`, which was sent as `sent` says.
 ///
 /// `hops` is one more than the causing event's, at most [`MAX_HOPS`]: an event with this many makes no more
 /// dispatches.
 ///
 /// # Errors
 /// Returns the errors of [`sent_event_id`].
-pub fn sent_event(reply: &Reply, part: &MessagePart, at: UnixMillis) -> Result<Event, ParseEventIdError> {
+pub fn sent_event(reply: &Reply, part: &MessagePart, sent: &SentPart) -> Result<Event, ParseEventIdError> {
     let target = &reply.delivery_context;
     let peer = target.peer_id.as_deref().unwrap_or_default();
-    let mut event = Event::new(sent_event_id(reply, part.index)?, &target.channel, peer, at);
+    let mut event = Event::new(sent_event_id(reply, part.index)?, &target.channel, peer, sent.at);
     event.origin = EventOrigin::System;
     event.account_id.clone_from(&target.account_id);
     event.direction = EventDirection::Sent;
@@ -69,6 +70,11 @@ pub fn sent_event(reply: &Reply, part: &MessagePart, at: UnixMillis) -> Result<E
     }
 
     event.metadata = reply_metadata(reply);
+    let platform = PlatformIds {
+        ids: sent.platform_ids.clone(),
+        part: part.index,
+    };
+    platform.write_to(&mut event);
 
     if let Some(card) = card {
         let told = json!({"id": card.approval, "arguments_hash": card.arguments_hash});
@@ -94,15 +100,25 @@ fn reply_metadata(reply: &Reply) -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
+    use shared::model::time::UnixMillis;
+
     use super::*;
     use crate::examples::reply;
+
+    fn sent_as(index: u32) -> SentPart {
+        SentPart {
+            index,
+            at: UnixMillis(5),
+            platform_ids: vec!["m1".to_owned(), "m2".to_owned()],
+        }
+    }
 
     fn sent(reply: &Reply) -> Event {
         let part = MessagePart {
             index: 1,
             content: "second".to_owned(),
         };
-        sent_event(reply, &part, UnixMillis(5)).expect("an event")
+        sent_event(reply, &part, &sent_as(1)).expect("an event")
     }
 
     #[test]
@@ -116,6 +132,7 @@ mod tests {
         assert_eq!(event.content, "second");
         assert_eq!(event.reply_to.as_deref(), Some("webchat:42"));
         assert_eq!(event.metadata["session"], "main");
+        assert_eq!(event.metadata["platform"], json!({"ids": ["m1", "m2"], "part": 1}));
         assert_eq!(event.hops, 1);
     }
 
@@ -147,7 +164,7 @@ mod tests {
             content: format!("pay 60000\nDecide: {link}\nReply: approve K7Q2-M9PX or deny K7Q2-M9PX"),
         };
 
-        let event = sent_event(&reply, &part, UnixMillis(5)).expect("an event");
+        let event = sent_event(&reply, &part, &sent_as(0)).expect("an event");
         assert!(event.content.contains("pay 60000"), "{}", event.content);
         assert!(
             !event.content.contains("K7Q2") && !event.content.contains("sig="),

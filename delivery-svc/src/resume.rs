@@ -21,12 +21,14 @@ pub struct LastReceipt {
 }
 
 /// A part that the platform has, but whose event may not be stored yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SentPart {
     /// Index of the part, from 0.
     pub index: u32,
     /// Time it was sent, which is the receipt's time.
     pub at: UnixMillis,
+    /// Platform's ids of its messages.
+    pub platform_ids: Vec<String>,
 }
 
 /// The remaining work of a delivery.
@@ -34,10 +36,12 @@ pub struct SentPart {
 pub struct RemainingWork {
     /// Number of the next attempt, from 1.
     pub attempt: u32,
+    /// Number of attempts before it that do not count towards the maximum.
+    pub uncounted: u32,
     /// Index of the first part to send, from 0.
     pub part: u32,
-    /// Platform's ids of the parts before it.
-    pub platform_ids: Vec<String>,
+    /// Platform's ids of the messages of the parts before it, part by part.
+    pub platform_ids: Vec<Vec<String>>,
     /// Earliest time of the next attempt.
     pub not_before: UnixMillis,
     /// Part before it, whose event must be published (again) first.
@@ -57,6 +61,7 @@ impl RemainingWork {
     /// The work of a delivery that was not started.
     pub const ALL: Self = Self {
         attempt: 1,
+        uncounted: 0,
         part: 0,
         platform_ids: Vec::new(),
         not_before: UnixMillis(i64::MIN),
@@ -100,9 +105,17 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
     let at = last.receipt.at;
     match last.receipt.step {
         // The call was started and has no outcome: its owner may still know it.
-        ReceiptStep::AttemptStarted { attempt, part, by } => DeliveryStanding::Open(RemainingWork {
+        ReceiptStep::AttemptStarted {
             attempt,
             part,
+            by,
+            platform_ids,
+            uncounted,
+        } => DeliveryStanding::Open(RemainingWork {
+            attempt,
+            uncounted,
+            part,
+            platform_ids,
             begun: Some(OpenCall { by }),
             ..RemainingWork::ALL
         }),
@@ -110,18 +123,29 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
             attempt,
             part,
             platform_ids,
+            uncounted,
             outcome,
         } => match outcome {
             // The part was sent; the event of it may not have been stored yet.
             AttemptOutcome::Done => DeliveryStanding::Open(RemainingWork {
                 attempt,
+                uncounted: attempts_before(attempt),
                 part: part.saturating_add(1),
+                event_due: Some(sent_part(part, at, &platform_ids)),
                 platform_ids,
-                event_due: Some(SentPart { index: part, at }),
                 ..RemainingWork::ALL
             }),
             AttemptOutcome::Retry { after_ms, .. } => DeliveryStanding::Open(RemainingWork {
                 attempt: attempt.saturating_add(1),
+                uncounted,
+                part,
+                platform_ids,
+                not_before: at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX)),
+                ..RemainingWork::ALL
+            }),
+            AttemptOutcome::Limited { after_ms, .. } => DeliveryStanding::Open(RemainingWork {
+                attempt: attempt.saturating_add(1),
+                uncounted: uncounted.saturating_add(1),
                 part,
                 platform_ids,
                 not_before: at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX)),
@@ -135,13 +159,36 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
         },
         // A copy of a delivered reply is not sent a second time.
         ReceiptStep::Delivered { .. } if !is_this_copy => DeliveryStanding::Past,
-        ReceiptStep::Delivered { parts, .. } => DeliveryStanding::Delivered(SentPart {
-            index: parts.saturating_sub(1),
-            at,
-        }),
+        ReceiptStep::Delivered {
+            parts, platform_ids, ..
+        } => DeliveryStanding::Delivered(sent_part(parts.saturating_sub(1), at, &platform_ids)),
         ReceiptStep::GaveUp { attempts, reason } if is_this_copy => DeliveryStanding::GaveUp { attempts, reason },
         ReceiptStep::GaveUp { .. } => DeliveryStanding::Open(RemainingWork::ALL),
         ReceiptStep::DeniedByPolicy { .. } => DeliveryStanding::Denied,
+    }
+}
+
+/// Returns the number of attempts that no longer count once a part was sent at `attempt`: a later part has all of its own.
+pub const fn attempts_before(attempt: u32) -> u32 {
+    attempt.saturating_sub(1)
+}
+
+/// Adds the platform's `ids` of the part `index` to those of the parts before it. Parts without ids need no entry.
+pub fn keep_ids(platform_ids: &mut Vec<Vec<String>>, index: u32, ids: Vec<String>) {
+    if let (false, Ok(index)) = (ids.is_empty(), usize::try_from(index)) {
+        platform_ids.resize(index, Vec::new());
+        platform_ids.push(ids);
+    }
+}
+
+/// Returns the part `index`, sent at `at`, of a delivery with `platform_ids`.
+#[must_use]
+pub fn sent_part(index: u32, at: UnixMillis, platform_ids: &[Vec<String>]) -> SentPart {
+    let own = usize::try_from(index).ok().and_then(|index| platform_ids.get(index));
+    SentPart {
+        index,
+        at,
+        platform_ids: own.cloned().unwrap_or_default(),
     }
 }
 
@@ -192,7 +239,8 @@ mod tests {
         ReceiptStep::AttemptFinished {
             attempt: 3,
             part: 1,
-            platform_ids: vec!["a".to_owned()],
+            platform_ids: vec![Vec::new(), vec!["a".to_owned()]],
+            uncounted: 1,
             outcome,
         }
     }
@@ -250,7 +298,11 @@ mod tests {
     fn settled() {
         assert_eq!(
             standing_after(MINE, at(5), last(5, delivered())),
-            DeliveryStanding::Delivered(SentPart { index: 1, at: AT })
+            DeliveryStanding::Delivered(SentPart {
+                index: 1,
+                at: AT,
+                platform_ids: Vec::new(),
+            })
         );
 
         let gave_up = ReceiptStep::GaveUp {
@@ -279,8 +331,9 @@ mod tests {
         };
         let expected = RemainingWork {
             attempt: 4,
+            uncounted: 1,
             part: 1,
-            platform_ids: vec!["a".to_owned()],
+            platform_ids: vec![Vec::new(), vec!["a".to_owned()]],
             not_before: UnixMillis(1_500),
             ..RemainingWork::ALL
         };
@@ -292,12 +345,38 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_that_the_platform_asks_for_is_no_counted_attempt() {
+        let limited = AttemptOutcome::Limited {
+            after_ms: 500,
+            reason: "status 429".to_owned(),
+        };
+        let expected = RemainingWork {
+            attempt: 4,
+            uncounted: 2,
+            part: 1,
+            platform_ids: vec![Vec::new(), vec!["a".to_owned()]],
+            not_before: UnixMillis(1_500),
+            ..RemainingWork::ALL
+        };
+
+        assert_eq!(
+            standing_after(MINE, at(5), last(5, finished(limited))),
+            DeliveryStanding::Open(expected)
+        );
+    }
+
+    #[test]
     fn a_part_that_is_out_is_not_sent_again() {
         let expected = RemainingWork {
             attempt: 3,
+            uncounted: 2,
             part: 2,
-            platform_ids: vec!["a".to_owned()],
-            event_due: Some(SentPart { index: 1, at: AT }),
+            platform_ids: vec![Vec::new(), vec!["a".to_owned()]],
+            event_due: Some(SentPart {
+                index: 1,
+                at: AT,
+                platform_ids: vec!["a".to_owned()],
+            }),
             ..RemainingWork::ALL
         };
 
@@ -308,18 +387,38 @@ mod tests {
     }
 
     #[test]
+    fn ids_are_kept_at_the_place_of_their_part() {
+        let mut kept = Vec::new();
+        keep_ids(&mut kept, 0, Vec::new());
+        keep_ids(&mut kept, 2, vec!["c".to_owned(), "d".to_owned()]);
+        keep_ids(&mut kept, 3, vec!["e".to_owned()]);
+
+        let of = |index| sent_part(index, AT, &kept).platform_ids;
+        assert_eq!(
+            [of(0), of(1), of(3), of(4)],
+            [vec![], vec![], vec!["e".to_owned()], vec![]]
+        );
+        assert_eq!(of(2), ["c", "d"]);
+    }
+
+    #[test]
     fn a_call_without_an_outcome_is_told_with_whoever_made_it() {
         let by = "a".to_owned();
+        let platform_ids = vec![vec!["first".to_owned()]];
         let expected = RemainingWork {
             attempt: 2,
+            part: 1,
+            platform_ids: platform_ids.clone(),
             begun: Some(OpenCall { by: by.clone() }),
             ..RemainingWork::ALL
         };
 
         let started = ReceiptStep::AttemptStarted {
             attempt: 2,
-            part: 0,
+            part: 1,
             by,
+            platform_ids,
+            uncounted: 0,
         };
         assert_eq!(
             standing_after(MINE, at(5), last(5, started)),

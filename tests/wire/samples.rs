@@ -6,7 +6,8 @@ use shared::model::dispatch::{
     DeliveryContext, Dispatch, DispatchCause, DispatchContext, DispatchMessage, dispatch_id,
 };
 use shared::model::event::{
-    Attachment, Event, EventDirection, EventId, EventParticipant, EventPeer, EventSender, ParticipantRole, PeerKind,
+    Attachment, AttachmentState, Event, EventDirection, EventId, EventMention, EventParticipant, EventPeer, EventQuote,
+    EventSender, MentionForm, ParticipantRole, PeerKind, RefusedAttachment,
 };
 use shared::model::hook::{HookContextPatch, HookMetadata, HookMode, HookOrigin, HookRecord, HookResult, HookRouting};
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome, HookPasses};
@@ -66,6 +67,12 @@ pub(crate) fn owner_link() -> OwnerLink {
 
 pub(crate) fn attachment() -> Attachment {
     Attachment {
+        id: some("f1"),
+        duration_ms: Some(1_500),
+        transcript: some("hello"),
+        state: AttachmentState::Refused(RefusedAttachment::TooLarge),
+        handle: some("https://files.example/f1"),
+        expires_at: Some(AT.plus(60_000)),
         filename: some("a.png"),
         mime_type: some("image/png"),
         size_bytes: Some(5),
@@ -104,6 +111,21 @@ pub(crate) fn event() -> Event {
         },
         thread_id: some("7"),
         reply_to: some("telegram:main/-100/41"),
+        target: some("telegram:main/-100/40"),
+        edited_at: Some(AT.plus(3)),
+        mention: Some(EventMention {
+            me: true,
+            how: MentionForm::Native,
+        }),
+        quote: Some(EventQuote {
+            id: "telegram:main/-100/39".to_owned(),
+            text: "as I said".to_owned(),
+            from: Some(EventSender {
+                id: "u3".to_owned(),
+                display_name: some("Eve"),
+                roles: Vec::new(),
+            }),
+        }),
         content: "grüße, 世界".to_owned(),
         content_types: vec!["text".to_owned(), "image".to_owned()],
         attachments: vec![attachment()],
@@ -213,7 +235,8 @@ pub(crate) fn receipts() -> Vec<Receipt> {
     let finished = |outcome| ReceiptStep::AttemptFinished {
         attempt: 1,
         part: 0,
-        platform_ids: vec!["9".to_owned()],
+        platform_ids: vec![vec!["9".to_owned()]],
+        uncounted: 0,
         outcome,
     };
 
@@ -222,11 +245,17 @@ pub(crate) fn receipts() -> Vec<Receipt> {
             attempt: 1,
             part: 0,
             by: "delivery-svc-0".to_owned(),
+            platform_ids: vec![vec!["8".to_owned()]],
+            uncounted: 2,
         },
         finished(AttemptOutcome::Done),
         finished(AttemptOutcome::Retry {
             after_ms: 1_500,
             reason: "429".to_owned(),
+        }),
+        finished(AttemptOutcome::Limited {
+            after_ms: 2_000,
+            reason: "status 429".to_owned(),
         }),
         finished(AttemptOutcome::Refused {
             reason: "403".to_owned(),
@@ -234,7 +263,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
         ReceiptStep::Delivered {
             attempts: 2,
             parts: 1,
-            platform_ids: vec!["9".to_owned()],
+            platform_ids: vec![vec!["9".to_owned()]],
             live: Some(true),
         },
         ReceiptStep::GaveUp {

@@ -42,6 +42,8 @@ async fn a_reply_is_posted_signed_and_comes_back_as_an_event() {
         attempt: 1,
         part: 0,
         by: "a".to_owned(),
+        platform_ids: Vec::new(),
+        uncounted: 0,
     };
     let delivered = ReceiptStep::Delivered {
         attempts: 1,
@@ -91,7 +93,7 @@ async fn what_the_receiver_asks_to_wait_is_waited() {
         );
 
         let receipts = world.outcomes(&first.delivery_context).await;
-        let outcome = AttemptOutcome::Retry {
+        let outcome = AttemptOutcome::Limited {
             after_ms: 1_000,
             reason: format!("status {status}"),
         };
@@ -100,6 +102,7 @@ async fn what_the_receiver_asks_to_wait_is_waited() {
             attempt: 1,
             part: 0,
             platform_ids: Vec::new(),
+            uncounted: 0,
             outcome,
         };
 

@@ -83,6 +83,8 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
                 attempt: 1,
                 part: 0,
                 by: "delivery-svc-0".to_owned(),
+                platform_ids: Vec::new(),
+                uncounted: 0,
             };
 
             for step in [begun, step] {

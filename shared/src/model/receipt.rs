@@ -21,11 +21,23 @@ pub enum AttemptOutcome {
         /// Reason as reported by the platform.
         reason: String,
     },
+    /// The platform asks for a wait. The attempt does not count, because a platform that says so works.
+    Limited {
+        /// Minimum wait before the next attempt, in milliseconds.
+        after_ms: u64,
+        /// Reason as reported by the platform.
+        reason: String,
+    },
     /// The platform refused the part for good.
     Refused {
         /// Reason as reported by the platform.
         reason: String,
     },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// One step of a delivery.
@@ -40,6 +52,13 @@ pub enum ReceiptStep {
         part: u32,
         /// Instance name of the replica that makes the call, and may know its outcome.
         by: String,
+        /// Platform's ids of the messages of the parts before it, part by part.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        platform_ids: Vec<Vec<String>>,
+        /// Number of attempts until now that do not count towards the maximum: the platform asked for a wait, or a part was
+        /// sent since.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        uncounted: u32,
     },
     /// An attempt ended. Written after the call.
     AttemptFinished {
@@ -47,8 +66,12 @@ pub enum ReceiptStep {
         attempt: u32,
         /// Index of the part, from 0.
         part: u32,
-        /// Platform's ids of the messages that were sent.
-        platform_ids: Vec<String>,
+        /// Platform's ids of the messages that were sent, part by part: a part may be several messages.
+        platform_ids: Vec<Vec<String>>,
+        /// Number of attempts until now that do not count towards the maximum: the platform asked for a wait, or a part was
+        /// sent since.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        uncounted: u32,
         /// Outcome of the attempt.
         outcome: AttemptOutcome,
     },
@@ -58,8 +81,8 @@ pub enum ReceiptStep {
         attempts: u32,
         /// Number of parts of the delivery.
         parts: u32,
-        /// Platform's ids, part by part.
-        platform_ids: Vec<String>,
+        /// Platform's ids of the messages, part by part.
+        platform_ids: Vec<Vec<String>>,
         /// On channels with open pages: whether a page was connected.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         live: Option<bool>,

@@ -9,7 +9,7 @@ use crate::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
 struct ReceiptStanding<'a> {
     status: &'static str,
     attempts: u32,
-    platform_ids: &'a [String],
+    platform_ids: &'a [Vec<String>],
     parts: Option<u32>,
     reason: Option<&'a str>,
 }
@@ -28,11 +28,17 @@ fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
             attempt,
             part: _,
             by: _,
-        } => plain("attempting", *attempt),
+            platform_ids,
+            uncounted: _,
+        } => ReceiptStanding {
+            platform_ids,
+            ..plain("attempting", *attempt)
+        },
         ReceiptStep::AttemptFinished {
             attempt,
             part: _,
             platform_ids,
+            uncounted: _,
             outcome,
         } => match outcome {
             AttemptOutcome::Done => ReceiptStanding {
@@ -42,6 +48,10 @@ fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
             AttemptOutcome::Retry { after_ms: _, reason } => ReceiptStanding {
                 reason: Some(reason),
                 ..plain("retrying", *attempt)
+            },
+            AttemptOutcome::Limited { after_ms: _, reason } => ReceiptStanding {
+                reason: Some(reason),
+                ..plain("limited", *attempt)
             },
             AttemptOutcome::Refused { reason } => ReceiptStanding {
                 reason: Some(reason),
@@ -73,6 +83,8 @@ fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
 /// stay.
 pub(super) fn write(connection: &Connection, receipt: &Receipt) -> Result<(), rusqlite::Error> {
     let standing = receipt_standing(&receipt.step);
+    let platform_ids: Vec<&String> = standing.platform_ids.iter().flatten().collect();
+
     // A retry's receipt names no platform ids, but the parts that arrived earlier are still there, so theirs stay.
     connection
         .prepare_cached(
@@ -87,7 +99,7 @@ pub(super) fn write(connection: &Connection, receipt: &Receipt) -> Result<(), ru
             receipt.delivery.to_string(),
             receipt.target.channel,
             standing.status,
-            json_text(&standing.platform_ids),
+            json_text(&platform_ids),
             receipt.at.0,
             standing.attempts,
             standing.parts,

@@ -232,6 +232,8 @@ async fn a_card_is_told_and_under_way_until_it_is_delivered() {
         attempt: 1,
         part: 0,
         by: "delivery-svc-0".to_owned(),
+        platform_ids: Vec::new(),
+        uncounted: 0,
     };
     let gave_up = ReceiptStep::GaveUp {
         attempts: 1,
@@ -431,6 +433,8 @@ async fn a_delivery_that_is_held_is_under_way_until_an_operator_has_decided() {
             attempt: 1,
             part: 0,
             by: "delivery-svc-0".to_owned(),
+            platform_ids: Vec::new(),
+            uncounted: 0,
         },
     );
     let begun = [before.clone(), vec![started]].concat();

@@ -242,7 +242,7 @@ pub(super) fn delivered() -> ReceiptStep {
     ReceiptStep::Delivered {
         attempts: 1,
         parts: 1,
-        platform_ids: vec!["p1".to_owned()],
+        platform_ids: vec![vec!["p1".to_owned()]],
         live: None,
     }
 }
