@@ -226,7 +226,7 @@ async fn restore_decision(effects: &DeliveryEffects<'_>) -> Result<HeldDelivery,
     }
 }
 
-/// Returns the times by which a call is judged that is the attempt number `counted` of those that count.
+/// Returns the times by which a call is judged; `counted` is the attempt's number among those that count.
 fn call_times(effects: &DeliveryEffects<'_>, counted: u32) -> CallTimes {
     let outfit = effects.outfit;
     CallTimes {
@@ -291,17 +291,14 @@ async fn send_parts(
             AttemptVerdict::Retry { after, reason } => {
                 let after_ms = whole_millis(after);
                 let failed = finished_step(id, platform_ids, uncounted, AttemptOutcome::Retry { after_ms, reason });
-                return fail_delivery(effects, failed, after_ms).await;
+                metrics::counter!("nexus_delivery_failed_attempts_total").increment(1);
+                return postpone(effects, failed, after_ms, "attempt failed").await;
             }
             AttemptVerdict::Limited { after, reason } => {
                 let after_ms = whole_millis(after);
-                let failed = finished_step(
-                    id,
-                    platform_ids,
-                    uncounted,
-                    AttemptOutcome::Limited { after_ms, reason },
-                );
-                return fail_delivery(effects, failed, after_ms).await;
+                let limited = finished_step(id, platform_ids, uncounted, AttemptOutcome::Limited { after_ms, reason });
+                metrics::counter!("nexus_delivery_limited_total").increment(1);
+                return postpone(effects, limited, after_ms, "platform asks to wait").await;
             }
         };
 
@@ -465,7 +462,7 @@ fn jitter(ids: &dyn IdSource) -> f64 {
     u32::try_from(low).map_or(0.5, |low| f64::from(low) / (f64::from(u32::MAX) + 1.0))
 }
 
-/// Records that the platform has all parts, whose messages have `platform_ids`, and publishes the event of the last one.
+/// Records that the platform has all parts, whose messages have `platform_ids`, and publishes the last one's event.
 async fn finish_delivery(
     effects: &DeliveryEffects<'_>,
     attempts: u32,
@@ -492,21 +489,22 @@ async fn finish_delivery(
     Ok(Step::SETTLED)
 }
 
-async fn fail_delivery(
+/// Records how the attempt `ended`, and leaves the rest of the delivery for `after_ms` milliseconds. `message` says why.
+async fn postpone(
     effects: &DeliveryEffects<'_>,
-    failed: ReceiptStep,
+    ended: ReceiptStep,
     after_ms: u64,
+    message: &str,
 ) -> Result<Step, DeliverError> {
     let DeliveryEffects { job, .. } = effects;
-    metrics::counter!("nexus_delivery_failed_attempts_total").increment(1);
     tracing::warn!(
         delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
-        destination = job.destination.as_str(), after_ms, receipt = ?failed, "attempt failed"
+        destination = job.destination.as_str(), after_ms, receipt = ?ended, "{message}"
     );
     let at = effects.now();
     let again = at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX));
     Ok(Step::after_receipt(
-        effects.write_receipt(at, failed).await?,
+        effects.write_receipt(at, ended).await?,
         DeliveryProgress::Later(again),
     ))
 }

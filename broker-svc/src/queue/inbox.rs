@@ -174,32 +174,47 @@ pub async fn fetch(
     Ok(found)
 }
 
-/// Reads the first dispatches with the ids `wanted` on the subject of `session`: those of a running turn whose stream has
-/// lost them, and which were made again.
-///
-/// # Errors
-/// Returns [`ReadStreamError`] if the stream cannot be read.
-pub async fn find_dispatches(
-    bus: &Bus,
-    session: &SessionRef,
-    wanted: &[Ulid],
-) -> Result<Vec<PendingDispatch>, ReadStreamError> {
-    let subject = subject::dispatch(session);
-    let mut found: Vec<PendingDispatch> = Vec::new();
-    let mut from = 1;
-    while found.len() < wanted.len() {
-        let page = bus.read_history(DISPATCHES, &subject, from, PAGE).await?;
-        let Some(last) = page.last() else { break };
-        from = last.sequence + 1;
+/// Search for dispatches of a running turn that its stream has lost and that were made again, at other sequences.
+#[derive(Debug)]
+pub struct DispatchSearch {
+    wanted: Vec<Ulid>,
+    found: Vec<PendingDispatch>,
+    /// Sequence from which the session's subject was not read yet.
+    next: u64,
+}
 
-        for pending in page.iter().filter_map(|stored| decode_pending(session, stored).ok()) {
-            let id = pending.dispatch.id;
-            if wanted.contains(&id) && !found.iter().any(|known| known.dispatch.id == id) {
-                found.push(pending);
-            }
+impl DispatchSearch {
+    /// Creates a search for the first dispatch with each of the ids `wanted`.
+    #[must_use]
+    pub const fn new(wanted: Vec<Ulid>) -> Self {
+        Self {
+            wanted,
+            found: Vec::new(),
+            next: 1,
         }
     }
-    Ok(found)
+
+    /// Reads what the subject of `session` has since the last call, and returns all that were found so far.
+    ///
+    /// # Errors
+    /// Returns [`ReadStreamError`] if the stream cannot be read.
+    pub async fn read_on(&mut self, bus: &Bus, session: &SessionRef) -> Result<Vec<PendingDispatch>, ReadStreamError> {
+        let subject = subject::dispatch(session);
+        while self.found.len() < self.wanted.len() {
+            let page = bus.read_history(DISPATCHES, &subject, self.next, PAGE).await?;
+            let Some(last) = page.last() else { break };
+            self.next = last.sequence + 1;
+
+            for pending in page.iter().filter_map(|stored| decode_pending(session, stored).ok()) {
+                let id = pending.dispatch.id;
+                if self.wanted.contains(&id) && !self.found.iter().any(|known| known.dispatch.id == id) {
+                    self.found.push(pending);
+                }
+            }
+        }
+
+        Ok(self.found.clone())
+    }
 }
 
 fn decode_arrival(session: &SessionRef, stored: &StoredMessage) -> Result<InboxItem, (&'static str, String)> {

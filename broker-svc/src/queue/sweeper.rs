@@ -99,7 +99,8 @@ enum SweepError {
     Approval(#[from] KeepApprovalError),
 }
 
-/// Sweeps each part that this broker reads, and forgets the walks of all others.
+/// Sweeps each part that this broker reads, and forgets the walks of all others. An error of one part does not keep the others
+/// from being swept; the first one is returned.
 async fn sweep_parts(broker: &Arc<BrokerContext>, walks: &mut BTreeMap<u16, Walking>) -> Result<(), SweepError> {
     let own = *broker.parts.borrow();
     walks.retain(|part, _| {
@@ -112,25 +113,38 @@ async fn sweep_parts(broker: &Arc<BrokerContext>, walks: &mut BTreeMap<u16, Walk
     });
 
     let era = broker.current_era().await?.number;
+    let mut outcome = Ok(());
     for part in own.iter() {
-        // Another era means another stream or a restored one: what was walked says nothing about it.
-        let known = walks.remove(&part).filter(|walking| walking.era == era);
-        let mut walking = match known {
-            Some(walking) => walking,
-            None => begin_walk(broker, part, era).await?,
-        };
-
-        let swept = sweep(broker, &mut walking).await;
-        walks.insert(part, walking);
-        swept?;
+        let swept = sweep_part(broker, walks, part, era).await;
+        outcome = outcome.and(swept);
     }
 
-    // Everything below all floors is settled, so the memory of it can go.
-    if let Some(floor) = walks.values().map(|walking| walking.walk.floor()).min() {
+    // Everything below all floors is settled, so the memory of it can go. A part that could not be walked has no floor.
+    let has_all = own.iter().all(|part| walks.contains_key(&part));
+    if let (true, Some(floor)) = (has_all, walks.values().map(|walking| walking.walk.floor()).min()) {
         broker.with_settled(|settled| settled.forget_through(floor));
     }
 
-    Ok(())
+    outcome
+}
+
+/// Sweeps `part`, on from where its walk has come to in the era `era`.
+async fn sweep_part(
+    broker: &Arc<BrokerContext>,
+    walks: &mut BTreeMap<u16, Walking>,
+    part: u16,
+    era: u64,
+) -> Result<(), SweepError> {
+    // Another era means another stream or a restored one: what was walked says nothing about it.
+    let known = walks.remove(&part).filter(|walking| walking.era == era);
+    let mut walking = match known {
+        Some(walking) => walking,
+        None => begin_walk(broker, part, era).await?,
+    };
+
+    let swept = sweep(broker, &mut walking).await;
+    walks.insert(part, walking);
+    swept
 }
 
 /// Returns the name of the sweeper's floor of `part` in reports that it is void.

@@ -9,7 +9,7 @@ use ulid::Ulid;
 use super::Worker;
 use super::wait::LOOK_EVERY;
 use crate::error::RunSessionError;
-use crate::queue::inbox;
+use crate::queue::inbox::{self, DispatchSearch};
 use crate::session::PendingDispatch;
 use crate::turn::journal::RunningTurn;
 
@@ -17,8 +17,8 @@ use crate::turn::journal::RunningTurn;
 const MADE_AGAIN_WITHIN: Duration = Duration::from_secs(30);
 
 impl Worker<'_> {
-    /// Returns the dispatches that `running` began with, in its order. One that `DISPATCHES` has lost is waited for until it is
-    /// made again; without one that is not, or once the turn is canceled, the rest is returned.
+    /// Returns the dispatches that `running` began with, in its order. Waits up to [`MADE_AGAIN_WITHIN`] for those that
+    /// `DISPATCHES` has lost; if the time passes or the turn is canceled, returns those that were found.
     ///
     /// # Errors
     /// Returns [`RunSessionError`] if the stream cannot be read, or the session has another owner.
@@ -29,6 +29,7 @@ impl Worker<'_> {
         let sequences = running.own_sequences();
         let own = |known: &&DispatchRef| sequences.contains(&known.sequence);
         let ids: Vec<Ulid> = running.dispatches.iter().filter(own).map(|known| known.id).collect();
+        let mut search = DispatchSearch::new(ids.clone());
         let begun = self.broker.clock.monotonic();
 
         loop {
@@ -37,7 +38,7 @@ impl Worker<'_> {
             // If the stream was restored, another message may have that sequence.
             found.retain(|pending| ids.contains(&pending.dispatch.id));
             if found.len() < ids.len() {
-                found = inbox::find_dispatches(bus, session, &ids).await?;
+                found = search.read_on(bus, session).await?;
             }
 
             found.sort_by_key(|pending| ids.iter().position(|id| *id == pending.dispatch.id));

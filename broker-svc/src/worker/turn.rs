@@ -212,7 +212,7 @@ impl Worker<'_> {
         // No approval may stay open for a turn that has ended: a later decision would lead to nothing.
         self.give_up_approvals();
         let running = self.owner.fold().running.as_ref();
-        // A dispatch that its stream had lost stands at another sequence.
+        // A dispatch that was lost and made again has another sequence.
         let sequence_of = |known: &DispatchRef| {
             let found = pendings.iter().find(|pending| pending.dispatch.id == known.id);
             found.map_or(known.sequence, |pending| pending.sequence)

@@ -13,8 +13,8 @@ pub(super) struct ConsumedDispatches {
 }
 
 impl ConsumedDispatches {
-    /// Takes `record`, and returns the dispatches that nobody needs after it. The dispatches that a turn began with are
-    /// needed until it is over: its next owner reads them.
+    /// Takes `record`, and returns the dispatches that are no longer needed after it. A turn's dispatches are needed until it
+    /// is over, because its next owner reads them.
     pub(super) fn take_record(&mut self, record: &LedgerRecord) -> Vec<Ulid> {
         let mut consumed = record.consumed_ids();
         for entry in &record.entries {
@@ -30,7 +30,10 @@ impl ConsumedDispatches {
             }
         }
 
+        // A record seldom consumes anything while turns are open, and there are few of these.
         consumed.retain(|id| !self.open.values().any(|ids| ids.contains(id)));
+        consumed.sort_unstable();
+        consumed.dedup();
         consumed
     }
 }
@@ -55,7 +58,7 @@ mod tests {
         let whole = sample::whole_turn(&dispatch, UnixMillis(1_700_000_000_000));
         assert_eq!(
             ConsumedDispatches::default().take_record(&whole),
-            [dispatch.id, dispatch.id],
+            [dispatch.id],
             "in one record"
         );
 

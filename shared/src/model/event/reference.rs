@@ -89,9 +89,9 @@ impl PlatformIds {
         }
     }
 
-    /// Returns the ids in the metadata of `event`, or `None` if it has none. Whatever is no text is ignored.
+    /// Returns the ids in the metadata of `event`, or `None` if it has none. Values that are not strings are ignored.
     #[must_use]
-    pub fn of(event: &Event) -> Option<Self> {
+    pub fn from_event(event: &Event) -> Option<Self> {
         let platform = event.metadata.get(PLATFORM)?;
         let texts = platform.get("ids")?.as_array()?.iter().filter_map(Value::as_str);
         let ids: Vec<String> = texts
@@ -125,7 +125,7 @@ mod tests {
         };
         let mut event = event();
         ids.write_to(&mut event);
-        assert_eq!(PlatformIds::of(&event), Some(ids));
+        assert_eq!(PlatformIds::from_event(&event), Some(ids));
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
         ] {
             let mut event = event();
             event.metadata = metadata.as_object().cloned().unwrap_or_default();
-            assert_eq!(PlatformIds::of(&event).map(|found| found.ids), ids, "{metadata}");
+            assert_eq!(PlatformIds::from_event(&event).map(|found| found.ids), ids, "{metadata}");
         }
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn thread_of(event: &Event) -> Cow<'_, str> {
     }
 }
 
-/// Replaces the tags and attachments of an updated or deleted item by those it has now.
+/// Replaces the tags and attachments of an updated or deleted item by those it has now, and adds its new platform ids.
 pub(super) fn rewrite_details(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
     let id = event.id.as_str();
     connection
@@ -41,6 +41,9 @@ pub(super) fn rewrite_details(connection: &Connection, event: &Event) -> Result<
     connection
         .prepare_cached("DELETE FROM attachments WHERE event_id = ?1")?
         .execute([id])?;
+    if event.origin.speaks_on(event) {
+        write_platform_ids(connection, event)?;
+    }
     write_tags(connection, event)?;
     write_attachments(connection, event)
 }
@@ -89,7 +92,7 @@ fn write_tags(connection: &Connection, event: &Event) -> Result<(), rusqlite::Er
 
 /// Stores which event each of the platform's ids of `event` means. The first event that names an id keeps it.
 fn write_platform_ids(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
-    let Some(platform) = PlatformIds::of(event) else {
+    let Some(platform) = PlatformIds::from_event(event) else {
         return Ok(());
     };
 

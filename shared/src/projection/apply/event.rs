@@ -50,7 +50,7 @@ pub(super) fn write(
             event.origin.to_string(),
             event.target,
             event.edited_at.map(|at| at.0),
-            event.mention.filter(|mention| mention.me).map(|mention| mention.how.name()),
+            mention_name(event),
         ])?;
 
     if inserted == 1 {
@@ -84,6 +84,11 @@ pub(super) fn write(
     }
 
     Ok(None)
+}
+
+/// Returns how `event` addresses the installation's account; `None` if it does not, or its source does not say.
+fn mention_name(event: &Event) -> Option<&'static str> {
+    event.mention.filter(|mention| mention.me).map(|mention| mention.how.name())
 }
 
 /// Channels whose events name the turn that caused them: messages between agents, and firings of intents.
@@ -137,7 +142,8 @@ fn revise_event(
     connection
         .prepare_cached(
             "UPDATE events SET content = ?2, content_types = ?3, metadata_json = ?4, revised_at = ?5,
-               direction = CASE WHEN ?6 THEN 'deleted' ELSE direction END, edited_at = coalesce(?7, edited_at) WHERE id = ?1",
+               direction = CASE WHEN ?6 THEN 'deleted' ELSE direction END, edited_at = coalesce(?7, edited_at),
+               target = coalesce(?8, target), mention = ?9 WHERE id = ?1",
         )?
         .execute(params![
             event.id.as_str(),
@@ -147,6 +153,8 @@ fn revise_event(
             published_at.0,
             event.direction == EventDirection::Deleted,
             event.edited_at.map(|at| at.0),
+            event.target,
+            mention_name(event),
         ])?;
 
     // An item that was deleted by an earlier message stays deleted.

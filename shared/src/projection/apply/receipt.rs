@@ -46,10 +46,12 @@ fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
                 ..plain("attempting", *attempt)
             },
             AttemptOutcome::Retry { after_ms: _, reason } => ReceiptStanding {
+                platform_ids,
                 reason: Some(reason),
                 ..plain("retrying", *attempt)
             },
             AttemptOutcome::Limited { after_ms: _, reason } => ReceiptStanding {
+                platform_ids,
                 reason: Some(reason),
                 ..plain("limited", *attempt)
             },
@@ -85,7 +87,7 @@ pub(super) fn write(connection: &Connection, receipt: &Receipt) -> Result<(), ru
     let standing = receipt_standing(&receipt.step);
     let platform_ids: Vec<&String> = standing.platform_ids.iter().flatten().collect();
 
-    // A retry's receipt names no platform ids, but the parts that arrived earlier are still there, so theirs stay.
+    // Receipts without ids leave those of earlier parts.
     connection
         .prepare_cached(
             "INSERT INTO deliveries(id, turn_id, channel, status, platform_ids, updated_at, started_at, attempts, parts, reason, event_id)

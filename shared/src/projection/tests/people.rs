@@ -334,8 +334,15 @@ async fn what_an_event_is_about_and_when_it_was_edited_can_be_asked_for() {
     let mut edited = event(1);
     edited.direction = EventDirection::Updated;
     edited.edited_at = Some(UnixMillis(77));
+    edited.mention = Some(EventMention {
+        me: true,
+        how: MentionForm::Native,
+    });
+    let edited = with_platform_ids(edited, &["15"], 0);
     let case = Case::with(vec![stored(1, press), stored(2, edited)]).await;
 
     let row = "SELECT id || ' ' || mention || ' ' || edited_at FROM events WHERE target = 'out:x/0'";
-    assert_eq!(case.value::<String>(row), "webhook:demo/1 reply 77");
+    assert_eq!(case.value::<String>(row), "webhook:demo/1 native 77");
+    let named = "SELECT event_id FROM platform_ids WHERE platform_id = '15'";
+    assert_eq!(case.value::<String>(named), "webhook:demo/1");
 }
