@@ -5,9 +5,10 @@
 //! while another runs. Every owner builds the machine again from `DISPATCHES` and the ledger.
 
 pub mod arrival;
+mod places;
 pub mod settings;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use shared::model::ledger::DropReason;
@@ -118,6 +119,9 @@ pub struct SessionQueue {
     resets: Vec<PlacedOrder>,
     /// Sequences handed in since the session was taken; bounded by the number of messages that one owner reads.
     seen: BTreeSet<u64>,
+    /// Dispatches of the running turn by the sequence that they had when it began. After a restore of the stream, another message
+    /// may have that sequence.
+    begun_with: BTreeMap<u64, Ulid>,
     /// Ids consumed by earlier turns or handed in since.
     ids: BTreeSet<Ulid>,
     /// Sequences of messages that the running turn has seen and that get a turn of their own as well.
@@ -139,6 +143,9 @@ impl SessionQueue {
         if let Some(turn) = &fold.running {
             // The running turn consumes its dispatches only when it ends, so they count as seen until then.
             machine.seen.extend(turn.dispatches.iter().map(|d| d.sequence));
+            machine
+                .begun_with
+                .extend(turn.dispatches.iter().map(|d| (d.sequence, d.id)));
             machine.ids.extend(turn.dispatches.iter().map(|d| d.id));
             machine
                 .steered
@@ -182,7 +189,7 @@ impl SessionQueue {
     }
 
     fn handle_arrived(&mut self, mut batch: Vec<InboxItem>, effects: &mut Vec<SessionEffect>) {
-        batch.retain(|arrival| self.seen.insert(arrival.sequence()));
+        batch.retain(|arrival| self.is_new(arrival));
         batch.sort_by_key(InboxItem::sequence);
 
         let mut dispatches = Vec::new();

@@ -3,7 +3,7 @@
 //! ```yaml
 //! webhook:
 //!   accounts:
-//!     demo: { url: "https://example.com/hook", secret: "env:DEMO_SECRET", text_limit: 4000 }
+//!     demo: { url: "https://example.com/hook", secret: "env:DEMO_SECRET", format: slack, text_limit: 3000 }
 //! bridges:
 //!   whatsapp:
 //!     accounts:
@@ -25,6 +25,8 @@ use crate::channel::nats;
 use crate::channel::signature::SigningKey;
 use crate::channel::webhook::{self, WebhookEndpoint};
 use crate::chunk::{ChunkLimit, LengthUnit};
+use crate::markdown::{LEAST_LINES, LEAST_SIZE};
+use crate::plan::{PartLayout, TextFormat};
 
 /// The endpoints of all accounts, by channel and account.
 pub type AccountEndpoints = BTreeMap<String, HashMap<String, WebhookEndpoint>>;
@@ -48,9 +50,15 @@ struct Section {
 struct WebhookAccount {
     url: String,
     secret: SecretValue,
-    /// Maximum length of a part, in characters.
+    /// Form of the text.
+    #[serde(default)]
+    format: TextFormat,
+    /// Maximum length of a part, in the unit of the form.
     #[serde(default)]
     text_limit: Option<usize>,
+    /// Maximum number of lines of a part.
+    #[serde(default)]
+    line_limit: Option<usize>,
 }
 
 /// The errors in `channels.yaml`, one per line.
@@ -121,17 +129,51 @@ fn parse_endpoint(place: &str, account: &WebhookAccount) -> Result<WebhookEndpoi
         fault("secret", &error.to_string());
     }
 
-    if account.text_limit == Some(0) {
-        fault("text_limit", "expected at least 1");
+    let layout = parse_layout(account, fault);
+    match (url, key) {
+        (Some(url), Ok(key)) if faults.is_empty() => Ok(WebhookEndpoint { url, key, layout }),
+        (Some(_) | None, Ok(_) | Err(_)) => Err(faults),
+    }
+}
+
+/// Returns the form and size of the account's parts; calls `fault` with each key that is wrong and what is expected.
+fn parse_layout(account: &WebhookAccount, mut fault: impl FnMut(&str, &str)) -> PartLayout {
+    let format = account.format;
+    let own = format.markup().and_then(|markup| markup.own_limit());
+    let (is_cut, least) = match format {
+        TextFormat::Markdown | TextFormat::Plain => (true, 1),
+        TextFormat::EmailHtml => (false, 1),
+        TextFormat::Slack
+        | TextFormat::Discord
+        | TextFormat::TelegramHtml
+        | TextFormat::Whatsapp
+        | TextFormat::Signal => (true, LEAST_SIZE),
+    };
+
+    let most = own.map_or(usize::MAX, |own| own.max);
+    match account.text_limit {
+        Some(_) if !is_cut => fault("text_limit", "expected none: an e-mail is not cut"),
+        Some(limit) if limit < least => fault("text_limit", &format!("expected at least {least}")),
+        Some(limit) if limit > most => fault(
+            "text_limit",
+            &format!("expected at most {most}, the platform's own limit"),
+        ),
+        Some(_) | None => {}
     }
 
-    let limit = account.text_limit.map(|max| ChunkLimit {
-        max,
-        unit: LengthUnit::Characters,
-    });
-    match (url, key) {
-        (Some(url), Ok(key)) if faults.is_empty() => Ok(WebhookEndpoint { url, key, limit }),
-        (Some(_) | None, Ok(_) | Err(_)) => Err(faults),
+    match account.line_limit {
+        Some(_) if !is_cut || format == TextFormat::Markdown => {
+            fault("line_limit", "expected none: the format is not cut by lines");
+        }
+        Some(lines) if lines < LEAST_LINES => fault("line_limit", &format!("expected at least {LEAST_LINES}")),
+        Some(_) | None => {}
+    }
+
+    let unit = own.map_or(LengthUnit::Characters, |own| own.unit);
+    PartLayout {
+        format,
+        limit: account.text_limit.map(|max| ChunkLimit { max, unit }).or(own),
+        max_lines: account.line_limit,
     }
 }
 
@@ -164,12 +206,59 @@ mod tests {
 
         assert_eq!(demo.url.as_str(), "http://127.0.0.1:9/x");
         assert_eq!(
-            demo.limit,
-            Some(ChunkLimit {
+            demo.layout,
+            PartLayout::markdown(Some(ChunkLimit {
                 max: 10,
                 unit: LengthUnit::Characters
+            }))
+        );
+    }
+
+    /// Returns the layout of an account with `keys`, or the keys that are wrong and what is expected.
+    fn layout(keys: &str) -> Result<PartLayout, Vec<String>> {
+        let text = with_secret("http://127.0.0.1:9/x", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", 10);
+        let read = read(&text.replace("text_limit: 10", keys));
+        let told = |error: ReadAccountsError| error.0.iter().map(ToString::to_string).collect();
+        read.map(|endpoints| endpoints["webhook"]["demo"].layout).map_err(told)
+    }
+
+    #[test]
+    fn a_format_has_the_limit_of_its_platform() {
+        let telegram = layout("format: telegram_html").expect("a layout");
+        assert_eq!(telegram.limit, Some(crate::markdown::telegram::MESSAGE));
+
+        let signal = layout("format: signal, text_limit: 2000").expect("a layout");
+        let bytes = LengthUnit::Bytes;
+        assert_eq!(
+            signal.limit,
+            Some(ChunkLimit {
+                max: 2_000,
+                unit: bytes
             })
         );
+
+        let discord = layout("format: discord, line_limit: 17").expect("a layout");
+        assert_eq!((discord.format, discord.max_lines), (TextFormat::Discord, Some(17)));
+        assert_eq!(layout("format: email_html").expect("a layout").limit, None);
+    }
+
+    #[test]
+    fn limits_fit_the_format() {
+        for keys in [
+            "format: mrkdwn",
+            "format: slack, text_limit: 99",
+            "format: slack, text_limit: 4001",
+            "format: telegram_html, text_limit: 4097",
+            "format: signal, text_limit: 2049",
+            "format: discord, line_limit: 4",
+            "format: email_html, text_limit: 4000",
+            "format: email_html, line_limit: 17",
+            "line_limit: 17",
+            "text_limit: 0",
+        ] {
+            let faults = layout(keys).expect_err(keys);
+            assert_eq!(faults.len(), 1, "{keys}: {faults:?}");
+        }
     }
 
     #[test]

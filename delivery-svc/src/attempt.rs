@@ -1,7 +1,7 @@
 //! The verdict on a call's outcome: done, retry after a wait, or give up. *Pure.*
 //!
 //! `Retry-After` is followed exactly: the wait is never shorter than the platform asks for, and has no jitter. A platform
-//! that names a wait works, so the call is no failed attempt; only its reply's age bounds how often it is made again.
+//! that limits calls and names a wait works, so such a call is no failed attempt, up to a bound.
 //! Without the header the caller's schedule decides. Permanent errors give up at once. Source:
 //! `docs/design/channels.md` §3.
 
@@ -13,11 +13,9 @@ use shared::model::time::UnixMillis;
 /// Maximum wait that a platform may ask for; the delivery is given up if it asks for more.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 
-/// Age of a reply from which a platform that asks for another wait is not asked again.
-pub const MAX_LIMITED_AGE: Duration = Duration::from_hours(72);
-
-/// Minimum wait if the platform asks for one: such a call costs no attempt, so nothing else bounds its rate.
-const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Number of calls of a delivery that do not count because the platform asked for a wait; from then on each counts. Each
+/// writes two receipts.
+pub const MAX_LIMITED: u32 = 1_000;
 
 /// The outcome of a call to a platform. In JSON, replicas exchange the outcomes of their own calls with it
 /// (`former`).
@@ -90,8 +88,8 @@ pub enum AttemptVerdict {
 pub struct CallTimes {
     /// The schedule's wait for this attempt; `None` if it was the last one.
     pub scheduled: Option<Duration>,
-    /// Time at which the reply was made.
-    pub made_at: UnixMillis,
+    /// Number of earlier attempts that did not count.
+    pub uncounted: u32,
     /// Current time, with which a `Retry-After` date is compared.
     pub now: UnixMillis,
 }
@@ -122,8 +120,9 @@ pub fn judge_call(call: CallOutcome, times: CallTimes) -> AttemptVerdict {
                 let asked = retry_after
                     .as_deref()
                     .and_then(|value| parse_retry_after(value, times.now));
+                let asked = asked.filter(|asked| !asked.is_zero());
                 match asked {
-                    Some(asked) => limited_verdict(reason, asked, times),
+                    Some(asked) => asked_verdict(reason, is_limit(code), asked, times),
                     None => retry_verdict(reason, times.scheduled),
                 }
             } else {
@@ -142,6 +141,11 @@ const fn is_passing(code: u16) -> bool {
     matches!(code, 408 | 425 | 429 | 500..=599)
 }
 
+/// Returns whether the status says that calls are limited, and not that a call went wrong.
+const fn is_limit(code: u16) -> bool {
+    matches!(code, 429 | 503)
+}
+
 fn retry_verdict(reason: String, scheduled: Option<Duration>) -> AttemptVerdict {
     match scheduled {
         Some(after) => AttemptVerdict::Retry { after, reason },
@@ -151,8 +155,8 @@ fn retry_verdict(reason: String, scheduled: Option<Duration>) -> AttemptVerdict 
     }
 }
 
-/// Returns the verdict on a call to a platform that asks for the wait `asked`.
-fn limited_verdict(reason: String, asked: Duration, times: CallTimes) -> AttemptVerdict {
+/// Returns the verdict on a call to a platform that asks for the wait `asked`; `is_limit` says that it limits calls.
+fn asked_verdict(reason: String, is_limit: bool, asked: Duration, times: CallTimes) -> AttemptVerdict {
     if asked > MAX_RETRY_AFTER {
         let (asked, most) = (asked.as_secs(), MAX_RETRY_AFTER.as_secs());
         return AttemptVerdict::GiveUp {
@@ -160,16 +164,12 @@ fn limited_verdict(reason: String, asked: Duration, times: CallTimes) -> Attempt
         };
     }
 
-    let age = Duration::from_millis(u64::try_from(times.now.0.saturating_sub(times.made_at.0)).unwrap_or(0));
-    if age >= MAX_LIMITED_AGE {
-        let (age, most) = (age.as_secs() / 3_600, MAX_LIMITED_AGE.as_secs() / 3_600);
-        return AttemptVerdict::GiveUp {
-            reason: format!("{reason} (asks to wait again after {age} h, at most {most} h)"),
-        };
+    if is_limit && times.uncounted < MAX_LIMITED {
+        return AttemptVerdict::Limited { after: asked, reason };
     }
 
-    let after = asked.max(MIN_RETRY_AFTER);
-    AttemptVerdict::Limited { after, reason }
+    // The schedule says whether another attempt follows, and the platform after how long.
+    retry_verdict(reason, times.scheduled.map(|_| asked))
 }
 
 /// Parses a `Retry-After` header: seconds, or an HTTP date (in the past = no wait). Returns `None` for other values.
@@ -209,7 +209,7 @@ mod tests {
 
     const TIMES: CallTimes = CallTimes {
         scheduled: Some(SCHEDULED),
-        made_at: UnixMillis(784_111_769_000),
+        uncounted: 0,
         now: NOW,
     };
 
@@ -244,7 +244,7 @@ mod tests {
         );
         check(
             status(503, Some("Sat, 05 Nov 1994 08:49:37 GMT")),
-            "limited 1000: status 503",
+            "retry 5000: status 503",
         );
         check(status(503, Some("soon")), "retry 5000: status 503");
     }
@@ -295,28 +295,32 @@ mod tests {
     }
 
     #[test]
-    fn an_old_reply_is_given_up_if_the_platform_asks_for_another_wait() {
-        let old = CallTimes {
-            made_at: NOW.plus(-72 * 3_600_000),
+    fn only_a_limit_is_free_and_not_for_ever() {
+        check(status(500, Some("7")), "retry 7000: status 500");
+        check(status(429, Some("0")), "retry 5000: status 429");
+
+        let often = CallTimes {
+            uncounted: MAX_LIMITED,
             ..TIMES
         };
         assert_eq!(
-            judge_call(status(429, Some("1")), old),
-            AttemptVerdict::GiveUp {
-                reason: "status 429 (asks to wait again after 72 h, at most 72 h)".to_owned()
+            judge_call(status(429, Some("7")), often),
+            AttemptVerdict::Retry {
+                after: Duration::from_secs(7),
+                reason: "status 429".to_owned()
             }
         );
     }
 
     proptest! {
         #[test]
-        fn what_is_asked_is_what_is_waited(seconds in 0_u64..=86_400, scheduled in 0_u64..10_000_000) {
+        fn what_is_asked_is_what_is_waited(seconds in 1_u64..=86_400, scheduled in 0_u64..10_000_000) {
             let call = status(429, Some(&seconds.to_string()));
             let times = CallTimes { scheduled: Some(Duration::from_millis(scheduled)), ..TIMES };
             let verdict = judge_call(call, times);
             prop_assert_eq!(
                 verdict,
-                AttemptVerdict::Limited { after: Duration::from_secs(seconds.max(1)), reason: "status 429".to_owned() }
+                AttemptVerdict::Limited { after: Duration::from_secs(seconds), reason: "status 429".to_owned() }
             );
         }
 

@@ -15,8 +15,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::headers::TraceCarrier;
 
 use crate::attempt::CallOutcome;
-use crate::chunk::ChunkLimit;
-use crate::plan::MessagePart;
+use crate::plan::{MessagePart, PartLayout};
 
 /// One part to send to a platform.
 #[derive(Debug)]
@@ -58,8 +57,8 @@ impl SendRequest<'_> {
 /// A platform to which parts are sent.
 #[async_trait]
 pub trait Channel: Send + Sync + 'static {
-    /// Returns the maximum size of a part for `account`; `None` = unlimited.
-    fn part_limit(&self, account: &str) -> Option<ChunkLimit>;
+    /// Returns the form and maximum size of a part for `account`.
+    fn part_layout(&self, account: &str) -> PartLayout;
 
     /// Returns whether calls wait for a remote response, so that the process may be stopped during one. A receipt
     /// then records the start of the call, and the replica that makes it, before the call is made.

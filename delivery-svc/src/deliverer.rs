@@ -3,6 +3,8 @@
 //! After a crash between any two steps, the delivery continues at its last receipt (`resume`): a call is repeated
 //! only if its outcome is not recorded, and an event only under its own id.
 
+mod call;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,17 +18,16 @@ use shared::process::trace::{carrier_of, consumer_span};
 use shared::wire::held::HeldUntil;
 use tracing::Instrument as _;
 
-use crate::attempt::{AttemptVerdict, CallOutcome, CallTimes, judge_call};
+use crate::attempt::{AttemptVerdict, CallTimes, judge_call};
 use crate::calls::CallId;
-use crate::channel::{Channel, SendRequest};
+use crate::channel::Channel;
 use crate::effects::{DelivererContext, DeliveryEffects};
 use crate::error::DeliverError;
-use crate::former_owners::FormerOwners;
 use crate::job::DeliveryJob;
-use crate::outbound::sent_event_id;
 use crate::plan::MessagePart;
 use crate::receipts::{PartitionReceipts, ReceiptWrite};
-use crate::resume::{DeliveryStanding, OpenCall, RemainingWork, attempts_before, keep_ids, sent_part};
+use crate::resume::{DeliveryStanding, RemainingWork, attempts_before, keep_ids, sent_part};
+use call::{AttemptsBefore, Made, call};
 
 /// Maximum number of times that another owner may settle a delivery during one attempt.
 const MAX_OVERTAKEN: u32 = 8;
@@ -226,12 +227,14 @@ async fn restore_decision(effects: &DeliveryEffects<'_>) -> Result<HeldDelivery,
     }
 }
 
-/// Returns the times by which a call is judged; `counted` is the attempt's number among those that count.
-fn call_times(effects: &DeliveryEffects<'_>, counted: u32) -> CallTimes {
+/// Returns the times by which the call of `attempt` is judged, if `uncounted` attempts before it do not count.
+fn call_times(effects: &DeliveryEffects<'_>, attempt: u32, uncounted: u32) -> CallTimes {
     let outfit = effects.outfit;
     CallTimes {
-        scheduled: outfit.schedule.delay(counted, jitter(outfit.ids.as_ref())),
-        made_at: effects.job.made_at(),
+        scheduled: outfit
+            .schedule
+            .delay(attempt.saturating_sub(uncounted), jitter(outfit.ids.as_ref())),
+        uncounted,
         now: effects.now(),
     }
 }
@@ -285,7 +288,7 @@ async fn send_parts(
             Made::Call(call) => call,
             Made::Superseded(found) => return Ok(Step::Superseded(found)),
         };
-        let (ids, live) = match judge_call(call, call_times(effects, attempt.saturating_sub(uncounted))) {
+        let (ids, live) = match judge_call(call, call_times(effects, attempt, uncounted)) {
             AttemptVerdict::Done { platform_ids, live } => (platform_ids, live),
             AttemptVerdict::GiveUp { reason } => return give_up(effects, reason, attempt).await,
             AttemptVerdict::Retry { after, reason } => {
@@ -296,7 +299,12 @@ async fn send_parts(
             }
             AttemptVerdict::Limited { after, reason } => {
                 let after_ms = whole_millis(after);
-                let limited = finished_step(id, platform_ids, uncounted, AttemptOutcome::Limited { after_ms, reason });
+                let limited = finished_step(
+                    id,
+                    platform_ids,
+                    uncounted,
+                    AttemptOutcome::Limited { after_ms, reason },
+                );
                 metrics::counter!("nexus_delivery_limited_total").increment(1);
                 return postpone(effects, limited, after_ms, "platform asks to wait").await;
             }
@@ -320,140 +328,6 @@ async fn send_parts(
     }
 
     finish_delivery(effects, attempt, platform_ids, seen).await
-}
-
-/// What the receipt of a call's start says about the attempts before it.
-#[derive(Debug, Clone, Copy)]
-struct AttemptsBefore<'a> {
-    /// Number of attempts that do not count towards the maximum.
-    uncounted: u32,
-    /// Platform's ids of the parts before it.
-    platform_ids: &'a [Vec<String>],
-}
-
-/// The result of the decision to make a call.
-enum Made {
-    /// Outcome of the call, made now or started before.
-    Call(CallOutcome),
-    /// State that another owner recorded.
-    Superseded(DeliveryStanding),
-}
-
-/// Returns the outcome of the call `id`. It is made, unless it was `begun` before and its outcome can be learned.
-async fn call(
-    effects: &DeliveryEffects<'_>,
-    channel: &dyn Channel,
-    part: &MessagePart,
-    id: CallId,
-    begun: Option<OpenCall>,
-    before: AttemptsBefore<'_>,
-) -> Result<Made, DeliverError> {
-    // This process may have made the call before it lost the partition and got it back.
-    if let Some(call) = effects.outfit.calls.await_outcome(id).await {
-        return Ok(Made::Call(call));
-    }
-
-    if let Some(begun) = begun
-        && let Some(call) = reported_outcome(effects, begun, id).await?
-    {
-        return Ok(Made::Call(call));
-    }
-
-    // Durable before the call, because the next owner must know that it may have been made.
-    if channel.waits_for_remote() {
-        let started = ReceiptStep::AttemptStarted {
-            attempt: id.attempt,
-            part: id.part,
-            by: effects.outfit.instance.clone(),
-            platform_ids: before.platform_ids.to_vec(),
-            uncounted: before.uncounted,
-        };
-        if let ReceiptWrite::Superseded(found) = effects.write_receipt(effects.now(), started).await? {
-            return Ok(Made::Superseded(found));
-        }
-    }
-
-    make_call(effects, part, id).await.map(Made::Call)
-}
-
-/// Returns the outcome of the call `id` from the replica that started it; `None` if it is unknown and must be made
-/// again.
-async fn reported_outcome(
-    effects: &DeliveryEffects<'_>,
-    begun: OpenCall,
-    id: CallId,
-) -> Result<Option<CallOutcome>, DeliverError> {
-    let DeliveryEffects { outfit, job, lease, .. } = effects;
-    let former = FormerOwners {
-        bus: &outfit.bus,
-        clock: &outfit.clock,
-        lease,
-        patience: outfit.patience,
-    };
-
-    // What this instance knows of its own calls was looked up before.
-    let by = begun.by;
-    let call = if by == outfit.instance {
-        None
-    } else {
-        former.ask_outcome(&by, id).await
-    };
-
-    // The wait may have outlasted the lease.
-    if !lease.is_live() {
-        return Err(DeliverError::Lost);
-    }
-
-    let (event_id, session) = (&job.reply.causation.event, &job.reply.session);
-    match &call {
-        Some(_) => {
-            metrics::counter!("nexus_delivery_calls_told_total").increment(1);
-            tracing::info!(delivery = %id.delivery, %event_id, %session, by, "former owner reported the result of its call");
-        }
-        None => {
-            metrics::counter!("nexus_delivery_calls_repeated_total").increment(1);
-            tracing::warn!(
-                delivery = %id.delivery, %event_id, %session, by, attempt = id.attempt, part = id.part,
-                "repeating a call with an unknown outcome"
-            );
-        }
-    }
-
-    Ok(call)
-}
-
-/// Makes the call `id`.
-async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId) -> Result<CallOutcome, DeliverError> {
-    let (outfit, job, lease) = (Arc::clone(effects.outfit), effects.job.clone(), effects.lease.clone());
-    let (part, carrier, now) = (part.clone(), effects.carrier.clone(), effects.now());
-    let event_id = sent_event_id(&job.reply, part.index)?;
-    let parts = count(effects.parts);
-
-    let call = async move {
-        // The last check before any byte is sent: a process that was stopped notices here that another replica has
-        // taken over, which either finds the call in the book, or the call is never made.
-        let channel = outfit.channels.get(&job.reply.delivery_context.channel);
-        let Some(channel) = channel.filter(|_| lease.is_live()) else {
-            return CallOutcome::Withheld;
-        };
-
-        let shipment = SendRequest {
-            reply: &job.reply,
-            part: &part,
-            parts,
-            event_id: &event_id,
-            carrier: &carrier,
-            now,
-            lease: &lease,
-        };
-
-        channel.send(&shipment).await
-    };
-
-    match effects.outfit.calls.make_call(id, call).await {
-        Some(CallOutcome::Withheld) | None => Err(DeliverError::Lost),
-        Some(call) => Ok(call),
-    }
 }
 
 /// Returns a number in 0..1 from the randomness of a new id.

@@ -54,16 +54,14 @@ pub struct DelivererContext {
 }
 
 impl DelivererContext {
-    /// Returns the parts of `reply` within its channel's size limit.
+    /// Returns the parts of `reply` in the form and size of its account.
     #[must_use]
     pub fn parts_of(&self, reply: &Reply) -> Vec<MessagePart> {
         let target = &reply.delivery_context;
         let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
-        let limit = self
-            .channels
-            .get(&target.channel)
-            .and_then(|channel| channel.part_limit(account));
-        plan_parts(reply, limit)
+        let channel = self.channels.get(&target.channel);
+        let layout = channel.map(|channel| channel.part_layout(account)).unwrap_or_default();
+        plan_parts(reply, layout)
     }
 }
 

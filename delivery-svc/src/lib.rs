@@ -22,6 +22,7 @@ pub mod former_owners;
 pub mod job;
 pub mod keyed_queue;
 pub mod lost_replies;
+pub mod markdown;
 pub mod outbound;
 pub mod parked_drain;
 pub mod partition_worker;

@@ -58,11 +58,13 @@ pub fn sent_event(reply: &Reply, part: &MessagePart, sent: &SentPart) -> Result<
             .unwrap_or_else(|| reply.causation.event.to_string()),
     );
 
+    // A platform's markup is for the platform.
+    let text = part.plain_text();
     // Hooks, searches and agents read the event, and none of them may learn the code or link of an approval.
     let card = ApprovalCard::from_interactive(reply.interactive.as_ref());
     event.content = card
         .as_ref()
-        .map_or_else(|| part.content.clone(), |card| card.redact_text(&part.content));
+        .map_or_else(|| text.to_owned(), |card| card.redact_text(text));
 
     // Attachments are sent with the first part.
     if part.index == 0 {
@@ -117,6 +119,7 @@ mod tests {
         let part = MessagePart {
             index: 1,
             content: "second".to_owned(),
+            ..MessagePart::default()
         };
         sent_event(reply, &part, &sent_as(1)).expect("an event")
     }
@@ -162,6 +165,7 @@ mod tests {
         let part = MessagePart {
             index: 0,
             content: format!("pay 60000\nDecide: {link}\nReply: approve K7Q2-M9PX or deny K7Q2-M9PX"),
+            ..MessagePart::default()
         };
 
         let event = sent_event(&reply, &part, &sent_as(0)).expect("an event");
@@ -172,6 +176,17 @@ mod tests {
             event.content
         );
         assert_eq!(event.metadata["approval"], json!({"id": "a1", "arguments_hash": "9f"}));
+    }
+
+    #[test]
+    fn the_event_of_a_part_with_markup_has_its_plain_text() {
+        let part = MessagePart {
+            content: "<b>1 &lt; 2</b>".to_owned(),
+            plain: Some("1 < 2".to_owned()),
+            ..MessagePart::default()
+        };
+        let event = sent_event(&reply("**1 < 2**"), &part, &sent_as(0)).expect("an event");
+        assert_eq!(event.content, "1 < 2");
     }
 
     #[test]

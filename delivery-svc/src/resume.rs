@@ -173,8 +173,15 @@ pub const fn attempts_before(attempt: u32) -> u32 {
     attempt.saturating_sub(1)
 }
 
+/// Maximum number of ids of a part, and maximum size of one in bytes: every receipt of the delivery has all of them. Others
+/// are not kept, so that no later message can refer to them.
+const MAX_IDS: usize = 10;
+const MAX_ID_BYTES: usize = 256;
+
 /// Adds the platform's `ids` of the part `index` to those of the parts before it. Parts without ids need no entry.
-pub fn keep_ids(platform_ids: &mut Vec<Vec<String>>, index: u32, ids: Vec<String>) {
+pub fn keep_ids(platform_ids: &mut Vec<Vec<String>>, index: u32, mut ids: Vec<String>) {
+    ids.retain(|id| !id.is_empty() && id.len() <= MAX_ID_BYTES);
+    ids.truncate(MAX_IDS);
     if let (false, Ok(index)) = (ids.is_empty(), usize::try_from(index)) {
         platform_ids.resize(index, Vec::new());
         platform_ids.push(ids);

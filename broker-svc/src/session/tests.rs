@@ -1,4 +1,5 @@
 mod books;
+mod places;
 
 use shared::model::ledger::{LedgerEntry, ToolCall, TurnUsage};
 use ulid::Ulid;

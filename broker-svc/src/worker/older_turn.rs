@@ -102,7 +102,9 @@ impl Worker<'_> {
         self.give_up_approvals();
 
         let turn = Turn::from_running(&self.claimed.session, self.owner.fold(), running, &[]);
-        let sequences: Vec<u64> = running.dispatches.iter().map(|known| known.sequence).collect();
+        let sequences = self
+            .machine
+            .still_own(running.dispatches.iter().map(|known| known.sequence));
         let cursor = self.cursor_after(&sequences);
         for dispatch in &running.dispatches {
             self.owner.stage_entry(LedgerEntry::DispatchDropped {

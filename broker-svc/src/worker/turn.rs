@@ -217,8 +217,11 @@ impl Worker<'_> {
             let found = pendings.iter().find(|pending| pending.dispatch.id == known.id);
             found.map_or(known.sequence, |pending| pending.sequence)
         };
-        let sequences: Vec<u64> =
-            running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(sequence_of).collect());
+        let sequences = running
+            .into_iter()
+            .flat_map(|turn| turn.dispatches.iter().map(sequence_of));
+        // Another message may have the sequence of one that was not made again.
+        let sequences = self.machine.still_own(sequences);
         // The cursor moves with the turn's end, in the same record: so each dispatch is consumed exactly once.
         let cursor = self.cursor_after(&sequences);
 

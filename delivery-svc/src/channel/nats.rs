@@ -18,6 +18,7 @@ use shared::wire::subject;
 use super::{Channel, SendRequest};
 use crate::attempt::CallOutcome;
 use crate::chunk::{ChunkLimit, LengthUnit};
+use crate::plan::PartLayout;
 
 /// Name of the channel.
 pub const NAME: &str = "nats";
@@ -68,8 +69,8 @@ impl NatsChannel {
 
 #[async_trait]
 impl Channel for NatsChannel {
-    fn part_limit(&self, _account: &str) -> Option<ChunkLimit> {
-        Some(MAX_TEXT)
+    fn part_layout(&self, _account: &str) -> PartLayout {
+        PartLayout::markdown(Some(MAX_TEXT))
     }
 
     fn waits_for_remote(&self) -> bool {

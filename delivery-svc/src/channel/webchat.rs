@@ -19,7 +19,7 @@ use shared::wire::subject;
 use super::nats::MAX_TEXT;
 use super::{Channel, SendRequest};
 use crate::attempt::CallOutcome;
-use crate::chunk::ChunkLimit;
+use crate::plan::PartLayout;
 
 /// Name of the channel.
 pub const NAME: &str = "webchat";
@@ -58,8 +58,8 @@ impl WebchatChannel {
 
 #[async_trait]
 impl Channel for WebchatChannel {
-    fn part_limit(&self, _account: &str) -> Option<ChunkLimit> {
-        Some(MAX_TEXT)
+    fn part_layout(&self, _account: &str) -> PartLayout {
+        PartLayout::markdown(Some(MAX_TEXT))
     }
 
     fn waits_for_remote(&self) -> bool {

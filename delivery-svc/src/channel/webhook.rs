@@ -21,7 +21,7 @@ use shared::wire::headers::{TRACEPARENT, TRACESTATE};
 use super::signature::SigningKey;
 use super::{Channel, SendRequest};
 use crate::attempt::CallOutcome;
-use crate::chunk::ChunkLimit;
+use crate::plan::{PartLayout, TextFormat};
 
 /// Name of the channel.
 pub const NAME: &str = "webhook";
@@ -42,8 +42,8 @@ pub struct WebhookEndpoint {
     pub url: reqwest::Url,
     /// Key that signs each call.
     pub key: SigningKey,
-    /// Maximum size of a part; `None` = unlimited.
-    pub limit: Option<ChunkLimit>,
+    /// Form and maximum size of a part.
+    pub layout: PartLayout,
 }
 
 /// Timeouts of a call.
@@ -120,6 +120,15 @@ struct Data<'a> {
     thread: Option<&'a str>,
     reply_to: &'a str,
     content: &'a str,
+    /// Form of `content`; absent if it is the reply's own Markdown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    format: Option<TextFormat>,
+    /// The part as plain text, if `content` has a form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plain: Option<&'a str>,
+    /// Styles of `content`, as `start:length:STYLE` in UTF-16 units.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    styles: Vec<String>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     attachments: &'a [Attachment],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -141,6 +150,9 @@ impl<'a> Body<'a> {
             thread: target.thread_id.as_deref(),
             reply_to: target.reply_to_id.as_deref().unwrap_or(reply.causation.event.as_str()),
             content: &shipment.part.content,
+            format: Some(shipment.part.format).filter(|format| *format != TextFormat::Markdown),
+            plain: shipment.part.plain.as_deref(),
+            styles: shipment.part.styles.iter().map(ToString::to_string).collect(),
             attachments: &reply.attachments,
             interactive: reply.interactive.as_ref(),
         };
@@ -164,8 +176,9 @@ fn webhook_id(shipment: &SendRequest<'_>) -> String {
 
 #[async_trait]
 impl Channel for WebhookChannel {
-    fn part_limit(&self, account: &str) -> Option<ChunkLimit> {
-        self.endpoints.get(account).and_then(|endpoint| endpoint.limit)
+    fn part_layout(&self, account: &str) -> PartLayout {
+        let endpoint = self.endpoints.get(account);
+        endpoint.map(|endpoint| endpoint.layout).unwrap_or_default()
     }
 
     fn waits_for_remote(&self) -> bool {

@@ -245,6 +245,7 @@ async fn what_the_policy_denies_leaves_a_receipt_only() {
         Setup {
             url: receiver.url(),
             policy,
+            ..Setup::default()
         },
     );
 

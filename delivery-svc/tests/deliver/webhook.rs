@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use delivery_svc::markdown::telegram;
+use delivery_svc::plan::{PartLayout, TextFormat};
 use shared::model::receipt::{AttemptOutcome, ReceiptStep};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -58,6 +60,66 @@ async fn a_reply_is_posted_signed_and_comes_back_as_an_event() {
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].id.as_str(), format!("out:{}/0", reply.id));
     assert_eq!((events[0].hops, events[0].reply_to.as_deref()), (1, Some("test:ann/1")));
+
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_with_a_format_gets_it_with_the_plain_text_beside_it() {
+    let (world, receiver) = (World::start().await, Receiver::start(&[]).await);
+    let layout = PartLayout {
+        format: TextFormat::TelegramHtml,
+        limit: Some(telegram::MESSAGE),
+        max_lines: None,
+    };
+    let replica = world.replica(
+        "a",
+        Setup {
+            url: receiver.url(),
+            layout,
+            ..Setup::default()
+        },
+    );
+
+    let code = "    if a < b { return; }\n".repeat(300);
+    let mut reply = reply(1, "webhook", "ann");
+    reply.content = format!("**Here**:\n\n```rust\n{code}```");
+    world.publish(&reply).await;
+    world.settled().await;
+
+    let calls = receiver.calls();
+    assert_eq!(calls.len(), 2);
+    for (call, index) in calls.iter().zip(0..) {
+        let data = &call.body["data"];
+        let content = data["content"].as_str().expect("a text");
+        assert_eq!((&data["part"], &data["parts"]), (&index.into(), &2.into()));
+        assert_eq!(data["format"], "telegram_html");
+        assert!(
+            content.contains("<pre><code class=\"language-rust\">    if a &lt; b"),
+            "{content}"
+        );
+        assert!(content.ends_with("</code></pre>"), "{content}");
+        assert!(
+            data["plain"].as_str().is_some_and(|plain| plain.contains("if a < b {")),
+            "{data}"
+        );
+    }
+    assert!(
+        calls[0].body["data"]["content"]
+            .as_str()
+            .is_some_and(|text| text.starts_with("<b>Here</b>:"))
+    );
+
+    // Those who read events see no markup of a platform.
+    let events = world.sent_events().await;
+    let contents: Vec<&str> = events.iter().map(|event| event.content.as_str()).collect();
+    assert_eq!(
+        contents,
+        calls
+            .iter()
+            .map(|call| call.body["data"]["plain"].as_str().expect("a text"))
+            .collect::<Vec<_>>()
+    );
 
     replica.stop().await;
 }

@@ -11,11 +11,11 @@ use delivery_svc::channel::signature::SigningKey;
 use delivery_svc::channel::webchat::{self, WebchatChannel};
 use delivery_svc::channel::webhook::{self, CallTimeouts, WebhookChannel, WebhookEndpoint};
 use delivery_svc::channel::{Channel, ChannelRegistry, SendRequest};
-use delivery_svc::chunk::ChunkLimit;
 use delivery_svc::effects::DelivererContext;
 use delivery_svc::former_owners;
 use delivery_svc::lost_replies::LostReplies;
 use delivery_svc::partition_worker::{WorkerBounds, run_partition};
+use delivery_svc::plan::PartLayout;
 use delivery_svc::policy::SendPolicy;
 use delivery_svc::restore_gate::RestoreGate;
 use shared::bus::partition::{self, PartitionGroup};
@@ -63,6 +63,8 @@ pub(crate) struct Setup {
     /// The URL of webhook account `demo`.
     pub(crate) url: Option<String>,
     pub(crate) policy: SendPolicy,
+    /// Form and size of the parts of webhook account `demo`.
+    pub(crate) layout: PartLayout,
 }
 
 /// A platform whose adapter panics at every call.
@@ -70,8 +72,8 @@ struct Broken;
 
 #[async_trait::async_trait]
 impl Channel for Broken {
-    fn part_limit(&self, _account: &str) -> Option<ChunkLimit> {
-        None
+    fn part_layout(&self, _account: &str) -> PartLayout {
+        PartLayout::default()
     }
 
     fn waits_for_remote(&self) -> bool {
@@ -208,7 +210,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
     let endpoint = |url: String| WebhookEndpoint {
         url: url.parse().expect("a URL"),
         key,
-        limit: None,
+        layout: setup.layout,
     };
 
     let endpoints: HashMap<_, _> = setup

@@ -50,6 +50,20 @@ fn check_required(field: &str, text: &str) -> Result<(), String> {
     }
 }
 
+/// Checks a text that people wrote.
+fn check_text(field: &str, text: &str) -> Result<(), String> {
+    if text.len() > MAX_EVENT_BYTES {
+        let size = text.len();
+        return Err(format!("{field}: {size} bytes, at most {MAX_EVENT_BYTES} are allowed"));
+    }
+
+    if text.contains('\0') {
+        return Err(format!("{field}: NUL byte"));
+    }
+
+    Ok(())
+}
+
 fn check_session(field: &str, at: &SessionRef) -> Result<(), String> {
     check_required(&format!("{field}.persona"), &at.persona)?;
     check_required(&format!("{field}.session"), &at.session)
@@ -70,6 +84,13 @@ impl WireMessage for Event {
         name("target", self.target.as_deref().unwrap_or_default())?;
         if let Some(quote) = &self.quote {
             name("quote.id", &quote.id)?;
+            check_text("quote.text", &quote.text)?;
+        }
+        for attachment in &self.attachments {
+            check_text(
+                "attachments.transcript",
+                attachment.transcript.as_deref().unwrap_or_default(),
+            )?;
         }
 
         // The names become parts of subjects and keys.
@@ -77,16 +98,7 @@ impl WireMessage for Event {
             name("speaks_for", person)?;
         }
 
-        if self.content.len() > MAX_EVENT_BYTES {
-            return Err(format!(
-                "content: {} bytes, at most {MAX_EVENT_BYTES} are allowed",
-                self.content.len()
-            ));
-        }
-
-        if self.content.contains('\0') {
-            return Err("content: NUL byte".to_owned());
-        }
+        check_text("content", &self.content)?;
 
         // Each entry becomes at least one row in every read model and is passed to every hook.
         for (field, found, most) in [

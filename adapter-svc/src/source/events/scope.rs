@@ -4,7 +4,7 @@
 //! update or delete an event of another source. Several tokens may share a source, so that a new token duplicates no
 //! events. Source: `docs/design/trust.md` §1.2, §1.3; `docs/security.md`.
 
-use shared::model::event::{Event, EventId, EventQuote, MAX_EVENT_ID_BYTES, ParseEventIdError};
+use shared::model::event::{AttachmentState, Event, EventId, EventQuote, MAX_EVENT_ID_BYTES, ParseEventIdError};
 use shared::model::origin::{EventOrigin, OPEN, is_reserved, is_sealed_channel};
 use shared::model::time::UnixMillis;
 use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
@@ -94,6 +94,10 @@ impl TokenScope {
         event.content = posted.content;
         event.content_types = posted.content_types;
         event.attachments = posted.attachments;
+        for attachment in &mut event.attachments {
+            // Only Nexus itself knows what it has stored or refused.
+            attachment.state = AttachmentState::Remote;
+        }
 
         event.metadata = posted.metadata;
         event.tags = posted.tags;
@@ -298,13 +302,15 @@ mod tests {
     fn what_a_caller_cannot_say_is_replaced() {
         let text = r#"{"id":"9","timestamp":5,"channel":"crm","origin":"system","speaks_for":["*"],"received_at":1,
                        "source_adapter":"timer","reply_to":"8","target":"out:01M8/0",
-                       "quote":{"id":"7","text":"so"},"peer":{"kind":"dm","id":"p"}}"#;
+                       "quote":{"id":"7","text":"so"},
+                       "attachments":[{"media_type":"image","state":"stored"}],"peer":{"kind":"dm","id":"p"}}"#;
         let event = shop().to_event(posted(text), UnixMillis(7)).unwrap();
         assert_eq!((event.id.as_str(), event.source_adapter.as_str()), ("shop:9", "shop"));
         assert_eq!(
             (event.source_id.as_str(), event.reply_to.as_deref()),
             ("9", Some("shop:8"))
         );
+        assert_eq!(event.attachments[0].state, AttachmentState::Remote);
         let quoted = event.quote.as_ref().map(|quote| quote.id.as_str());
         assert_eq!((event.target.as_deref(), quoted), (Some("out:01M8/0"), Some("shop:7")));
 

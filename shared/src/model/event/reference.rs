@@ -142,7 +142,11 @@ mod tests {
         ] {
             let mut event = event();
             event.metadata = metadata.as_object().cloned().unwrap_or_default();
-            assert_eq!(PlatformIds::from_event(&event).map(|found| found.ids), ids, "{metadata}");
+            assert_eq!(
+                PlatformIds::from_event(&event).map(|found| found.ids),
+                ids,
+                "{metadata}"
+            );
         }
     }
 }

@@ -6,6 +6,7 @@ use rusqlite::{Connection, params};
 use serde_json::{Map, Value};
 
 use crate::model::event::{AttachmentState, Event, EventDirection, PeerKind, PlatformIds};
+use crate::model::origin::EventOrigin;
 use crate::model::time::UnixMillis;
 use crate::projection::api::own_thread;
 use crate::projection::applied::to_sql;
@@ -90,18 +91,21 @@ fn write_tags(connection: &Connection, event: &Event) -> Result<(), rusqlite::Er
     Ok(())
 }
 
-/// Stores which event each of the platform's ids of `event` means. The first event that names an id keeps it.
+/// Stores which event each of the platform's ids of `event` means. The first event that names an id keeps it, unless Nexus
+/// itself sent the message.
 fn write_platform_ids(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
     let Some(platform) = PlatformIds::from_event(event) else {
         return Ok(());
     };
 
     let (channel, account, chat) = event.conversation();
+    let is_own = event.origin == EventOrigin::System;
     let mut statement = connection.prepare_cached(
-        "INSERT OR IGNORE INTO platform_ids(channel, account, chat, platform_id, event_id, part) VALUES(?1,?2,?3,?4,?5,?6)",
+        "INSERT INTO platform_ids(channel, account, chat, platform_id, event_id, part) VALUES(?1,?2,?3,?4,?5,?6)
+         ON CONFLICT DO UPDATE SET event_id = excluded.event_id, part = excluded.part WHERE ?7",
     )?;
     for id in &platform.ids {
-        statement.execute((channel, account, chat, id, event.id.as_str(), platform.part))?;
+        statement.execute((channel, account, chat, id, event.id.as_str(), platform.part, is_own))?;
     }
 
     Ok(())

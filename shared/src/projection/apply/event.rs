@@ -88,7 +88,10 @@ pub(super) fn write(
 
 /// Returns how `event` addresses the installation's account; `None` if it does not, or its source does not say.
 fn mention_name(event: &Event) -> Option<&'static str> {
-    event.mention.filter(|mention| mention.me).map(|mention| mention.how.name())
+    event
+        .mention
+        .filter(|mention| mention.me)
+        .map(|mention| mention.how.name())
 }
 
 /// Channels whose events name the turn that caused them: messages between agents, and firings of intents.

@@ -313,9 +313,16 @@ fn with_platform_ids(mut event: Event, ids: &[&str], part: u32) -> Event {
 async fn a_platforms_id_leads_to_the_event_that_named_it_first() {
     let mut stranger = with_platform_ids(event(3), &["13"], 0);
     stranger.origin = EventOrigin::Open;
-    let first = with_platform_ids(event(1), &["11", "12"], 2);
+    let mut first = with_platform_ids(event(1), &["11", "12"], 2);
     let mut second = with_platform_ids(event(2), &["12"], 0);
     second.peer = first.peer.clone();
+    let mut own = with_platform_ids(event(4), &["11"], 1);
+    own.peer = first.peer.clone();
+    let token = EventOrigin::Token {
+        name: "shop".to_owned(),
+    };
+    first.origin = token.clone();
+    second.origin = token;
     let records = vec![stored(1, first), stored(2, second), stored(3, stranger)];
     let case = Case::with(records).await;
 

@@ -1,0 +1,22 @@
+//! Plain text. *Pure.*
+//!
+//! What is left of a text without any markup: signs before list items, `> ` before quoted lines, the URL of a link
+//! behind its text. It is also what is sent if a platform refuses the markup of a part.
+
+use super::syntax::Syntax;
+
+pub(crate) struct PlainText;
+
+impl Syntax for PlainText {
+    fn is_markup(&self) -> bool {
+        false
+    }
+
+    fn bullet(&self) -> &'static str {
+        "-"
+    }
+
+    fn nests_quotes(&self) -> bool {
+        true
+    }
+}
