@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(sequences(window.from(2, 11, 9)), Some(vec![12]));
         assert_eq!((window.ages.len(), window.by_subject.len()), (1, 1));
 
-        // Begun again, the part knows what comes from then on.
+        // Begun again, the part knows the messages that come from then on.
         window.begin_part(1, 14);
         window.feed_message(1, stored(14, "a", 1));
         assert_eq!(sequences(window.on_subject(1, "a", 13, 9)), None);

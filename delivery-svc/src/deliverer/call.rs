@@ -16,7 +16,7 @@ use crate::plan::MessagePart;
 use crate::receipts::ReceiptWrite;
 use crate::resume::{DeliveryStanding, OpenCall};
 
-/// What the receipt of a call's start says about the attempts before it.
+/// The attempts before a call, as the receipt of its start tells them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AttemptsBefore<'a> {
     /// Number of attempts that do not count towards the maximum.

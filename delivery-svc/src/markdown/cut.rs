@@ -2,7 +2,7 @@
 //!
 //! A part is written until the next piece does not fit, and then put back to the best place before: between blocks, at
 //! a line's end, at a sentence's end, between words. A word is split only if it alone does not fit, and then between
-//! graphemes; a link never is. What is open at the end of a part is closed there and opened again in the next one:
+//! graphemes; a link never is. Styles that are open at the end of a part are closed there and opened again in the next one:
 //! styles, quotes, preformatted text with its language.
 
 use unicode_segmentation::UnicodeSegmentation;
@@ -194,7 +194,7 @@ impl Cutter<'_> {
         let best = self.checkpoints.iter().find(is_large);
         let last = self.checkpoints.iter().filter(|checkpoint| checkpoint.is_set);
         let last = last.max_by_key(|checkpoint| (checkpoint.next.block, checkpoint.next.offset));
-        // What is split anyway fills the part.
+        // A piece that is split anyway fills the part.
         let is_splittable = self.is_longer_than_part(piece) && best.is_none();
         let chosen = best.or(last).filter(|_| !is_splittable)?;
 

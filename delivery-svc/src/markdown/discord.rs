@@ -1,6 +1,6 @@
 //! Discord's Markdown. *Pure.*
 //!
-//! A backslash escapes what would be markup. `@everyone`, `@here` and mentions in a text get a character without width
+//! A backslash escapes characters that would be markup. `@everyone`, `@here` and mentions in a text get a character without width
 //! behind their `@`; that nobody is called is up to the `allowed_mentions` of the call. A URL stands
 //! between `<` and `>`, where it ends as it should and shows no preview. A message has at most 2,000
 //! characters. Italic is left out where it touches a letter or digit, because `_` does not work there, and a style around
@@ -125,7 +125,7 @@ fn write_char(
     match character {
         '@' => {
             out.push('@');
-            // What follows may be in the next piece of the word.
+            // The rest may be in the next piece of the word.
             let ends_word = after.is_some_and(char::is_whitespace);
             let calls_all = |name: &str| rest.starts_with(name) || !ends_word && name.starts_with(rest);
             let calls_one = before == Some('<') && matches!(after, Some('!' | '&' | '0'..='9'));

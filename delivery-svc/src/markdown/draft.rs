@@ -180,7 +180,7 @@ impl<'a> Draft<'a> {
     }
 
     fn put_text(&mut self, block: &LaidBlock, range: Range<usize>, piece: &Piece, run: &Run) {
-        // What is cut out of a word may have its neighbours in other parts.
+        // A piece that is cut out of a word may have its neighbours in other parts.
         let is_alone = piece.is_cut && run.role != TextRole::Preformatted;
         let in_line = |c: Option<char>| c.filter(|c| *c != '\n' && !is_alone);
         let text = &block.text[range.clone()];
@@ -218,7 +218,7 @@ impl<'a> Draft<'a> {
             return;
         }
 
-        // White space between blocks is seen, whatever is counted.
+        // White space between blocks is seen, and always counted.
         let is_counted = self.syntax.counts_marks() || mark.trim().is_empty();
         self.state.used += if is_counted { self.unit.count(mark) } else { 0 };
         self.state.lines += mark.bytes().filter(|byte| *byte == b'\n').count();

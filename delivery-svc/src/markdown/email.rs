@@ -1,7 +1,7 @@
 //! HTML of an e-mail: one document a reply, never cut. *Pure.*
 //!
 //! Lists, quotes and preformatted text are elements; a table is preformatted text with aligned columns, as in the plain
-//! text beside it. No style sheet, no picture, no script: what a reader sees is the text.
+//! text beside it. No style sheet, no picture, no script: a reader sees the text alone.
 //! Source: RFC 2046 §5.1.4 (`multipart/alternative`), <https://html.spec.whatwg.org/multipage/grouping-content.html>.
 
 use std::fmt::Write as _;

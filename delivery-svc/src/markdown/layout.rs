@@ -1,7 +1,7 @@
 //! The blocks of a document as one platform shows them, before they are cut. *Pure.*
 //!
 //! Signs before list items become text. So does the URL of a link that the platform cannot hide behind the link's text,
-//! or that alone would fill a part. What is left of the links is never split.
+//! or that alone would fill a part. The rest of a link is never split.
 
 pub(crate) mod runs;
 
@@ -310,7 +310,7 @@ fn show_urls(block: &Block, syntax: &dyn Syntax, room: Option<ChunkLimit>) -> (S
     added.sort_by_key(|(at, _)| *at);
 
     let (mut text, mut spans) = (String::with_capacity(block.text.len() * 2), Vec::new());
-    // Length of what was added up to each place.
+    // Length of the text that was added up to each place.
     let mut shifts = Vec::with_capacity(added.len());
     let mut from = 0;
     for (at, url) in &added {

@@ -157,7 +157,7 @@ fn start_tag(builder: &mut DocumentBuilder, tag: Tag<'_>) {
         Tag::Strong => builder.begin_style(Style::Bold),
         Tag::Emphasis => builder.begin_style(Style::Italic),
         Tag::Strikethrough => builder.begin_style(Style::Strike),
-        // The address alone is what a reader sees; clients recognise it.
+        // A reader sees the address alone; clients recognise it.
         Tag::Link {
             link_type: LinkType::Email,
             ..

@@ -1,7 +1,7 @@
 //! Plain text. *Pure.*
 //!
-//! What is left of a text without any markup: signs before list items, `> ` before quoted lines, the URL of a link
-//! behind its text. It is also what is sent if a platform refuses the markup of a part.
+//! The text without any markup: signs before list items, `> ` before quoted lines, the URL of a link
+//! behind its text. It is also sent if a platform refuses the markup of a part.
 
 use super::syntax::Syntax;
 

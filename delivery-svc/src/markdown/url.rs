@@ -57,7 +57,7 @@ pub(crate) fn add_bare_links(text: &str, spans: &mut Vec<Span>) {
         .iter()
         .filter(|span| span.style == Style::Code || span.style.is_link())
     {
-        // What lies in another one is covered by it.
+        // A range in another one is covered by it.
         if opaque.last().is_none_or(|last| last.end <= span.range.start) {
             opaque.push(span.range.clone());
         }
@@ -90,7 +90,7 @@ pub(crate) fn add_bare_links(text: &str, spans: &mut Vec<Span>) {
     }
 }
 
-/// Returns the ranges of the URLs in `text`, whatever they lie in.
+/// Returns the ranges of the URLs in `text`, also of those inside others.
 pub(crate) fn urls_in(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut from = 0;

@@ -6,6 +6,7 @@ mod handover;
 mod held;
 mod live;
 mod order;
+mod parts;
 mod receiver;
 mod restored;
 mod webhook;

@@ -11,6 +11,7 @@ use delivery_svc::channel::signature::SigningKey;
 use delivery_svc::channel::webchat::{self, WebchatChannel};
 use delivery_svc::channel::webhook::{self, CallTimeouts, WebhookChannel, WebhookEndpoint};
 use delivery_svc::channel::{Channel, ChannelRegistry, SendRequest};
+use delivery_svc::chunk::{ChunkLimit, LengthUnit};
 use delivery_svc::effects::DelivererContext;
 use delivery_svc::former_owners;
 use delivery_svc::lost_replies::LostReplies;
@@ -65,6 +66,44 @@ pub(crate) struct Setup {
     pub(crate) policy: SendPolicy,
     /// Form and size of the parts of webhook account `demo`.
     pub(crate) layout: PartLayout,
+    /// Number of parts that channel `numbered` takes; its calls for later ones never end. `None` = all.
+    pub(crate) taken: Option<u32>,
+}
+
+/// A platform with parts of 10 characters that has two ids for each.
+struct Numbered {
+    taken: Option<u32>,
+}
+
+#[async_trait::async_trait]
+impl Channel for Numbered {
+    fn part_layout(&self, _account: &str) -> PartLayout {
+        PartLayout::markdown(Some(ChunkLimit {
+            unit: LengthUnit::Characters,
+            max: 10,
+        }))
+    }
+
+    fn waits_for_remote(&self) -> bool {
+        true
+    }
+
+    async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome {
+        let index = shipment.part.index;
+        if self.taken.is_some_and(|taken| index >= taken) {
+            std::future::pending::<()>().await;
+        }
+
+        CallOutcome::Accepted {
+            platform_ids: numbered_ids(index),
+            live: None,
+        }
+    }
+}
+
+/// Returns the ids that [`Numbered`] has for the part `index`.
+pub(crate) fn numbered_ids(index: u32) -> Vec<String> {
+    vec![format!("{index}a"), format!("{index}b")]
 }
 
 /// A platform whose adapter panics at every call.
@@ -227,6 +266,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
     let channels = ChannelRegistry::default()
         .with(nats::NAME, NatsChannel::new(bus.clone()))
         .with("broken", Broken)
+        .with("numbered", Numbered { taken: setup.taken })
         .with(webchat::NAME, WebchatChannel::new(bus.clone(), Duration::from_secs(30)))
         .with(
             webhook::NAME,

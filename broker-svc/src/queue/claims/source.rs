@@ -186,7 +186,7 @@ impl<'a> ClaimSource<'a> {
         Ok(())
     }
 
-    /// Adapts the next request to what the last one has got: a filled one is followed by a larger one.
+    /// Adapts the next request to the number that the last one has got: a filled one is followed by a larger one.
     async fn note_request_end(&mut self) {
         let (mode, asked, got) = std::mem::replace(&mut self.request, (FetchMode::Wait, 0, 0));
         self.batch = if asked > 0 && got == asked {

@@ -139,7 +139,7 @@ impl DocumentBuilder {
 
     pub(super) fn begin_block(&mut self, kind: BlockKind) {
         self.end_block();
-        // In a list without blank lines, what belongs to an item has none before it either.
+        // In a list without blank lines, the blocks of an item have none before them either.
         let in_item = matches!(self.open.last(), Some(open) if matches!(open.container, Container::Item { .. }));
         let is_tight = self.is_compact && in_item && matches!(kind, BlockKind::Code { .. });
         self.is_compact = false;
