@@ -119,8 +119,8 @@ pub struct SessionQueue {
     resets: Vec<PlacedOrder>,
     /// Sequences handed in since the session was taken; bounded by the number of messages that one owner reads.
     seen: BTreeSet<u64>,
-    /// Dispatches of the running turn by the sequence that they had when it began. After a restore of the stream, another message
-    /// may have that sequence.
+    /// Dispatches of the running turn by the sequence that they had when it began. After a restore of the stream,
+    /// another message may have that sequence.
     begun_with: BTreeMap<u64, Ulid>,
     /// Ids consumed by earlier turns or handed in since.
     ids: BTreeSet<Ulid>,

@@ -1,9 +1,8 @@
 //! The verdict on a call's outcome: done, retry after a wait, or give up. *Pure.*
 //!
-//! `Retry-After` is followed exactly: the wait is never shorter than the platform asks for, and has no jitter. A platform
-//! that limits calls and names a wait works, so such a call is no failed attempt, up to a bound.
-//! Without the header the caller's schedule decides. Permanent errors give up at once. Source:
-//! `docs/design/channels.md` §3.
+//! `Retry-After` is followed exactly: the wait is never shorter than the platform asks for, and has no jitter. A
+//! platform that limits calls and names a wait works, so such a call is no failed attempt, up to a bound. Without the
+//! header the caller's schedule decides. Permanent errors give up at once. Source: `docs/design/channels.md` §3.
 
 use std::time::Duration;
 
@@ -13,8 +12,8 @@ use shared::model::time::UnixMillis;
 /// Maximum wait that a platform may ask for; the delivery is given up if it asks for more.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 
-/// Number of calls of a delivery that do not count because the platform asked for a wait; from then on each counts. Each
-/// writes two receipts.
+/// Number of calls of a delivery that do not count because the platform asked for a wait; from then on each counts.
+/// Each writes two receipts.
 pub const MAX_LIMITED: u32 = 1_000;
 
 /// The outcome of a call to a platform. In JSON, replicas exchange the outcomes of their own calls with it

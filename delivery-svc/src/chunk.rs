@@ -1,8 +1,8 @@
 //! Splitting of a Markdown text into pieces of a bounded size, at paragraph > line > word > grapheme. *Pure.*
 //!
-//! The pieces, joined, are the text: nothing is trimmed, so nothing is lost. But a code fence that is open where a piece
-//! ends is closed there, and opened again in the next piece with its language. A grapheme (and with it a surrogate
-//! pair) is split only if it alone is larger than the limit, and then between its characters. Source:
+//! The pieces, joined, are the text: nothing is trimmed, so nothing is lost. But a code fence that is open where a
+//! piece ends is closed there, and opened again in the next piece with its language. A grapheme (and with it a
+//! surrogate pair) is split only if it alone is larger than the limit, and then between its characters. Source:
 //! `docs/design/channels.md` §2.2.
 
 use unicode_segmentation::UnicodeSegmentation;
@@ -50,8 +50,8 @@ const LEAST_FENCED: usize = 100;
 /// Maximum length of the line that opens a fence again, in bytes; of a longer one, only the mark is repeated.
 const MAX_OPENING: usize = 32;
 
-/// Returns the pieces of the Markdown text `text` in order, each within `limit`, except for a single character that alone
-/// is larger. No piece is empty, except that an empty text has one empty piece.
+/// Returns the pieces of the Markdown text `text` in order, each within `limit`, except for a single character that
+/// alone is larger. No piece is empty, except that an empty text has one empty piece.
 #[must_use]
 pub fn split(text: &str, limit: ChunkLimit) -> Vec<String> {
     let mut pieces = Vec::new();
@@ -166,8 +166,8 @@ fn cut_in_fence<'a>(text: &'a str, at: usize, room: ChunkLimit, open: Option<Fen
     }
 }
 
-/// Returns the start of the line in which `at` lies, or that ends there, if the line opens or closes a fence; otherwise,
-/// and at the beginning of the text, `at`.
+/// Returns the start of the line in which `at` lies, or that ends there, if the line opens or closes a fence;
+/// otherwise, and at the beginning of the text, `at`.
 fn before_mark(text: &str, at: usize, open: Option<Fence<'_>>) -> usize {
     let taken = &text[..at];
     let start = taken

@@ -363,7 +363,8 @@ async fn finish_delivery(
     Ok(Step::SETTLED)
 }
 
-/// Records how the attempt `ended`, and leaves the rest of the delivery for `after_ms` milliseconds. `message` says why.
+/// Records how the attempt `ended`, and leaves the rest of the delivery for `after_ms` milliseconds. `message` says
+/// why.
 async fn postpone(
     effects: &DeliveryEffects<'_>,
     ended: ReceiptStep,

@@ -1,8 +1,8 @@
 //! Delivery of replies: replies leave through channels, and the sent parts return as events.
 //!
-//! `DELIVERIES` → [`partition_worker`] (one per owned partition) → [`keyed_queue`] (order per destination) → [`deliverer`] (one
-//! attempt) → [`channel`] (one platform). The deciding code is pure: [`plan`], [`chunk`], [`attempt`], [`resume`],
-//! [`outbound`], [`policy`], [`keyed_queue`].
+//! `DELIVERIES` → [`partition_worker`] (one per owned partition) → [`keyed_queue`] (order per destination) →
+//! [`deliverer`] (one attempt) → [`channel`] (one platform). The deciding code is pure: [`plan`], [`chunk`],
+//! [`attempt`], [`resume`], [`outbound`], [`policy`], [`keyed_queue`].
 #![warn(missing_docs)]
 
 pub mod accounts;

@@ -168,13 +168,14 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
     }
 }
 
-/// Returns the number of attempts that no longer count once a part was sent at `attempt`: a later part has all of its own.
+/// Returns the number of attempts that no longer count once a part was sent at `attempt`: a later part has all of its
+/// own.
 pub const fn attempts_before(attempt: u32) -> u32 {
     attempt.saturating_sub(1)
 }
 
-/// Maximum number of ids of a part, and maximum size of one in bytes: every receipt of the delivery has all of them. Others
-/// are not kept, so that no later message can refer to them.
+/// Maximum number of ids of a part, and maximum size of one in bytes: every receipt of the delivery has all of them.
+/// Others are not kept, so that no later message can refer to them.
 const MAX_IDS: usize = 10;
 const MAX_ID_BYTES: usize = 256;
 

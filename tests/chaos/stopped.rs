@@ -1,10 +1,11 @@
-//! A replica of each service is stopped for longer than its leases last, under load, and goes on: no turn and no delivery
-//! happens twice, and nothing arrives at a receiver twice, counted by the ids that receivers go by.
+//! A replica of each service is stopped for longer than its leases last, under load, and goes on: no turn and no
+//! delivery happens twice, and nothing arrives at a receiver twice, counted by the ids that receivers go by.
 //!
-//! The long form stops each for longer than the server's duplicate windows, and once more for what all clocks say is a day.
-//! The short form stops one for that. A machine that was paused (a virtual machine, whose clocks stand too) notices nothing, and
-//! the fences alone keep its work apart: so it is shown of hook-svc. A delivery-svc that wrote that it begins a call, and was
-//! paused before it made it, makes it all the same: that call may arrive twice, under one id.
+//! The long form stops each for longer than the server's duplicate windows, and once more for what all clocks say is a
+//! day. The short form stops one for that. A machine that was paused (a virtual machine, whose clocks stand too)
+//! notices nothing, and the fences alone keep its work apart: so it is shown of hook-svc. A delivery-svc that wrote
+//! that it begins a call, and was paused before it made it, makes it all the same: that call may arrive twice, under
+//! one id.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,8 +43,8 @@ const PACE: Duration = Duration::from_millis(300);
 /// How long replicas may take to say what they counted.
 const COUNTED: Duration = Duration::from_secs(3);
 
-/// A hook that answers every event of the load in a session of its conversation: every other conversation is a webhook. Each has an
-/// account of its own, so that both replicas of delivery-svc have some: partitions go by accounts.
+/// A hook that answers every event of the load in a session of its conversation: every other conversation is a webhook.
+/// Each has an account of its own, so that both replicas of delivery-svc have some: partitions go by accounts.
 const ANSWER: &str = r#"/** @name answer */
 export default (ctx) => {
   const e = ctx.event;
@@ -193,8 +194,8 @@ async fn stop_each(services: &[&'static str], stopped: Duration, clocks: Clocks)
     let heard = heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let repeated = check(&world, &record, &heard, &receiver.arrived()).await;
 
-    // One that knows that it was stopped goes on with nothing that it had in hand: only what was in its socket arrives. That is
-    // less than the work of one lease, which it could have had in hand.
+    // One that knows that it was stopped goes on with nothing that it had in hand: only what was in its socket arrives.
+    // That is less than the work of one lease, which it could have had in hand.
     let of_a_lease = u64::from(RATE) * LEASE.as_secs();
     assert!(
         clocks == Clocks::Stand || repeated <= of_a_lease,
@@ -203,8 +204,8 @@ async fn stop_each(services: &[&'static str], stopped: Duration, clocks: Clocks)
     );
 }
 
-/// Nothing happened twice but calls of unknown outcome; what was sent twice was recognised and counted. Returns how many
-/// dispatches were stored again and calls made again.
+/// Nothing happened twice but calls of unknown outcome; what was sent twice was recognised and counted. Returns how
+/// many dispatches were stored again and calls made again.
 async fn check(
     world: &World,
     record: &Record,
@@ -235,8 +236,8 @@ async fn check(
         posted.len(),
     );
 
-    // An owner that is silent for longer than `delivery.mute_owner_wait_ms` may have been stopped in the middle of a call,
-    // whose outcome nobody knows: it is made again, counted, and may arrive twice (docs/operations.md).
+    // An owner that is silent for longer than `delivery.mute_owner_wait_ms` may have been stopped in the middle of a
+    // call, whose outcome nobody knows: it is made again, counted, and may arrive twice (docs/operations.md).
     let unknown = called_again as usize;
     for (what, twice, most) in [
         ("turns", again(turns.values()), 0),

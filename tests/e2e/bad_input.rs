@@ -1,4 +1,5 @@
-//! Bad input: whatever is put on a stream or posted ends as a typed error or a whole dead letter, and costs nobody else.
+//! Bad input: whatever is put on a stream or posted ends as a typed error or a whole dead letter, and costs nobody
+//! else.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -121,8 +122,8 @@ fn check_each(mut letters: Vec<DeadLetter>, all: &[Bad], stream: &str) {
     check(&letters, all, stream);
 }
 
-/// What lies on the streams that only services write: claims, parked replies, receipts, a ledger. Answers what was put on
-/// the first two.
+/// What lies on the streams that only services write: claims, parked replies, receipts, a ledger. Answers what was put
+/// on the first two.
 async fn on_the_way(bus: &Bus) -> (Vec<Bad>, Vec<Bad>) {
     // Nothing as large as this is stored there.
     let small = || garbage().into_iter().filter(|bad| bad.reason != "oversize");

@@ -38,8 +38,8 @@ use self::source::{ClaimSlots, ClaimSource};
 
 /// Interval at which a held claim shows that its holder lives.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-/// Maximum age of a claim when its work begins; an older one is left to the ack wait. The first sign of life must be sent
-/// before the ack wait ends.
+/// Maximum age of a claim when its work begins; an older one is left to the ack wait. The first sign of life must be
+/// sent before the ack wait ends.
 const MAX_AGE: Duration = Duration::from_millis(1_500);
 
 /// Runs claimed sessions until shutdown is requested and the running ones are done or handed back. `tell` is called

@@ -194,7 +194,8 @@ impl DispatchSearch {
         }
     }
 
-    /// Reads the messages that the subject of `session` has since the last call, and returns all that were found so far.
+    /// Reads the messages that the subject of `session` has since the last call, and returns all that were found so
+    /// far.
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be read.

@@ -99,8 +99,8 @@ enum SweepError {
     Approval(#[from] KeepApprovalError),
 }
 
-/// Sweeps each part that this broker reads, and forgets the walks of all others. An error of one part does not keep the others
-/// from being swept; the first one is returned.
+/// Sweeps each part that this broker reads, and forgets the walks of all others. An error of one part does not keep the
+/// others from being swept; the first one is returned.
 async fn sweep_parts(broker: &Arc<BrokerContext>, walks: &mut BTreeMap<u16, Walking>) -> Result<(), SweepError> {
     let own = *broker.parts.borrow();
     walks.retain(|part, _| {

@@ -63,7 +63,8 @@ impl DispatchWindow {
         self.ages.retain(|of| *of != part);
     }
 
-    /// Returns the first sequence from which on the window knows all messages of `part`; `None` if the part is not read.
+    /// Returns the first sequence from which on the window knows all messages of `part`; `None` if the part is not
+    /// read.
     #[must_use]
     pub fn first(&self, part: u16) -> Option<u64> {
         self.parts.get(&part).map(|known| known.first)
@@ -110,8 +111,8 @@ impl DispatchWindow {
         }
     }
 
-    /// Returns up to `limit` messages on `subject`, which is of `part`, at or after `from`; `None` if the window does not
-    /// reach back that far.
+    /// Returns up to `limit` messages on `subject`, which is of `part`, at or after `from`; `None` if the window does
+    /// not reach back that far.
     #[must_use]
     pub fn on_subject(&self, part: u16, subject: &str, from: u64, limit: usize) -> Option<Vec<Arc<StoredMessage>>> {
         if from < self.first(part)? {

@@ -22,7 +22,8 @@ impl SessionQueue {
         is_another
     }
 
-    /// Notes that none of the running turn's dispatches is at `sequence` any more: the message that is there now is consumed on its own.
+    /// Notes that none of the running turn's dispatches is at `sequence` any more: the message that is there now is
+    /// consumed on its own.
     fn release_place(&mut self, sequence: u64) {
         self.steered.remove(&sequence);
         if let Some(busy) = &mut self.running {

@@ -17,8 +17,8 @@ use crate::turn::Turn;
 use crate::turn::journal::RunningTurn;
 
 impl Worker<'_> {
-    /// Holds the dispatches of `running` if the ledger was put back to an older state and the turn may have gone on since
-    /// its last record. Returns whether it did; then the turn must end.
+    /// Holds the dispatches of `running` if the ledger was put back to an older state and the turn may have gone on
+    /// since its last record. Returns whether it did; then the turn must end.
     ///
     /// # Errors
     /// Returns [`RunSessionError`] if it cannot be found out, or a dispatch cannot be held.

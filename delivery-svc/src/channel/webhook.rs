@@ -231,8 +231,8 @@ impl Channel for WebhookChannel {
     }
 }
 
-/// Returns the outcome of a call whose status has arrived. The receiver has decided: a body that fails or stalls changes
-/// nothing.
+/// Returns the outcome of a call whose status has arrived. The receiver has decided: a body that fails or stalls
+/// changes nothing.
 async fn read(mut response: reqwest::Response) -> CallOutcome {
     let code = response.status().as_u16();
     let retry_after = response

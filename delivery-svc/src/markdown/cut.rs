@@ -2,8 +2,8 @@
 //!
 //! A part is written until the next piece does not fit, and then put back to the best place before: between blocks, at
 //! a line's end, at a sentence's end, between words. A word is split only if it alone does not fit, and then between
-//! graphemes; a link never is. Styles that are open at the end of a part are closed there and opened again in the next one:
-//! styles, quotes, preformatted text with its language.
+//! graphemes; a link never is. Styles that are open at the end of a part are closed there and opened again in the next
+//! one: styles, quotes, preformatted text with its language.
 
 use unicode_segmentation::UnicodeSegmentation;
 
@@ -275,7 +275,8 @@ impl Cutter<'_> {
         }
     }
 
-    /// Returns where the piece after `piece` begins, the white space before it, and as which place a part may end there.
+    /// Returns where the piece after `piece` begins, the white space before it, and as which place a part may end
+    /// there.
     fn behind(&self, piece: &Piece) -> (Position, Gap, Place) {
         let block = &self.blocks[piece.block];
         let end = piece.range.end;

@@ -192,7 +192,8 @@ fn lay_out_block(block: &Block, marker: &str, syntax: &dyn Syntax, limit: Option
     }
 }
 
-/// Returns `text` and its spans with the sign `marker` before it; bold, if it is a heading that has no markup of its own.
+/// Returns `text` and its spans with the sign `marker` before it; bold, if it is a heading that has no markup of its
+/// own.
 fn add_marker(marker: &str, text: String, mut spans: Vec<Span>, is_bold: bool) -> (String, Vec<Span>) {
     let before = if marker.is_empty() { 0 } else { marker.len() + 1 };
     let text = match (marker.is_empty(), text.is_empty()) {

@@ -44,8 +44,8 @@ fn options() -> Options {
     Options::ENABLE_TABLES | Options::ENABLE_TASKLISTS | Options::ENABLE_STRIKETHROUGH
 }
 
-/// Returns `source` with backslashes in the URLs that emphasis would tear: a URL is to stay whole. An escape can make other
-/// marks emphasis, so it is done again, but not for ever.
+/// Returns `source` with backslashes in the URLs that emphasis would tear: a URL is to stay whole. An escape can make
+/// other marks emphasis, so it is done again, but not for ever.
 fn protect_urls(source: &str) -> Cow<'_, str> {
     let mut protected = Cow::Borrowed(source);
     for _ in 0..MAX_PROTECTIONS {

@@ -9,8 +9,8 @@
 
 use super::document::Style;
 use super::syntax::{
-    BARE_MARKS, BREAKER, StylePlace, Syntax, TextPiece, TextRole, fits_backticks, for_each_char, write_bare_mark,
-    write_entities, write_fenced, write_inert,
+    BARE_MARKS, BREAKER, StylePlace, Syntax, TextPiece, TextRole, for_each_char, is_shown_between_words,
+    write_bare_mark, write_entities, write_fenced, write_inert,
 };
 use crate::chunk::{ChunkLimit, LengthUnit};
 
@@ -48,11 +48,7 @@ impl Syntax for SlackMrkdwn {
     }
 
     fn shows(&self, style: &Style, place: &StylePlace<'_>) -> bool {
-        match style {
-            Style::Bold | Style::Italic | Style::Strike => place.is_between_words(),
-            Style::Code => place.is_between_words() && fits_backticks(place.text),
-            Style::BareLink | Style::Link { .. } => true,
-        }
+        is_shown_between_words(style, place)
     }
 
     fn open(&self, style: &Style, out: &mut String) {

@@ -127,6 +127,15 @@ impl StylePlace<'_> {
     }
 }
 
+/// Returns whether a platform without escapes can show `style` at `place`: its marks work between words alone.
+pub(crate) fn is_shown_between_words(style: &Style, place: &StylePlace<'_>) -> bool {
+    match style {
+        Style::Bold | Style::Italic | Style::Strike => place.is_between_words(),
+        Style::Code => place.is_between_words() && fits_backticks(place.text),
+        Style::BareLink | Style::Link { .. } => true,
+    }
+}
+
 /// A piece of text in one style.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TextPiece<'a> {

@@ -81,7 +81,8 @@ pub(crate) fn any_markdown() -> impl Strategy<Value = String> {
     prop::collection::vec(fragment, 0..120).prop_map(|fragments| fragments.concat())
 }
 
-/// Returns the configuration of the properties: the same texts in each run, and others if `PROPTEST_CASES` asks for a long one.
+/// Returns the configuration of the properties: the same texts in each run, and others if `PROPTEST_CASES` asks for a
+/// long one.
 #[expect(clippy::disallowed_methods, reason = "a long run is asked for by the environment")]
 pub(crate) fn config() -> ProptestConfig {
     let is_long = std::env::var_os("PROPTEST_CASES").is_some();

@@ -1,13 +1,14 @@
 //! Search for dispatches that `DISPATCHES` has lost: it was restored to an older state, emptied or created again.
 //!
 //! The records say which hook fired with which event and what it returned, so a lost dispatch can be made again, with
-//! its own id. If the ledger has consumed it and its turn is over, it is done. If not, it is published again; if the ledger itself was
-//! restored and cannot tell, it is held. A dispatch that cannot be made again becomes a dead letter, with its event.
-//! The stream is compared at a start, after a new connection, and when its identity or range shows that it is another
-//! one. The time back to which it is compared is stored every few seconds (KV `positions`).
+//! its own id. If the ledger has consumed it and its turn is over, it is done. If not, it is published again; if the
+//! ledger itself was restored and cannot tell, it is held. A dispatch that cannot be made again becomes a dead letter,
+//! with its event. The stream is compared at a start, after a new connection, and when its identity or range shows that
+//! it is another one. The time back to which it is compared is stored every few seconds (KV `positions`).
 
 mod consumed;
 mod fired;
+mod made_again;
 mod stream_seen;
 
 use std::collections::BTreeMap;
@@ -21,9 +22,6 @@ use shared::bus::{
 };
 use shared::clock::pause;
 use shared::model::dispatch::Dispatch;
-use shared::model::event::Event;
-use shared::model::hook::HookResult;
-use shared::model::invocation::{EventInvocations, HookOutcome};
 use shared::model::ledger::LedgerRecord;
 use shared::model::restore::{HOLD_KEY, RestoreHold};
 use shared::model::time::UnixMillis;
@@ -41,9 +39,6 @@ use self::fired::{Fired, FiredWindows};
 use self::stream_seen::StreamSeen;
 use crate::evaluation::evaluator::EventEvaluator;
 use crate::evaluation::partition_consumer::{PartitionConsumer, SERVICE};
-use crate::read_model::peer_api::FoundFirst;
-use crate::registry::active_hooks::{HookAuthor, HookTraits};
-use crate::routing::HookFire;
 
 /// Interval at which the time back to which dispatches wait is stored.
 const EVERY: Duration = Duration::from_secs(2);
@@ -53,8 +48,6 @@ const MARGIN_MS: i64 = 10_000;
 const PAGE: usize = 500;
 /// Fires that are compared at once, so that a long backlog takes no more memory than this many ids.
 const WINDOW: usize = 10_000;
-/// How long the read model may take to reach the events before it is asked where one is.
-const CATCH_UP: Duration = Duration::from_secs(5);
 
 /// Compares `DISPATCHES` with the invocation records and the ledger.
 pub(crate) struct LostDispatches {
@@ -79,9 +72,6 @@ enum LookError {
     #[error(transparent)]
     Witness(#[from] WitnessError),
 }
-
-/// A dispatch that was made again, with its message; or the message that it was to be made from, and why it cannot be.
-type MadeAgain = Result<(Dispatch, OutgoingMessage), (Box<StoredMessage>, String)>;
 
 impl LostDispatches {
     /// Creates a comparison on the bus of `owner`.
@@ -235,7 +225,8 @@ impl LostDispatches {
         Ok(())
     }
 
-    /// Returns a time by the server's clock before which none of the dispatches `fired` was made, `None` if there are none.
+    /// Returns a time by the server's clock before which none of the dispatches `fired` was made, `None` if there are
+    /// none.
     async fn first_made(&self, fired: &BTreeMap<Ulid, Fired>) -> Result<Option<UnixMillis>, ReadStreamError> {
         let first = fired.iter().map(|(id, fired)| fired.first_made_at(*id)).min();
         let Some((first, event)) = first.zip(fired.values().map(|fired| fired.event_seq).min()) else {
@@ -339,116 +330,6 @@ impl LostDispatches {
         Ok(())
     }
 
-    /// The dispatch `id`, made as it was for the first time; else what is given up instead, and why.
-    async fn made_again(&self, id: Ulid, fired: &Fired, stored: &StoredMessage) -> Result<MadeAgain, ReadStreamError> {
-        let given_up = |message: &StoredMessage, why: &str| Ok(Err((Box::new(message.clone()), why.to_owned())));
-        let Ok(record) = stored.decode::<EventInvocations>() else {
-            return given_up(stored, "its record cannot be read");
-        };
-
-        let bus = &self.evaluator().performer.bus;
-        let recorded = bus.at_sequence(streams::EVENTS, record.event_seq).await?;
-        let recorded = recorded.and_then(|message| self.make(id, fired, &record, message));
-        if let Some(Ok(made)) = recorded {
-            return Ok(Ok(made));
-        }
-
-        // A source that sent the event again has stored it at another sequence. A change has the id of its item, so that
-        // several messages may have the id, and the right one is the one of which this dispatch is made.
-        let mut refused = recorded.and_then(Result::err);
-        let first = self.first_of(&record).await?;
-        let subject = first.as_ref().map(|first| first.subject.clone()).unwrap_or_default();
-        let mut page = Vec::from_iter(first);
-        while let Some(last) = page.last().map(|message| message.sequence) {
-            for message in page {
-                match self.make(id, fired, &record, message) {
-                    Some(Ok(made)) => return Ok(Ok(made)),
-                    Some(Err(error)) => drop(refused.get_or_insert(error)),
-                    None => {}
-                }
-            }
-            page = bus.read_history(streams::EVENTS, &subject, last + 1, PAGE).await?;
-        }
-
-        match refused {
-            Some(refused) => Ok(Err(refused)),
-            None => given_up(stored, "its event is gone as well"),
-        }
-    }
-
-    /// Makes the dispatch `id` of `message`, or returns why that is impossible; `None` if `message` is no message of the
-    /// record's event.
-    fn make(&self, id: Ulid, fired: &Fired, record: &EventInvocations, message: StoredMessage) -> Option<MadeAgain> {
-        let performer = &self.evaluator().performer;
-        let event = message.read_event(performer.bus.trust()).ok()?;
-        if event.id != record.event_id {
-            return None;
-        }
-
-        let made = match recorded_result(record, id).filter(|_| !record.is_slim) {
-            None => Err("what its hook answered was too large to be kept".to_owned()),
-            Some(result) => performer.letter_of(HookFire {
-                event: &event,
-                event_seq: message.sequence,
-                hook_id: &fired.hook_id,
-                traits: &self.hook_traits(&event, &fired.hook_id),
-                result,
-                evaluated_at: record.started_at,
-            }),
-        };
-
-        Some(match made {
-            Ok((dispatch, out)) if dispatch.id == id => Ok((dispatch, out)),
-            Ok(_) => Err((Box::new(message), "it would be another one today".to_owned())),
-            Err(why) => Err((Box::new(message), why)),
-        })
-    }
-
-    /// Returns the first message in `EVENTS` with the id of the record's event, by the read model, if it has one.
-    async fn first_of(&self, record: &EventInvocations) -> Result<Option<StoredMessage>, ReadStreamError> {
-        let (bus, model) = (&self.evaluator().performer.bus, &self.evaluator().model);
-        let last = bus.stream_state(streams::EVENTS).await?.last;
-        let unreadable = |detail: String| ReadStreamError::Unavailable {
-            stream: streams::EVENTS.to_owned(),
-            detail,
-        };
-
-        // A read model that is behind may not have the message yet; this is tried again.
-        let found = model.find_first(&record.event_id, last, CATCH_UP).await;
-        let FoundFirst { sequence: first, mark } = found.map_err(|error| unreadable(error.to_string()))?;
-        if let Some(mark) = mark
-            && !bus.check_position(streams::EVENTS, &mark).await?.holds()
-        {
-            return Err(unreadable("the read model is that of another stream".to_owned()));
-        }
-
-        match first {
-            Some(first) => bus.at_sequence(streams::EVENTS, first).await,
-            None => Ok(None),
-        }
-    }
-
-    /// Returns the present traits of the hook; a hook that is gone has the least rights.
-    fn hook_traits(&self, event: &Event, hook_id: &str) -> HookTraits {
-        match hook_id {
-            crate::evaluation::heartbeat::HOOK_ID => HookTraits {
-                author: Arc::new(HookAuthor::Operator),
-                ..HookTraits::default()
-            },
-            crate::routing::bindings::HOOK_ID => self
-                .evaluator()
-                .bound_action(event)
-                .map(|wish| wish.traits)
-                .unwrap_or_default(),
-            _ => self
-                .evaluator()
-                .performer
-                .registry
-                .current_roster()
-                .hook_traits(hook_id),
-        }
-    }
-
     fn held_dispatch(&self, dispatch: &Dispatch, out: &OutgoingMessage) -> HeldMessage {
         HeldMessage {
             kind: HeldKind::Dispatch,
@@ -493,17 +374,4 @@ impl LostDispatches {
 fn header_pairs(headers: &Headers) -> Vec<(String, String)> {
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     headers.iter().map(owned).collect()
-}
-
-/// Returns the hook's result from which the dispatch `id` was made.
-fn recorded_result(record: &EventInvocations, id: Ulid) -> Option<&HookResult> {
-    record.hooks.iter().find_map(|hook| match &hook.outcome {
-        HookOutcome::Fired { dispatch, result } if *dispatch == id => Some(&**result),
-        HookOutcome::Fired { .. }
-        | HookOutcome::Passed
-        | HookOutcome::Suppressed { .. }
-        | HookOutcome::Skipped { .. }
-        | HookOutcome::Deferred
-        | HookOutcome::Failed { .. } => None,
-    })
 }

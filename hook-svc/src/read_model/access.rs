@@ -84,8 +84,8 @@ struct Inner {
 }
 
 impl ModelAccess {
-    /// Returns the access of a replica whose own copy, if it keeps one, is at `path`, with the task that asks `peers` in
-    /// batches.
+    /// Returns the access of a replica whose own copy, if it keeps one, is at `path`, with the task that asks `peers`
+    /// in batches.
     pub(crate) fn new(bus: &Bus, path: PathBuf, peers: PeerCopies) -> (Self, FirstAsker) {
         let (first, asker) = first_check(peers.clone());
         let inner = Inner {
@@ -188,8 +188,8 @@ impl ModelAccess {
         self.any().is_some_and(|own| own.is_closed())
     }
 
-    /// Waits until the read model has applied the event `sequence`, wherever queries are answered then. Returns false if
-    /// this replica's own copy has stopped.
+    /// Waits until the read model has applied the event `sequence`, wherever queries are answered then. Returns false
+    /// if this replica's own copy has stopped.
     pub(crate) async fn wait_reached(&self, sequence: u64) -> bool {
         let mut own = self.0.own.subscribe();
         loop {
@@ -217,8 +217,8 @@ impl ModelAccess {
         }
     }
 
-    /// Waits until the own copy, if there is one, has applied the record `sequence` of `INVOCATIONS`; returns whether it
-    /// has.
+    /// Waits until the own copy, if there is one, has applied the record `sequence` of `INVOCATIONS`; returns whether
+    /// it has.
     pub(crate) async fn wait_records(&self, sequence: u64) -> bool {
         match self.ready() {
             Some(own) => own.wait_reached(FeedSource::Invocations, sequence).await.is_ok(),

@@ -1,7 +1,8 @@
 //! Answers of this replica's copy of the read model to replicas without one: `nexus.svc.model.{instance}.…`.
 //!
-//! Each process of hooks elsewhere has a session here, with one transaction for each event, as if its host had the file.
-//! What the copy cannot answer now (it is behind, or about to be closed) it says at once, so that another copy is asked.
+//! Each process of hooks elsewhere has a session here, with one transaction for each event, as if its host had the
+//! file. What the copy cannot answer now (it is behind, or about to be closed) it says at once, so that another copy is
+//! asked.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -35,8 +36,8 @@ const CATCH_UP: Duration = Duration::from_secs(2);
 /// Most queries that run at once.
 const AT_ONCE: usize = 8;
 
-/// Lag from which on the copy does not say whether an event is new: shorter than the server's duplicate window, in which
-/// repetitions are recognised without it.
+/// Lag from which on the copy does not say whether an event is new: shorter than the server's duplicate window, in
+/// which repetitions are recognised without it.
 const MAX_LAG: Duration = Duration::from_secs(60);
 
 /// Time after which the session of a process that asks no more is closed.

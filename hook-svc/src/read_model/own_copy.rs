@@ -1,5 +1,5 @@
-//! Keeps this replica's own copy of the read model while it holds one of the slots for copies: opens the file, feeds it,
-//! answers others from it, and closes it when other replicas have taken the slots.
+//! Keeps this replica's own copy of the read model while it holds one of the slots for copies: opens the file, feeds
+//! it, answers others from it, and closes it when other replicas have taken the slots.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -224,8 +224,8 @@ impl CopyKeeper {
         })
     }
 
-    /// Starts the tasks that keep the persons, hooks and vectors of `projection` up to date, its log short and a snapshot
-    /// of it stored.
+    /// Starts the tasks that keep the persons, hooks and vectors of `projection` up to date, its log short and a
+    /// snapshot of it stored.
     fn tend(&self, projection: &Projection, persons: Identities, background: &mut JoinSet<()>) {
         let (own, clock) = (projection.clone(), Arc::clone(&self.clock));
         background.spawn(embedder::run(
@@ -259,7 +259,8 @@ impl CopyKeeper {
             });
         }
 
-        // The only copy answers operators while it is being built, as far as it has come; others would be told old states.
+        // The only copy answers operators while it is being built, as far as it has come; others would be told old
+        // states.
         let is_alone = slots.holders().borrow().iter().all(|holder| *holder == self.name);
         if open.served.is_empty() && (is_ready || is_alone) {
             match self.serve(&open.projection, &mut open.background).await {
@@ -306,8 +307,8 @@ fn remove_temporary(path: &Path) {
     }
 }
 
-/// Returns the path of the read model's file of the replica `name`: each has a folder of its own, since the file belongs
-/// to one process.
+/// Returns the path of the read model's file of the replica `name`: each has a folder of its own, since the file
+/// belongs to one process.
 pub(crate) fn path_of(config: &HooksConfig, name: &str) -> PathBuf {
     let folder = if config.data_dir.is_empty() {
         std::env::temp_dir().join("nexus-hook-svc")

@@ -88,8 +88,8 @@ impl std::fmt::Debug for PullSettings {
 }
 
 impl Bus {
-    /// Pulls the durable `consumer` of `stream`, starting with the first [`PullSettings::next`]. If the consumer does not
-    /// exist, [`PullSettings::next`] waits for it.
+    /// Pulls the durable `consumer` of `stream`, starting with the first [`PullSettings::next`]. If the consumer does
+    /// not exist, [`PullSettings::next`] waits for it.
     #[must_use]
     pub fn pull(&self, stream: &str, consumer: &str, options: PullOptions) -> PullSettings {
         PullSettings {
@@ -215,8 +215,8 @@ pub(super) struct PullRequest<'a> {
 }
 
 impl Bus {
-    /// Starts to read without acks. The consumer is deleted when the reader is dropped; if that fails, the server removes
-    /// it [`FORGOTTEN_AFTER`] the last pull.
+    /// Starts to read without acks. The consumer is deleted when the reader is dropped; if that fails, the server
+    /// removes it [`FORGOTTEN_AFTER`] the last pull.
     pub(super) async fn read_unacked(&self, asked: PullRequest<'_>) -> Result<UnackedReader, String> {
         // The server has one field for a single filter, and another one for several.
         let (filter_subject, filter_subjects) = match asked.filters {
@@ -273,8 +273,8 @@ pub(super) struct UnackedReader {
     _consumer: UnackedConsumer,
 }
 
-/// Consumer of a reader without acks; it is deleted when this is dropped. A caller that lists a bucket again and again would
-/// else leave one behind each time.
+/// Consumer of a reader without acks; it is deleted when this is dropped. A caller that lists a bucket again and again
+/// would else leave one behind each time.
 #[derive(Debug)]
 struct UnackedConsumer {
     bus: Bus,

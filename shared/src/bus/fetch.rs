@@ -1,8 +1,8 @@
 //! Fetching: exactly as many messages of a durable consumer as the caller has room for.
 //!
-//! [`PullSettings`](super::consume::PullSettings) requests messages ahead, and they grow old in its buffer. Here every message that
-//! arrives was asked for. Requests have no heartbeats, because the client's batch loses its wake-up over them.
-//! Requests are short instead, and one that the server forgot is ended by our own clock.
+//! [`PullSettings`](super::consume::PullSettings) requests messages ahead, and they grow old in its buffer. Here every
+//! message that arrives was asked for. Requests have no heartbeats, because the client's batch loses its wake-up over
+//! them. Requests are short instead, and one that the server forgot is ended by our own clock.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -75,7 +75,8 @@ impl std::fmt::Debug for MessageFetcher {
 }
 
 impl Bus {
-    /// Fetches from the durable `consumer` of `stream`, which is looked up at the first [`MessageFetcher::request_messages`].
+    /// Fetches from the durable `consumer` of `stream`, which is looked up at the first
+    /// [`MessageFetcher::request_messages`].
     #[must_use]
     pub fn fetcher(&self, stream: &str, consumer: &str) -> MessageFetcher {
         MessageFetcher {

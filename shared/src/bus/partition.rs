@@ -1,12 +1,13 @@
 //! Leased partitions: each partition of a stream is handled by one replica, in order.
 //!
-//! Replicas announce themselves in KV `members`; [`crate::wire::partition::partition_owners`] names each partition's owner. The
-//! owner holds a lease on the partition in KV `leases` (time to live 3 s, refreshed every 0.7 s by compare-and-set).
-//! If it cannot refresh, it stops by its own monotonic deadline, counted from *before* the refresh. When a partition
-//! is taken, its consumer is reset to its ack floor: messages that a dead owner had not acked are delivered again at
-//! once and in order, and counting starts at consumer sequence 1. A gap in that count means that a message went to a
-//! forgotten pull of another process (a stopped process whose connection is still up). Then, and on every broken pull,
-//! the partition is restarted by another reset. This mechanism keeps the order; single effect never depends on it.
+//! Replicas announce themselves in KV `members`; [`crate::wire::partition::partition_owners`] names each partition's
+//! owner. The owner holds a lease on the partition in KV `leases` (time to live 3 s, refreshed every 0.7 s by
+//! compare-and-set). If it cannot refresh, it stops by its own monotonic deadline, counted from *before* the refresh.
+//! When a partition is taken, its consumer is reset to its ack floor: messages that a dead owner had not acked are
+//! delivered again at once and in order, and counting starts at consumer sequence 1. A gap in that count means that a
+//! message went to a forgotten pull of another process (a stopped process whose connection is still up). Then, and on
+//! every broken pull, the partition is restarted by another reset. This mechanism keeps the order; single effect never
+//! depends on it.
 
 mod ended_runs;
 mod floors;

@@ -305,8 +305,8 @@ pub struct Event {
     /// changes or answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Time the item was edited at its source. Sources set it for every edit, so that an edit back to an earlier text is
-    /// another message.
+    /// Time the item was edited at its source. Sources set it for every edit, so that an edit back to an earlier text
+    /// is another message.
     #[serde(default, alias = "editedAt", skip_serializing_if = "Option::is_none")]
     pub edited_at: Option<UnixMillis>,
     /// How the event addresses the installation's account; absent = its source does not say.

@@ -55,8 +55,8 @@ pub enum ReceiptStep {
         /// Platform's ids of the messages of the parts before it, part by part.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         platform_ids: Vec<Vec<String>>,
-        /// Number of earlier attempts that do not count towards the maximum: the platform asked for a wait, or a part was
-        /// sent after them.
+        /// Number of earlier attempts that do not count towards the maximum: the platform asked for a wait, or a part
+        /// was sent after them.
         #[serde(default, skip_serializing_if = "is_zero")]
         uncounted: u32,
     },
@@ -68,8 +68,8 @@ pub enum ReceiptStep {
         part: u32,
         /// Platform's ids of the messages that were sent, part by part: a part may be several messages.
         platform_ids: Vec<Vec<String>>,
-        /// Number of earlier attempts that do not count towards the maximum: the platform asked for a wait, or a part was
-        /// sent after them.
+        /// Number of earlier attempts that do not count towards the maximum: the platform asked for a wait, or a part
+        /// was sent after them.
         #[serde(default, skip_serializing_if = "is_zero")]
         uncounted: u32,
         /// Outcome of the attempt.

@@ -319,8 +319,8 @@ pub fn parse_delivery(subject: &str) -> Option<StoredSubject<'_>> {
     parse_partitioned("nexus.dl", subject)
 }
 
-/// Returns the two tokens of a session's subject: of a dispatch, a claim, a ledger entry or a partial reply. A dispatch or
-/// a claim under another part than the session's own is not on the session's subject.
+/// Returns the two tokens of a session's subject: of a dispatch, a claim, a ledger entry or a partial reply. A dispatch
+/// or a claim under another part than the session's own is not on the session's subject.
 #[must_use]
 pub fn parse_session(subject: &str) -> Option<(&str, &str)> {
     let mut tokens = subject.strip_prefix("nexus.")?.split('.');

@@ -1,8 +1,9 @@
 //! An event as a caller of `/v1/events` writes it. *Pure.*
 //!
 //! The fields are those of [`Event`]. Fields that a caller cannot set are accepted, so that a stored event can be
-//! posted again, and replaced: `origin`, `speaks_for`, `received_at` and `source_adapter`. `id`, `reply_to`, `target` and `quote.id` are
-//! texts here, because they become ids only with the prefix of the caller's source ([`super::scope`]).
+//! posted again, and replaced: `origin`, `speaks_for`, `received_at` and `source_adapter`. `id`, `reply_to`, `target`
+//! and `quote.id` are texts here, because they become ids only with the prefix of the caller's source
+//! ([`super::scope`]).
 
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};

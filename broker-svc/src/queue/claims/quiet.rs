@@ -1,10 +1,10 @@
 //! The last time at which certainly no claim was on its way to this process. *Pure.*
 //!
 //! The server counts the ack wait of a claim from when it sends the claim. If this process was stopped or starved since
-//! then, the claim lay in the socket meanwhile, and the time at which it is read says nothing. While claims are waited for,
-//! the client's buffer is therefore looked at again and again. A claim that was sent before one look is in the buffer at
-//! the next look, because the client has read the socket in between. That holds only if the second look came in time:
-//! after a stop, a look may be made before the client has read.
+//! then, the claim lay in the socket meanwhile, and the time at which it is read says nothing. While claims are waited
+//! for, the client's buffer is therefore looked at again and again. A claim that was sent before one look is in the
+//! buffer at the next look, because the client has read the socket in between. That holds only if the second look came
+//! in time: after a stop, a look may be made before the client has read.
 
 use std::time::{Duration, Instant};
 

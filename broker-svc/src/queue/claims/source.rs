@@ -65,6 +65,24 @@ impl ClaimSlots {
     }
 }
 
+/// A request for claims.
+struct LastRequest {
+    mode: FetchMode,
+    /// Number of claims that it asked for.
+    asked: usize,
+    /// Number of claims that it has got.
+    received: usize,
+}
+
+impl LastRequest {
+    /// The request before the first one.
+    const NONE: Self = Self {
+        mode: FetchMode::Wait,
+        asked: 0,
+        received: 0,
+    };
+}
+
 /// Source of the claims of one part.
 pub(super) struct ClaimSource<'a> {
     broker: &'a Arc<BrokerContext>,
@@ -77,8 +95,7 @@ pub(super) struct ClaimSource<'a> {
     quiet: Quiet,
     /// Number of claims to request next, if this broker reads the part.
     batch: usize,
-    /// Mode of the last request, and the numbers of claims that it asked for and has got.
-    request: (FetchMode, usize, usize),
+    last_request: LastRequest,
 }
 
 impl<'a> ClaimSource<'a> {
@@ -90,7 +107,7 @@ impl<'a> ClaimSource<'a> {
             kept: None,
             quiet: Quiet::new(broker.clock.monotonic()),
             batch: slots.quiet_batch(),
-            request: (FetchMode::Wait, 0, 0),
+            last_request: LastRequest::NONE,
             broker,
             slots,
             part,
@@ -112,7 +129,7 @@ impl<'a> ClaimSource<'a> {
                 }
                 continue;
             };
-            self.request.2 += 1;
+            self.last_request.received += 1;
 
             // The ack timeout counts from the delivery. A claim that waited here may belong to another broker soon.
             let received = self.quiet.since();
@@ -179,7 +196,11 @@ impl<'a> ClaimSource<'a> {
         // Claims for a request are sent after it.
         self.quiet = Quiet::new(self.broker.clock.monotonic());
         let count = kept.num_permits();
-        self.request = (mode, count, 0);
+        self.last_request = LastRequest {
+            mode,
+            asked: count,
+            received: 0,
+        };
         self.claims.request_messages(count, mode).await?;
         self.kept = Some(kept);
 
@@ -188,14 +209,14 @@ impl<'a> ClaimSource<'a> {
 
     /// Adapts the next request to the number that the last one has got: a filled one is followed by a larger one.
     async fn note_request_end(&mut self) {
-        let (mode, asked, got) = std::mem::replace(&mut self.request, (FetchMode::Wait, 0, 0));
-        self.batch = if asked > 0 && got == asked {
+        let last = std::mem::replace(&mut self.last_request, LastRequest::NONE);
+        self.batch = if last.asked > 0 && last.received == last.asked {
             (2 * self.batch).min(MAX_BATCH)
         } else {
             self.slots.quiet_batch()
         };
 
-        if mode == FetchMode::Now && got == 0 {
+        if last.mode == FetchMode::Now && last.received == 0 {
             pause(TIGHT_PAUSE).await;
         }
     }

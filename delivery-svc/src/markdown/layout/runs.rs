@@ -114,9 +114,9 @@ fn run_of(end: usize, stack: &[usize], spans: &[Span], role: TextRole, syntax: &
     run
 }
 
-/// Returns `runs` with some characters in runs of their own, outside of all styles: marks that have no escape, where they
-/// could be taken for the marks of a style beside them, and white space that does not end a word, because no mark may
-/// stand beside it.
+/// Returns `runs` with some characters in runs of their own, outside of all styles: marks that have no escape, where
+/// they could be taken for the marks of a style beside them, and white space that does not end a word, because no mark
+/// may stand beside it.
 fn part_loose_characters(text: &str, runs: &[Run], spans: &[Span], syntax: &dyn Syntax) -> Vec<Run> {
     let is_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
     let mut parted = Vec::with_capacity(runs.len());

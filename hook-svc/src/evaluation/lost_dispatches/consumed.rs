@@ -13,8 +13,8 @@ pub(super) struct ConsumedDispatches {
 }
 
 impl ConsumedDispatches {
-    /// Takes `record`, and returns the dispatches that are no longer needed after it. A turn's dispatches are needed until it
-    /// is over, because its next owner reads them.
+    /// Takes `record`, and returns the dispatches that are no longer needed after it. A turn's dispatches are needed
+    /// until it is over, because its next owner reads them.
     pub(super) fn take_record(&mut self, record: &LedgerRecord) -> Vec<Ulid> {
         let mut consumed = record.consumed_ids();
         for entry in &record.entries {

@@ -21,9 +21,9 @@ pub(super) struct Fired {
 }
 
 impl Fired {
-    /// Returns a time before which the dispatch `id` was not made, as far as the record tells. If its event was evaluated
-    /// more than once, the record is of the last evaluation and the dispatch of the first one, but an id begins with the
-    /// time of its event. Both times are those of other clocks, which may be ahead of the server's.
+    /// Returns a time before which the dispatch `id` was not made, as far as the record tells. If its event was
+    /// evaluated more than once, the record is of the last evaluation and the dispatch of the first one, but an id
+    /// begins with the time of its event. Both times are those of other clocks, which may be ahead of the server's.
     pub(super) fn first_made_at(&self, id: Ulid) -> UnixMillis {
         let event_at = i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX);
         self.started_at.min(UnixMillis(event_at)).min(self.stored_at)

@@ -49,8 +49,8 @@ impl ShareGroup {
     }
 }
 
-/// Takes part in `group` until `shutdown`, and keeps `share` up to date: the parts that fall to this replica. At the end
-/// the replica is announced as gone and has no parts, so that the others need not wait for its lease to end.
+/// Takes part in `group` until `shutdown`, and keeps `share` up to date: the parts that fall to this replica. At the
+/// end the replica is announced as gone and has no parts, so that the others need not wait for its lease to end.
 pub async fn share_parts(bus: Bus, group: ShareGroup, shutdown: ShutdownSignal, share: watch::Sender<PartSet>) {
     let members: Kv<GroupMember> = bus.kv(buckets::MEMBERS);
     let view = GroupView::watch_members(&bus, group.name, &group.clock);

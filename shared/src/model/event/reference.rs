@@ -70,8 +70,8 @@ pub struct EventQuote {
 
 /// The ids that a platform has for the messages of an event: several, if it shows one event as several messages.
 ///
-/// They are the key `platform` of the event's metadata, so that a later reply, reaction, edit or press of a button, which
-/// names a platform's id, finds its event.
+/// They are the key `platform` of the event's metadata, so that a later reply, reaction, edit or press of a button,
+/// which names a platform's id, finds its event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlatformIds {
     /// Ids in the conversation of the event.

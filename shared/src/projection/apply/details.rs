@@ -91,8 +91,8 @@ fn write_tags(connection: &Connection, event: &Event) -> Result<(), rusqlite::Er
     Ok(())
 }
 
-/// Stores which event each of the platform's ids of `event` means. The first event that names an id keeps it, unless Nexus
-/// itself sent the message.
+/// Stores which event each of the platform's ids of `event` means. The first event that names an id keeps it, unless
+/// Nexus itself sent the message.
 fn write_platform_ids(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
     let Some(platform) = PlatformIds::from_event(event) else {
         return Ok(());

@@ -1,4 +1,5 @@
-//! `EVENTS` → `events`, `events_fts`, and with [`details`], [`super::people`] and [`harness`] every other row of an event.
+//! `EVENTS` → `events`, `events_fts`, and with [`details`], [`super::people`] and [`harness`] every other row of an
+//! event.
 
 use rusqlite::{Connection, params};
 
