@@ -2,6 +2,7 @@
 //! many due at once, ends. Afterwards each has gone one way, `AUDIT` tells it as KV does, there is one event, one dispatch
 //! and one turn for each firing, and nothing is reserved for what is over.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use shared::testing::nats::NatsServer;
 use shared::testing::sample;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
-use shared::wire::topology::streams::{DISPATCHES, EVENTS};
+use shared::wire::topology::streams::DISPATCHES;
 use tokio::task::{JoinHandle, JoinSet};
 use ulid::Ulid;
 
@@ -267,7 +268,7 @@ pub(crate) async fn during_all_of_it(bus: &Bus, server: &mut NatsServer, lot: Lo
     );
 
     pause(Duration::from_millis(ahead.max(0).unsigned_abs())).await;
-    begun_to_fire(bus, lot.together / AMID).await;
+    begun_to_fire(bus, from, lot).await;
     server.restart().await;
 
     // Amid the firings as well, but not until a slow machine has done all of them between two kills.
@@ -306,15 +307,16 @@ pub(crate) async fn during_all_of_it(bus: &Bus, server: &mut NatsServer, lot: Lo
     playing.abort();
 }
 
-/// Waits until `count` more events are stored.
-async fn begun_to_fire(bus: &Bus, count: u64) {
-    let stored = async || bus.stream_state(EVENTS).await.map(|state| state.last);
-    let before = stored().await.expect("the server answers");
+/// Waits until one of so many of those that are due at once has fired; a slow machine may find all of them fired.
+async fn begun_to_fire(bus: &Bus, from: Begins, lot: Lot) {
+    let together: BTreeSet<Ulid> = (lot.mixed..lot.mixed + lot.together).map(id).collect();
+    let wanted = together.len() as u64 / AMID;
     until("they begin to fire", async || {
-        let now = stored().await.map_err(|error| error.to_string())?;
-        (now >= before + count)
+        let fired = fired(bus, from.events).await.ok_or("the server does not answer")?;
+        let count = fired.keys().filter(|intent| together.contains(intent)).count() as u64;
+        (count >= wanted)
             .then_some(())
-            .ok_or_else(|| format!("{now} of {}", before + count))
+            .ok_or_else(|| format!("{count} of {wanted}"))
     })
     .await;
 }

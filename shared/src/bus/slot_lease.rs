@@ -414,11 +414,16 @@ mod tests {
         two.wait_complete().await;
 
         // Nobody else is there: after its courtesy the higher number takes the slot.
-        let role = until(&mut two, false, SlotRole::Holder).await;
+        let role = until(&mut two, None, false, SlotRole::Holder).await;
         assert_eq!(role, SlotRole::Holder);
-        assert_eq!(until(&mut zero, false, SlotRole::Heir).await, SlotRole::Heir);
-        assert_eq!(until(&mut zero, true, SlotRole::Holder).await, SlotRole::Holder);
-        assert_eq!(until(&mut two, true, SlotRole::Spare).await, SlotRole::Spare);
+
+        // It keeps the slot meanwhile: one that is not refreshed for three seconds is free for the other.
+        let role = until(&mut zero, Some(&mut two), false, SlotRole::Heir).await;
+        assert_eq!(role, SlotRole::Heir);
+        let role = until(&mut zero, Some(&mut two), true, SlotRole::Holder).await;
+        assert_eq!(role, SlotRole::Holder);
+        let role = until(&mut two, Some(&mut zero), true, SlotRole::Spare).await;
+        assert_eq!(role, SlotRole::Spare);
         let mut holders = two.holders();
         let told = holders.wait_for(|names| *names == ["h-0"]);
         tokio::time::timeout(Duration::from_secs(20), told)
@@ -427,13 +432,21 @@ mod tests {
             .expect("told");
 
         zero.give_back().await;
-        assert_eq!(until(&mut two, true, SlotRole::Holder).await, SlotRole::Holder);
+        assert_eq!(until(&mut two, None, true, SlotRole::Holder).await, SlotRole::Holder);
     }
 
-    /// Refreshes until the role is `wanted`, or for ten seconds.
-    async fn until(slots: &mut SlotLeases, is_prepared: bool, wanted: SlotRole) -> SlotRole {
+    /// Refreshes until the role is `wanted`, or for twenty seconds; `other` is refreshed as well.
+    async fn until(
+        slots: &mut SlotLeases,
+        mut other: Option<&mut SlotLeases>,
+        is_prepared: bool,
+        wanted: SlotRole,
+    ) -> SlotRole {
         let reached = tokio::time::timeout(Duration::from_secs(20), async {
             while slots.refresh(is_prepared).await.expect("asked") != wanted {
+                if let Some(other) = other.as_deref_mut() {
+                    other.refresh(true).await.expect("asked");
+                }
                 pause(Duration::from_millis(50)).await;
             }
         });
