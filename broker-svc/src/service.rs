@@ -169,6 +169,7 @@ fn start_beside(broker: &Arc<BrokerContext>, path: String, people: KnownPeople) 
         }),
         tokio::spawn(
             broker
+                .streams
                 .ledger_witness()
                 .run_witness(Arc::clone(&broker.clock), broker.shutdown.clone()),
         ),

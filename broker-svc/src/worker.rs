@@ -39,7 +39,8 @@ use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
 use ulid::Ulid;
 
-use crate::broker::{BrokerContext, StreamEra};
+use crate::broker::BrokerContext;
+use crate::broker::stream_facts::StreamEra;
 use crate::error::RunSessionError;
 use crate::ledger::state::{RunState, is_runnable};
 use crate::ledger::state_cache::CachedSession;
@@ -326,7 +327,7 @@ impl<'a> Worker<'a> {
             .as_millis();
 
         let long = self.turns.ended() >= config.fairness_turns || held >= u128::from(config.fairness_ms);
-        long && self.broker.claims_waiting() > 0
+        long && self.broker.activity.claims_waiting() > 0
     }
 
     /// Gives the session back: deletes the claim by its sequence, then looks once more, and claims again if work is
@@ -354,7 +355,7 @@ impl<'a> Worker<'a> {
 
         claim::release(&broker.bus, claimed.sequence).await?;
         // The ledger says what was handled, independent of the cursor.
-        broker.note_cursor(&claimed.session, None);
+        broker.streams.note_cursor(&claimed.session, None);
 
         let left = if yields {
             true

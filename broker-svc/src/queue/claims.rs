@@ -61,7 +61,7 @@ pub async fn serve(broker: &Arc<BrokerContext>, tell: impl Fn(Result<(), &Consum
     let taking = async { while sources.next().await.is_some() {} };
     let stopping = async {
         broker.shutdown.requested().await;
-        broker.begin_stop();
+        broker.activity.begin_stop(broker.clock.monotonic());
     };
     tokio::join!(stopping, taking);
     drop(sources);
@@ -111,13 +111,13 @@ async fn handle(broker: Arc<BrokerContext>, taken: TakenClaim) {
         places,
     } = taken;
 
-    broker.note_waiting(part, incoming.pending);
+    broker.activity.note_waiting(part, incoming.pending);
     let Some((key, session)) = claimed_session(&broker, &incoming).await else {
         return;
     };
 
     // A parked session must wait for an operator: another delivery of the claim would change nothing.
-    if broker.is_parked(&key) {
+    if broker.activity.is_parked(&key) {
         incoming.term().await;
         return;
     }
@@ -185,7 +185,7 @@ async fn run_claim(
     let ack_wait = Duration::from_millis(broker.config.ack_wait_ms);
     let hold = Arc::new(ClaimDeadline::new(Arc::clone(&broker.clock), received, ack_wait));
     // The broker counts the session as running until this guard is dropped.
-    let running = broker.enter_session(&session);
+    let running = broker.activity.enter_session(&session);
 
     let claimed = ClaimedSession {
         session,
@@ -227,7 +227,7 @@ async fn run_claim(
         | RunSessionError::Hold(_) => {
             // A fault of the server must not count against the session.
             if error.is_the_servers() {
-                broker.note_trouble();
+                broker.activity.note_trouble(broker.clock.monotonic());
             }
 
             let cause = std::error::Error::source(&error).map(ToString::to_string);

@@ -23,7 +23,8 @@ use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
 use ulid::Ulid;
 
-use crate::broker::{BrokerContext, StreamEra};
+use crate::broker::BrokerContext;
+use crate::broker::stream_facts::StreamEra;
 use crate::error::RunSessionError;
 use crate::ledger::state_cache::CachedSession;
 use crate::ledger::writer::read_stretch;
@@ -103,11 +104,11 @@ pub async fn is_sound(
 
     match judge_position(newest, &found) {
         PositionStanding::Holds => {
-            broker.note_cursor(session, None);
+            broker.streams.note_cursor(session, None);
             Ok(true)
         }
         PositionStanding::Void(why) => {
-            broker.note_cursor(session, Some(why));
+            broker.streams.note_cursor(session, Some(why));
             tracing::error!(
                 %session, sequence = newest.sequence, why,
                 "session cursor is void; using the ledger to find handled dispatches"

@@ -61,7 +61,7 @@ pub async fn admit_claim(
     key: &str,
     session: &SessionRef,
 ) -> Result<ClaimVerdict, ParkSessionError> {
-    if incoming.delivered <= MAX_DELIVERIES || broker.had_trouble() {
+    if incoming.delivered <= MAX_DELIVERIES || broker.activity.had_trouble(broker.clock.monotonic()) {
         return Ok(ClaimVerdict::Free);
     }
 
@@ -126,7 +126,7 @@ async fn park_session(
     };
 
     broker.bus.kv::<SessionMark>(SESSION_OVERRIDES).put(key, &mark).await?;
-    broker.set_parked(key, Some(session.clone()));
+    broker.activity.set_parked(key, Some(session.clone()));
     incoming.term().await;
     metrics::counter!("nexus_broker_quarantined_total").increment(1);
     tracing::error!(%session, deliveries, begun, "session quarantined");
@@ -164,7 +164,7 @@ pub async fn watch_marks(broker: Arc<BrokerContext>) {
                     },
                 revision: _,
             } => {
-                broker.set_parked(&key, Some(session));
+                broker.activity.set_parked(&key, Some(session));
             }
             KvEvent::Put {
                 key,
@@ -179,7 +179,7 @@ pub async fn watch_marks(broker: Arc<BrokerContext>) {
 }
 
 async fn release_session(broker: &BrokerContext, key: &str) {
-    let Some(session) = broker.set_parked(key, None) else {
+    let Some(session) = broker.activity.set_parked(key, None) else {
         return;
     };
     tracing::info!(%session, "session released from quarantine");

@@ -75,9 +75,9 @@ async fn report_claims(broker: &BrokerContext) {
     // With every slot taken, no claim arrives that would report the number.
     for part in 0..SESSION_PARTS {
         if !broker.reads_part(part) {
-            broker.note_waiting(part, 0);
+            broker.activity.note_waiting(part, 0);
         } else if let Ok(lag) = broker.bus.consumer_lag(CLAIMS, &claims_consumer(part)).await {
-            broker.note_waiting(part, lag.waiting);
+            broker.activity.note_waiting(part, lag.waiting);
         }
     }
 
@@ -122,7 +122,7 @@ async fn sweep_parts(broker: &Arc<BrokerContext>, walks: &mut BTreeMap<u16, Walk
     // Everything below all floors is settled, so the memory of it can go. A part that could not be walked has no floor.
     let has_all = own.iter().all(|part| walks.contains_key(&part));
     if let (true, Some(floor)) = (has_all, walks.values().map(|walking| walking.walk.floor()).min()) {
-        broker.with_settled(|settled| settled.forget_through(floor));
+        broker.streams.with_settled(|settled| settled.forget_through(floor));
     }
 
     outcome
@@ -249,7 +249,7 @@ async fn read_on(broker: &BrokerContext, part: u16, walk: &mut SweepState) -> Re
         }
 
         // Sequences that this broker settled itself need no read.
-        let from = broker.with_settled(|settled| settled.first_gap(walk.next()));
+        let from = broker.streams.with_settled(|settled| settled.first_gap(walk.next()));
         walk.mark_passed(from - 1);
         let page = read_page(broker, part, from).await?;
         let full = page.len() == PAGE;
@@ -293,7 +293,8 @@ async fn read_page(broker: &BrokerContext, part: u16, from: u64) -> Result<Vec<A
 }
 
 fn is_consumed(broker: &BrokerContext, session: &SessionRef, sequence: u64) -> bool {
-    broker.with_settled(|settled| settled.contains(sequence)) || broker.cache.is_settled_through(session, sequence)
+    broker.streams.with_settled(|settled| settled.contains(sequence))
+        || broker.cache.is_settled_through(session, sequence)
 }
 
 /// Returns the session of a dispatch: from its content, or from its subject if the content cannot be read.
@@ -315,12 +316,12 @@ fn session_of(stored: &StoredMessage) -> Option<SessionRef> {
 
 async fn look_at(broker: &Arc<BrokerContext>, walk: &mut SweepState, due: &DueSession) -> Result<(), SweepError> {
     let (session, now) = (&due.session, broker.clock.now());
-    if broker.is_parked(&subject::session_key(session)) {
+    if broker.activity.is_parked(&subject::session_key(session)) {
         walk.leave_out(session);
         return Ok(());
     }
 
-    if broker.runs_session(session) {
+    if broker.activity.runs_session(session) {
         walk.look_later(session, now);
         return Ok(());
     }

@@ -13,7 +13,8 @@ use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::subject;
 
-use crate::broker::{BrokerContext, StreamEra};
+use crate::broker::BrokerContext;
+use crate::broker::stream_facts::StreamEra;
 use crate::error::RunSessionError;
 use crate::ledger::state::advance_cursor;
 use crate::queue::doubt::{DoubtResolution, SessionDoubts};

@@ -78,7 +78,7 @@ impl Worker<'_> {
             return self.flush().await;
         }
 
-        let agent = self.broker.agent_for(persona.runner);
+        let agent = self.broker.agents.agent_of(persona.runner);
         let hooks = self
             .broker
             .hooks()
@@ -270,6 +270,7 @@ impl Worker<'_> {
         let consumed = self.inbox.take_consumed();
         if self.owner.fold().intents.owed.is_empty() {
             self.broker
+                .streams
                 .with_settled(|settled| consumed.into_iter().for_each(|sequence| settled.add(sequence)));
         }
 

@@ -88,7 +88,8 @@ impl crate::broker::BrokerContext {
     /// Returns whether the request to stop is so old that running turns must be handed back.
     fn is_stop_overdue(&self) -> bool {
         let patience = self.drain.saturating_sub(HAND_BACK_BEFORE);
-        self.stopping_since()
+        self.activity
+            .stopping_since()
             .is_some_and(|since| self.clock.monotonic().saturating_duration_since(since) >= patience)
     }
 }

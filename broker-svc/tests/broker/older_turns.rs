@@ -44,7 +44,7 @@ async fn copied(story: &mut Story) -> TempDir {
 
 /// Has the witness see all of the ledger, ends everything, puts `older` back, and starts the server again.
 async fn put_back(story: &mut Story, older: &TempDir) {
-    let witness = story.brokers[0].running.broker.ledger_witness();
+    let witness = story.brokers[0].running.broker.streams.ledger_witness();
     witness.check(SystemClock.now()).await.expect("kept");
     end(story).await;
     story.bench.server.put_back(LEDGER, older);

@@ -80,7 +80,11 @@ async fn an_older_ledger_holds_what_it_cannot_know() {
     run(&bench, "b2", &main, 4..9, 8).await;
 
     let b2 = bench.broker("b2", "").await;
-    b2.ledger_witness().check(SystemClock.now()).await.expect("kept");
+    b2.streams
+        .ledger_witness()
+        .check(SystemClock.now())
+        .await
+        .expect("kept");
     drop(b2);
     let replies = bench.replies().await.len();
     bench.server.stop().await;
@@ -155,6 +159,7 @@ async fn an_order_that_an_older_ledger_does_not_know_is_not_carried_out_again() 
     eventually("both are carried out", async || ordered(&bench, &main).await.len() == 2).await;
     running
         .broker
+        .streams
         .ledger_witness()
         .check(SystemClock.now())
         .await
