@@ -11,6 +11,8 @@ mod crates;
 mod files;
 #[path = "tidy/map.rs"]
 mod map;
+#[path = "tidy/names.rs"]
+mod names;
 #[path = "tidy/pages.rs"]
 mod pages;
 #[path = "tidy/source.rs"]

@@ -12,7 +12,7 @@ use shared::process::SecretValue;
 use shared::process::key;
 
 use crate::approvals::callback_auth::CallbackAuth;
-use crate::gateway::client::TrustedNetworks;
+use crate::gateway::client_address::TrustedNetworks;
 use crate::gateway::hosts::is_local;
 use crate::source::events::access::{HttpConfig, TokenAccess};
 use crate::source::webhook::endpoint::{SignatureScheme, WebhookEndpoint};

@@ -1,4 +1,4 @@
-//! Parcels: one event, encoded once, on its way from the caller to the stream. *Pure.*
+//! Encoded events: one event, encoded once, on its way from the caller to the stream. *Pure.*
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

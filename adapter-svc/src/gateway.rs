@@ -1,7 +1,7 @@
 //! The gateway: the state that all handlers of HTTP requests share, and in [`routes`] which of them gets a request.
 
 pub mod bodies;
-pub mod client;
+pub mod client_address;
 pub mod hosts;
 pub mod pace;
 pub mod reception;
@@ -22,7 +22,7 @@ use crate::intake::EventIntake;
 use crate::source::events::access::TokenAccess;
 use crate::source::webhook::endpoint::WebhookEndpoint;
 use crate::source::webhook::signature::SignatureChecks;
-use client::{ClientAddress, TrustedNetworks};
+use client_address::{ClientAddress, TrustedNetworks};
 use hosts::AllowedHosts;
 use pace::RateLimiter;
 use reception::BodyReader;

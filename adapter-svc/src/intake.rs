@@ -62,14 +62,14 @@ impl EventIntake {
         let max_payload = if max_payload == 0 { usize::MAX } else { max_payload };
 
         // All events are encoded first: one that cannot be stored refuses the whole request.
-        let parcels: Vec<EncodedEvent> = events
+        let encoded: Vec<EncodedEvent> = events
             .iter()
             .map(|event| EncodedEvent::encode_event(event, self.bus.trust(), carrier, max_payload))
             .collect::<Result<_, _>>()?;
 
         match &self.way {
-            Way::Spool(outbox) => outbox.store_events(parcels).await?,
-            Way::Stream(publisher) => publisher.publish_all(parcels).await?,
+            Way::Spool(outbox) => outbox.store_events(encoded).await?,
+            Way::Stream(publisher) => publisher.publish_all(encoded).await?,
         }
 
         metrics::counter!("nexus_adapter_accepted_total", "source" => source).increment(events.len() as u64);

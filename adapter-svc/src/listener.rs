@@ -24,7 +24,7 @@ use shared::process::ShutdownSignal;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
-use crate::gateway::client::{ConnectionPeer, TrustedNetworks};
+use crate::gateway::client_address::{ConnectionPeer, TrustedNetworks};
 use connections::ConnectionLimits;
 use line::{ConnectionRequests, InHand, OpenConnection, SharedConnections};
 

@@ -134,7 +134,7 @@ pub struct EventSpool {
 // By hand: the store within has no useful `Debug`.
 impl std::fmt::Debug for EventSpool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outbox")
+        f.debug_struct("EventSpool")
             .field("path", &self.shared.path)
             .finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! The publisher: it sends parcels to JetStream, one at a time per conversation, many conversations at once.
+//! The publisher: it sends encoded events to JetStream, one at a time per conversation, many conversations at once.
 
 use std::sync::Arc;
 

@@ -2,6 +2,6 @@
 
 pub mod cloudevents;
 pub mod events;
-pub mod http;
+pub mod post_events;
 pub mod webchat;
 pub mod webhook;

@@ -5,6 +5,10 @@
 //! effect. Turns of such agents that wait together share one append. A cached fold may be stale: then the first
 //! append is refused, the tail is read, and the same work is done once more. If the fence is lost after that, the
 //! session has another owner, and this worker stops without a trace.
+//!
+//! The trunk is here: `take_in` (read and sift what came) → the session machine → `turn` (begin, answer, end, `flush`).
+//! Beside it: `ask`, `steps`, `stepped_turn` (agents outside), `approve`, `approval_sync`, `approval_notices` (people), `hooks`,
+//! `post_hooks`, `wait`, `older_turn`, `own_dispatches`, `intent_extraction`.
 
 mod approval_notices;
 mod approval_sync;

@@ -3,7 +3,7 @@
 //! A platform may have received a call although the replica was stopped and lost the partition in the meantime, and
 //! the response may be in a socket of that process. A call therefore runs in its own task, and its outcome is kept
 //! until a receipt records it: for this replica, if it gets the partition back, and for the next owner, which asks
-//! (`former`).
+//! (`former_owners`).
 
 use std::any::Any;
 use std::collections::HashMap;

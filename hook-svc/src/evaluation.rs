@@ -18,7 +18,6 @@ pub(crate) mod pass_counts;
 pub(crate) mod progress;
 pub mod record;
 pub(crate) mod redelivery_check;
-pub mod result;
 pub(crate) mod retry_budget;
 pub(crate) mod selection;
 pub(crate) mod task;

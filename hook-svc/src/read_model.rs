@@ -1,5 +1,9 @@
 //! The read model: this replica's own copy with its snapshots, its log and the persons in it, the copies of other
 //! replicas, and the questions to both.
+//!
+//! `access` is where evaluation asks. Own copy: `own_copy` (whether this replica keeps one), `snapshot` (where it starts
+//! from), `log_size`, `identities`, `given_up`. Others' copies: `peer_copies` (asking), `peer_api` (the questions),
+//! `copy_service` (answering), `first_check` (in batches). `events_api` answers operators.
 
 pub mod access;
 mod copy_service;

@@ -1,9 +1,15 @@
 //! Evaluates events against hook scripts: the port, and its one adapter, Bun worker processes.
 //!
-//! `Pools::evaluate(pools.current(), job)` hands one event to a worker that holds all hooks and returns an
+//! [`WorkerPools::evaluate_event`] hands one event to a worker that holds all hooks and returns an
 //! [`Evaluation`]. Verdicts arrive one by one as soon as they are known (hooks that answer at once first, waiting ones
 //! later), then [`EvaluationStep::Done`] with the number of hooks that passed. A hook that throws, never resolves, loops or kills
 //! its worker costs only itself; an event is never lost or stuck because of a dead worker.
+//!
+//! From above to below: `pools` (one `pool` an author, limited by `author_slots`), `spawner` and `sandbox` (how a worker
+//! begins, as which `user`), `worker` (one Bun process, spoken to by `protocol`, watched by `progress_watch`), `work_queue` and
+//! `in_flight` (the events in it; `calls`: what each has asked of `host`, `model_source`: its queries), `result` (what a script
+//! answered), `parts` (one event in several processes). A worker that dies: `crash_journal`, `crash_attribution`. Which hooks see
+//! an event: `filter`. Files: `sources`, `stale_directories`, `bun`.
 //!
 //! Source: `docs/design/hooks.md` §6; seed 003 §8.2, §10.
 
@@ -21,6 +27,7 @@ mod pool;
 mod pools;
 mod progress_watch;
 mod protocol;
+pub mod result;
 mod sandbox;
 mod sources;
 mod spawner;

@@ -43,7 +43,7 @@ pub struct TimerDispatcher<T> {
 // By hand: owners of timers need no `Debug`, nor do timers.
 impl<T> std::fmt::Debug for TimerDispatcher<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Fired")
+        f.debug_struct("TimerDispatcher")
             .field("consumer", &self.consumer)
             .finish_non_exhaustive()
     }

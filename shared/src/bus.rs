@@ -4,6 +4,12 @@
 //! rejects it for good. Every read that a decision depends on goes to the stream's leader. The number of operations in
 //! flight is bounded. The streams are listed in [`crate::wire::topology`]. Surprising behaviour of the client and the
 //! server is described in `docs/contribute/nats-facts.md`.
+//!
+//! The rooms inside. Connection: `connect`, `guarded_connect`, `link`, `connection_count`, `poison_guard`, `header_block`.
+//! Topology: `ensure`, `durability`. Messages: `publish`, `message`, `core_message`, `request`, `service`, `object`. Reading:
+//! `read`, `pages`, `consume`, `fetch`, `fanout`. Sharing work: `claim`, `partition`, `floor`, `slot_lease`, `task_lease`.
+//! KV: `kv`, `writer`, `breakers`. What a restore takes: `position`, `witness`, `letter_witness`, `held`, `swept`, `snapshot`.
+//! Records: `ledger`, `dead_letter`. Time: `server_clock`, `pulse`.
 
 mod breakers;
 pub mod claim;

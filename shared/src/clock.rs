@@ -161,7 +161,7 @@ impl IdSource for SystemIds {
 
 /// Waits for `duration`. This is the only wrapper of the runtime's timer for a service's own waits.
 ///
-/// A wait that must end at shutdown is raced against `Shutdown::requested`.
+/// A wait that must end at shutdown is raced against `ShutdownSignal::requested`.
 ///
 /// Under [`TEST_CLOCK`] the wait ends within 20 ms after the boot time has passed its end.
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]

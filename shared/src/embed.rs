@@ -1,13 +1,13 @@
 //! Texts as vectors: the port, and the embedders that need no network.
 //!
-//! An [`TextEmbedder`] names its model. Every stored vector carries that name, so that a change of model is detected and
+//! A [`TextEmbedder`] names its model. Every stored vector carries that name, so that a change of model is detected and
 //! everything is embedded again. [`StaticModel`] looks up one vector per word piece and takes their mean: no
 //! inference, some microseconds per text, which keeps pace with ingest. [`MiniLm`] reads a text as a whole with a
 //! small network: it finds texts in other words, and takes a thousand times as long (`docs/read-model.md` "Search").
 
+mod byte_pairs;
 mod minilm;
 mod static_model;
-mod tokens;
 mod weights;
 
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+pub use byte_pairs::LoadTokenizerError;
 pub use minilm::{MINILM_MODEL, MiniLm, ReadNetworkError};
 pub use static_model::{STATIC_MODEL, StaticModel};
-pub use tokens::LoadTokenizerError;
 pub use weights::ReadWeightsError;
 
 /// Maximum number of characters of a text that are embedded, enough for the subject of a message.

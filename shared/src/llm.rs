@@ -3,7 +3,7 @@
 //! [`open`] returns a model of the configured provider: Gemini, any server that implements OpenAI's chat completions
 //! (with any base URL), or Anthropic. The code between the port and the provider is ours: retries (429, 5xx, broken
 //! streams, with the delay that the provider asks for), timeouts, and the check that a stream which ended early is not
-//! taken for an answer. The providers' bytes are decoded in `wire`, which is pure; only `room.rs` names the HTTP
+//! taken for an answer. The providers' bytes are decoded in `wire`, which is pure; only `provider_client.rs` names the HTTP
 //! client.
 //!
 //! Source: `docs/adr/0016-model-wires-are-ours.md`; `docs/design/sessions.md` §6; seed 003 §8.6.

@@ -1,8 +1,8 @@
 //! The domain model of Nexus: the types that cross the wire. *Pure.*
 //!
-//! `RawMessage` →normalize→ **Event** →evaluate→ [`hook::HookResult`] →build→ **Dispatch** →run→ turn →reply→
-//! **Reply** →plan→ part →sent→ outbound **Event**. The types in bold are defined here; each arrow is one pure
-//! function in the crate that owns it.
+//! Request →normalize→ **Event** →evaluate→ [`hook::HookResult`] →build→ **Dispatch** →run→ turn →reply→
+//! **Reply** →plan→ part →sent→ outbound **Event**. The types in bold are defined here; `ARCHITECTURE.md` names the
+//! function of each arrow.
 
 pub mod approval;
 pub mod approval_api;

@@ -121,7 +121,7 @@ impl StoreSize {
 // By hand: the database would print its entries.
 impl std::fmt::Debug for LocalStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Store")
+        f.debug_struct("LocalStore")
             .field("path", &self.shared.path)
             .finish_non_exhaustive()
     }
@@ -252,7 +252,7 @@ impl<T> Clone for StoreTree<T> {
 // By hand: the tree would print its entries.
 impl<T> std::fmt::Debug for StoreTree<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tree")
+        f.debug_struct("StoreTree")
             .field("name", &self.name)
             .field("size", &self.size)
             .finish_non_exhaustive()

@@ -14,7 +14,7 @@ use shared::error_chain::describe_error;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::bodies::{BodyDeadline, BodyId, BodyMemory, NoRoom};
-use super::client::ClientAddress;
+use super::client_address::ClientAddress;
 use crate::error::RequestRejection;
 use crate::listener::line::InHand;
 

@@ -10,10 +10,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use super::GatewayState;
-use super::client::{ClientAddress, ConnectionPeer};
+use super::client_address::{ClientAddress, ConnectionPeer};
 use crate::approvals;
 use crate::error::RequestRejection;
-use crate::source::{http, webchat, webhook};
+use crate::source::{post_events, webchat, webhook};
 
 impl GatewayState {
     /// Returns the routes of the gateway.
@@ -25,7 +25,7 @@ impl GatewayState {
                 post(approvals::post_decision).get(approvals::show_link_page),
             )
             .route("/approvals/{id}/decide", post(approvals::post_link_decision))
-            .route("/v1/events", post(http::post_events));
+            .route("/v1/events", post(post_events::post_events));
 
         // Without the web chat its paths do not exist: they cannot be probed.
         if self.webchat.is_some() {
@@ -56,7 +56,7 @@ async fn bound_request(State(gateway): State<GatewayState>, mut request: Request
         }
     }
 
-    // A request with a body takes its permit after the body has arrived: see `Reception::receive`.
+    // A request with a body takes its permit after the body has arrived: see `BodyReader::read_body`.
     let place = match *request.method() {
         Method::GET | Method::HEAD => gateway.reception.take_place().map(Some),
         _ => Ok(None),

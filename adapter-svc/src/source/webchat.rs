@@ -33,7 +33,7 @@ use tracing::Instrument;
 
 use crate::error::RequestRejection;
 use crate::gateway::GatewayState;
-use crate::gateway::client::ClientAddress;
+use crate::gateway::client_address::ClientAddress;
 use crate::gateway::shares::PageSlot;
 use crate::normalize::{self, ChatMessage};
 use crate::trace::accept_span;

@@ -1,6 +1,5 @@
-//! Shows that an agent is unreachable while that lasts: in the log, on the chat page of the person who waits, and to
-//! `nexus session show` and `nexus trace` by a note in KV. The chat page is also shown that a turn is being worked
-//! on.
+//! Shows on the chat page that a turn is worked on; and in the log, on that page, and to `nexus session show` and
+//! `nexus trace` by a note in KV, that its agent is unreachable, for as long as that lasts.
 //!
 //! Short trouble is not shown. A notice is repeated every few seconds and expires by itself soon after: a broker that
 //! dies leaves nothing that would stay.
@@ -195,7 +194,7 @@ async fn show(state: Arc<State>, whose: Whose) {
         };
         let Some(since) = begun else { return };
         // A short absence is not worth a notice: most agents answer the next attempt.
-        if is_over(&state, since, SHOWN_AFTER).await {
+        if wait_until_over(&state, since, SHOWN_AFTER).await {
             continue;
         }
 
@@ -208,7 +207,7 @@ async fn show(state: Arc<State>, whose: Whose) {
             let why = state.lock_trouble().why.clone();
             whose.store_note(since, &why).await;
             whose.publish_notice(true).await;
-            if is_over(&state, since, AGAIN_EVERY).await {
+            if wait_until_over(&state, since, AGAIN_EVERY).await {
                 break;
             }
         }
@@ -224,10 +223,10 @@ async fn show(state: Arc<State>, whose: Whose) {
     }
 }
 
-/// Waits for `wait`. Returns whether the trouble that began at `since` is over.
-async fn is_over(state: &State, since: UnixMillis, wait: Duration) -> bool {
-    let wait = pause(wait);
-    tokio::pin!(wait);
+/// Waits until the trouble that began at `since` is over, for at most `limit`. Returns whether it is over.
+async fn wait_until_over(state: &State, since: UnixMillis, limit: Duration) -> bool {
+    let limit = pause(limit);
+    tokio::pin!(limit);
 
     loop {
         if state.lock_trouble().since != Some(since) {
@@ -235,7 +234,7 @@ async fn is_over(state: &State, since: UnixMillis, wait: Duration) -> bool {
         }
 
         tokio::select! {
-            () = &mut wait => return state.lock_trouble().since != Some(since),
+            () = &mut limit => return state.lock_trouble().since != Some(since),
             () = state.changed.notified() => {}
         }
     }

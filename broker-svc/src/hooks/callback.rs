@@ -3,7 +3,7 @@
 //! An agent of runner `nats` or `process` asks before a tool runs (`PreToolUse`) and after (`PostToolUse`), for the
 //! turn that it works on. Any broker can respond: the session's ledger has the turn's permissions and its owner. Only
 //! the owner writes the ledger, so hook runs are recorded here in `AUDIT` alone. The service does not wait for
-//! humans: the agent gets the id of the approval (`making`), and asks again.
+//! humans: the agent gets the id of the approval, and asks again.
 
 mod tool_gate;
 

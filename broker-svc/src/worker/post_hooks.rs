@@ -252,8 +252,9 @@ impl Worker<'_> {
         }
     }
 
-    /// Runs all due hooks to their end. A message that arrives meanwhile goes first, also if a turn waits for an
-    /// approval. If another session must have the slot, only the running hook is waited for.
+    /// Appends the turns that are staged and publishes their replies, then runs all due hooks to their end. A message that
+    /// arrives meanwhile goes first, also if a turn waits for an approval. If another session must have the slot, only
+    /// the running hook is waited for.
     ///
     /// # Errors
     /// Returns [`RunSessionError`] if the session has another owner or must be handed back.

@@ -2,7 +2,7 @@
 //! as it is known, decide the fallbacks, store the record, ack.
 //!
 //! The record is the event's done-marker and is stored before the ack. The owner of a redelivered event reads the
-//! marker first, unless the read model shows that there is none (`inherited`). Steps that a crash interrupted are
+//! marker first, unless the read model shows that there is none (`redelivery_check`). Steps that a crash interrupted are
 //! repeated with the same ids, which changes nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};

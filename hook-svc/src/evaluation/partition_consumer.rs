@@ -4,7 +4,7 @@
 //! The events of a conversation wait only for each other (`conversations`): a hook that is slow for one conversation
 //! delays that one alone. An event whose scripts wait, or that waits for an earlier one of its conversation, gives back
 //! the resources that all events share; its author's places limit their number (`runner`), and hooks without a place
-//! are called later (`owed`).
+//! are called later (`owed_evaluations`).
 //!
 //! Three rules keep a partition from being blocked. A message that cannot be read becomes a dead letter at once. One
 //! that keeps failing does so after some tries in place (so that its conversation's order holds and all others go on).

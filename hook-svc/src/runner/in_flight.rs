@@ -8,9 +8,9 @@ use super::calls::PendingCalls;
 use super::host::HostCall;
 use super::parts::StepSender;
 use super::protocol::{self, EventAnswer};
+use super::result;
 use super::sources::LoadedHooks;
 use super::{EvaluationEnd, EvaluationJob, EvaluationStep, HookSource, HookVerdict, RunOutcome};
-use crate::evaluation::result;
 
 /// Number of workers that an event may lose without a hook to blame, before the hooks that have not answered are
 /// failed: the event must end at some time.

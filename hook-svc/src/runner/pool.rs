@@ -254,7 +254,7 @@ async fn keep_worker(common: Arc<PoolContext>, clock: SharedClock, index: usize,
 // By hand: the state of all workers and hooks would be printed.
 impl std::fmt::Debug for WorkerPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool")
+        f.debug_struct("WorkerPool")
             .field("ready", &self.ready_workers())
             .finish_non_exhaustive()
     }

@@ -1,8 +1,8 @@
 //! State that all workers of a pool share: the queue of events, the set in force, counters, and the suspects.
 //!
-//! The board is a plain value behind one lock and never waits. Workers take from one queue when they have room, so an
+//! The queue is a plain value behind one lock and never waits. Workers take from one queue when they have room, so an
 //! event goes to the least busy one. One worker may stand by: it holds every set and takes no event until another dies.
-//! Suspects (`blame.rs`) are called in a worker that holds one of them alone, after the other hooks have answered.
+//! Suspects (`crash_attribution.rs`) are called in a worker that holds one of them alone, after the other hooks have answered.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;

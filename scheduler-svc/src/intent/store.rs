@@ -222,14 +222,14 @@ impl IntentStore {
     }
 
     /// Returns at most `limit` intents for which `wanted` holds, of `agent` or of all agents, after the revision
-    /// `after`.
+    /// `after_revision`.
     ///
     /// # Errors
     /// Returns [`HandleIntentError`] if the bucket cannot be read.
     pub async fn list(
         &self,
         agent: Option<&str>,
-        after: u64,
+        after_revision: u64,
         limit: usize,
         wanted: impl Fn(&Intent) -> bool,
     ) -> Result<IntentList, HandleIntentError> {
@@ -239,7 +239,7 @@ impl IntentStore {
         let subject = format!("$KV.{INTENTS}.i.{agent}.*");
         let mut list = IntentList::default();
 
-        let mut from = after + 1;
+        let mut from = after_revision + 1;
         loop {
             let page = self.bus.read_history(STREAM, &subject, from, PAGE).await?;
             for stored in &page {

@@ -80,7 +80,7 @@ pub struct PullSettings {
 // By hand: the stream of messages has no `Debug`.
 impl std::fmt::Debug for PullSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pull")
+        f.debug_struct("PullSettings")
             .field("stream", &self.stream)
             .field("consumer", &self.consumer)
             .finish_non_exhaustive()
@@ -314,7 +314,7 @@ pub struct OrderedReader {
 // By hand: the stream of messages has no `Debug`.
 impl std::fmt::Debug for OrderedReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ordered")
+        f.debug_struct("OrderedReader")
             .field("stream", &self.stream)
             .field("last", &self.last)
             .finish_non_exhaustive()

@@ -68,7 +68,7 @@ struct OpenRequest {
 // By hand: the batch under way has no `Debug`.
 impl std::fmt::Debug for MessageFetcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Fetcher")
+        f.debug_struct("MessageFetcher")
             .field("names", &self.names)
             .finish_non_exhaustive()
     }

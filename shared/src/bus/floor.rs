@@ -55,7 +55,8 @@ impl FloorState {
         }
     }
 
-    fn reached_floor(&self) -> PartitionFloor {
+    /// Returns the progress to store: the floor, the last message handed out, and the ranges settled between the two.
+    fn progress_to_store(&self) -> PartitionFloor {
         let mut settled = SettledSet::default();
         let mut at = self.read;
 
@@ -98,8 +99,8 @@ impl Floor {
     }
 
     /// Returns how far the partition is settled, and how far it is handed out.
-    pub(super) fn reached_floor(&self) -> PartitionFloor {
-        self.state().reached_floor()
+    pub(super) fn progress_to_store(&self) -> PartitionFloor {
+        self.state().progress_to_store()
     }
 
     /// Returns the stored floor that is void, until it is replaced.
@@ -211,19 +212,19 @@ mod tests {
         let floor = floor([3, 7, 20, 21, 30]);
         floor.settle_message(7);
         floor.settle_message(20);
-        let reached = floor.reached_floor();
+        let reached = floor.progress_to_store();
 
         assert_eq!((reached.at.sequence, reached.read.sequence), (0, 30));
         assert_eq!(reached.settled, settled(&[(4, 20)]));
 
         floor.settle_message(30);
-        assert_eq!(floor.reached_floor().settled, settled(&[(4, 20), (22, 30)]));
+        assert_eq!(floor.progress_to_store().settled, settled(&[(4, 20), (22, 30)]));
 
         floor.settle_message(3);
-        assert_eq!(floor.reached_floor().at.sequence, 20);
+        assert_eq!(floor.progress_to_store().at.sequence, 20);
 
         floor.settle_message(21);
-        let reached = floor.reached_floor();
+        let reached = floor.progress_to_store();
         assert_eq!((reached.at.sequence, reached.settled), (30, SettledSet::default()));
     }
 
@@ -233,7 +234,7 @@ mod tests {
         let floor = floor(1..=last);
         (2..=last).for_each(|sequence| floor.settle_message(sequence));
         assert!(floor.wait_room().now_or_never().is_none(), "nothing is stored");
-        let reached = floor.reached_floor();
+        let reached = floor.progress_to_store();
         assert_eq!((reached.at.sequence, reached.read.sequence), (0, last));
         floor.mark_stored(reached.read.sequence);
         assert!(
@@ -250,12 +251,12 @@ mod tests {
         floor.begin_behind(&at("a", 3), None);
         floor.settle_message(4);
         assert_eq!(
-            floor.reached_floor(),
+            floor.progress_to_store(),
             at("a", 3),
             "what came before is handed out again"
         );
         floor.begin_behind(&at("b", 0), None);
-        assert_eq!(floor.reached_floor().at.sequence, 0);
+        assert_eq!(floor.progress_to_store().at.sequence, 0);
     }
 
     #[test]
@@ -271,9 +272,9 @@ mod tests {
         assert_eq!(given, [4, 10, 11, 13, 14]);
 
         floor.settle_message(4);
-        assert_eq!(floor.reached_floor().at.sequence, 9);
+        assert_eq!(floor.progress_to_store().at.sequence, 9);
 
         [10, 11].into_iter().for_each(|sequence| floor.settle_message(sequence));
-        assert_eq!(floor.reached_floor().at.sequence, 12);
+        assert_eq!(floor.progress_to_store().at.sequence, 12);
     }
 }

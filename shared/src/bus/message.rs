@@ -125,7 +125,7 @@ pub(super) enum MessageAcker {
 // By hand: the headers and the payload are private, and the payload may be large.
 impl std::fmt::Debug for IncomingMessage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Incoming")
+        f.debug_struct("IncomingMessage")
             .field("subject", &self.subject)
             .field("sequence", &self.sequence)
             .finish_non_exhaustive()

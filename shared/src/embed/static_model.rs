@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use super::tokens::BpeTokenizer;
+use super::byte_pairs::BpeTokenizer;
 use super::weights::{TensorFile, WeightMatrix};
 use super::{EmbedTextsError, LoadModelError, TOKENIZER, TextEmbedder, WEIGHTS, embedded_text, read_file};
 

@@ -45,7 +45,7 @@ pub(super) struct ProviderClient {
 // By hand: the headers hold the key.
 impl std::fmt::Debug for ProviderClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Room")
+        f.debug_struct("ProviderClient")
             .field("provider", &self.provider)
             .field("endpoint", &self.endpoint)
             .finish_non_exhaustive()

@@ -67,7 +67,7 @@ pub struct TokenAccess {
 // By hand: hashes of tokens are not printed.
 impl std::fmt::Debug for TokenAccess {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Access")
+        f.debug_struct("TokenAccess")
             .field("open", &self.open.is_some())
             .field("tokens", &self.tokens.len())
             .finish()

@@ -1,6 +1,6 @@
 //! Deadlines of the events handed to a process, even if it looks lively. *Pure.*
 //!
-//! Times are the process's own (`watch.rs`): those in which it could run. Events are called in the order in which they
+//! Times are the process's own (`progress_watch.rs`): those in which it could run. Events are called in the order in which they
 //! were handed over, so the term of one begins when those before it have been called; an answer about a later one
 //! prolongs nothing.
 

@@ -1,4 +1,4 @@
-//! Floors of one group, if the owners keep them and not the server (`Group::settled`).
+//! Floors of one group, if the owners keep them and not the server (`PartitionGroup::settled`).
 //!
 //! A durable consumer writes a file on the server several times a second and costs an ack per message. If every
 //! message leaves a done-marker of its own, a floor is enough, together with the messages that are settled beyond it.
@@ -197,7 +197,7 @@ impl PartitionFloorStore {
             .iter()
             .map(|(partition, floor)| ReachedFloor {
                 partition: *partition,
-                floor: floor.reached_floor(),
+                floor: floor.progress_to_store(),
                 void: floor.void_floor(),
             })
             .collect();

@@ -57,7 +57,7 @@ pub struct OwnedPartition {
 // By hand: the stream of messages has no `Debug`.
 impl std::fmt::Debug for OwnedPartition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Owned")
+        f.debug_struct("OwnedPartition")
             .field("partition", &self.partition)
             .field("epoch", &self.epoch)
             .finish_non_exhaustive()
@@ -309,7 +309,7 @@ async fn start(
     }
 
     // This process may know more than the store: it writes its floor only at intervals.
-    let own = Some(floor.reached_floor()).filter(|own| own.read.sequence > 0);
+    let own = Some(floor.progress_to_store()).filter(|own| own.read.sequence > 0);
     let own = own.map(|own| carry_floor(&own, &found).unwrap_or(own));
 
     let candidates = start_candidates(own, stored.clone());

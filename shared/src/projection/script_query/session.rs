@@ -22,7 +22,7 @@ pub struct QueryStop(Mutex<Option<InterruptHandle>>);
 // By hand: the handle of SQLite has no `Debug`.
 impl std::fmt::Debug for QueryStop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stop").finish_non_exhaustive()
+        f.debug_struct("QueryStop").finish_non_exhaustive()
     }
 }
 
