@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::Case;
 use super::samples::{self, chain, event, event_id, only, stored};
-use crate::model::event::EventDirection;
+use crate::model::event::{EventDirection, EventMention, MentionForm};
 use crate::projection::{AppliedRecord, FeedSource};
 
 /// Messages of all streams, in which ids repeat, items change and turns span messages.
@@ -13,6 +13,12 @@ fn messages() -> Vec<AppliedRecord> {
     let mut edited = event(3);
     edited.direction = EventDirection::Updated;
     edited.content = "changed".to_owned();
+    edited.edited_at = Some(samples::at(3));
+    edited.target = Some(event_id(1).to_string());
+    edited.mention = Some(EventMention {
+        me: true,
+        how: MentionForm::Native,
+    });
     let mut gone = event(4);
     gone.direction = EventDirection::Deleted;
     all.extend([stored(13, event(2)), stored(14, edited), stored(15, gone)]);
