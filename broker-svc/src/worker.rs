@@ -236,6 +236,13 @@ impl<'a> Worker<'a> {
         let wanted = running.own_dispatches();
         let search = Box::pin(self.find_dispatches(wanted, WhileWaiting::ReadInbox)).await?;
         let found = search.found();
+        // Read as any other message too, so that the cursor can name it when the turn is over.
+        if found
+            .iter()
+            .any(|pending| pending.sequence > self.inbox.looked_through())
+        {
+            self.look_up().await?;
+        }
         self.machine.note_found(&found);
 
         let is_canceled = suspended || !search.is_complete();
