@@ -97,10 +97,12 @@ impl Worker<'_> {
                 self.inbox.doubt(self.broker, session, &cursor, &arrival).await?
             };
 
-            // The id of an order in doubt is not remembered: an operator may redrive its dead letter.
+            // The id of an order in doubt is not remembered: an operator may redrive its dead letter. Nor is that of a
+            // copy: the first message may have come with it, and the machine does not know it yet.
             let is_unsure_order = doubt == Some(DoubtResolution::Unknown) && matches!(arrival, InboxItem::Order(_));
+            let is_copy = doubt == Some(DoubtResolution::Repeated);
             if doubt.is_some() {
-                let id = arrival.id().filter(|_| !is_unsure_order);
+                let id = arrival.id().filter(|_| !is_unsure_order && !is_copy);
                 self.machine.note_known(id, &[arrival.sequence()]);
             }
 

@@ -163,6 +163,30 @@ async fn a_waiting_dispatch_whose_copy_came_gets_its_turn_from_the_next_owner() 
     assert_eq!(bench.completed(&main).await, ["test:main/1", "test:main/2"]);
 }
 
+/// Two replicas of hook-svc have made a dispatch again that no session had read, and one look finds both.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatch_that_was_made_again_twice_gets_one_turn() {
+    let bench = Bench::start().await;
+    let main = session("main");
+    let sent = trusted(&main, 1, None);
+    for replica in ["a", "b"] {
+        let out = OutgoingMessage::new(subject::dispatch(&main), &sent)
+            .msg_id(format!("lost:{replica}:{}", sent.id))
+            .repeated();
+        bench.bus.publish(out).await.expect("stored");
+    }
+    bench.claim(&main).await;
+
+    let running = bench.run("b1", "").await;
+    bench.until_replies(1).await;
+    eventually("the other is recognised", async || {
+        dropped(&bench, &main).await == [(sent.id, DropReason::Repeated)] && bench.claims().await == 0
+    })
+    .await;
+    assert_eq!(bench.completed(&main).await, ["test:main/1"]);
+    running.stop().await;
+}
+
 /// The ledger is older, and so is `DISPATCHES`: hook-svc makes the dispatch again only after the broker has looked for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_of_an_older_ledger_waits_for_its_dispatch_and_holds_it() {
