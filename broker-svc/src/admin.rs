@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use shared::bus::{OutgoingMessage, ServiceHandle, ServiceSpec, claim};
+use shared::bus::{OutgoingMessage, ServiceHandle, ServiceSpec, StoredMessage, claim};
 use shared::clock::{IdSource as _, SystemIds, pause};
+use shared::model::dispatch::Dispatch;
 use shared::model::ledger::{LedgerCursor, TurnUsage};
 use shared::model::order::{OrderKind, SessionOrder};
 use shared::model::session::{QueueSettings, SessionRef};
@@ -204,15 +205,15 @@ async fn count_waiting(broker: &BrokerContext, session: &SessionRef, fold: &Sess
     let subject = subject::dispatch(session);
     let stored = broker.bus.read_history(DISPATCHES, &subject, from, MAX_COUNTED).await;
     let stored = stored.map_err(|error| (500, error.to_string()))?;
-    let runs = |sequence| {
+    // By id: a dispatch that was lost and made again has another sequence.
+    let runs = |id| {
         let mut dispatches = fold.running.iter().flat_map(|running| &running.dispatches);
-        dispatches.any(|dispatch| dispatch.sequence == sequence)
+        dispatches.any(|dispatch| dispatch.id == id)
     };
+    let is_running = |stored: &StoredMessage| stored.decode::<Dispatch>().is_ok_and(|dispatch| runs(dispatch.id));
 
-    let sequences = stored.iter().map(|stored| stored.sequence);
-    Ok(sequences
-        .filter(|sequence| !fold.cursor.contains(*sequence) && !runs(*sequence))
-        .count())
+    let open = stored.iter().filter(|stored| !fold.cursor.contains(stored.sequence));
+    Ok(open.filter(|stored| !is_running(stored)).count())
 }
 
 async fn show(broker: Arc<BrokerContext>, session: SessionRef) -> Result<View, Refusal> {

@@ -99,10 +99,19 @@ pub struct SteeringMessage {
     pub backlog: bool,
 }
 
+/// A dispatch of the running turn.
+#[derive(Debug, Clone, Copy)]
+struct OwnDispatch {
+    id: Ulid,
+    /// Sequence of the dispatch; of one that is not read yet, the sequence that the ledger names.
+    sequence: u64,
+    /// Whether the dispatch was read at its sequence. After a restore of the stream, it may be at another one.
+    is_read: bool,
+}
+
 #[derive(Debug, Default)]
 struct Busy {
-    /// Sequences and ids of the turn's dispatches.
-    own: Vec<(u64, Ulid)>,
+    own: Vec<OwnDispatch>,
     permissions: Vec<PermissionSet>,
     canceled: bool,
 }
@@ -119,13 +128,12 @@ pub struct SessionQueue {
     resets: Vec<PlacedOrder>,
     /// Sequences handed in since the session was taken; bounded by the number of messages that one owner reads.
     seen: BTreeSet<u64>,
-    /// Dispatches of the running turn by the sequence that they had when it began. After a restore of the stream,
-    /// another message may have that sequence.
-    begun_with: BTreeMap<u64, Ulid>,
+    /// The newest copy of each dispatch that is not done and came more than once.
+    copies: BTreeMap<Ulid, PendingDispatch>,
     /// Ids consumed by earlier turns or handed in since.
     ids: BTreeSet<Ulid>,
-    /// Sequences of messages that the running turn has seen and that get a turn of their own as well.
-    steered: BTreeSet<u64>,
+    /// Ids of messages that the running turn has seen and that get a turn of their own as well.
+    steered: BTreeSet<Ulid>,
 }
 
 impl SessionQueue {
@@ -141,21 +149,16 @@ impl SessionQueue {
         };
 
         if let Some(turn) = &fold.running {
-            // The running turn consumes its dispatches only when it ends, so they count as seen until then.
-            machine.seen.extend(turn.dispatches.iter().map(|d| d.sequence));
-            machine
-                .begun_with
-                .extend(turn.dispatches.iter().map(|d| (d.sequence, d.id)));
             machine.ids.extend(turn.dispatches.iter().map(|d| d.id));
             machine
                 .steered
                 .extend(turn.passages.iter().filter_map(|passage| match passage {
-                    JournalEntry::Steered { dispatch } => Some(dispatch.sequence),
+                    JournalEntry::Steered { dispatch } => Some(dispatch.id),
                     JournalEntry::Answered { .. } | JournalEntry::Called { .. } | JournalEntry::Injected { .. } => None,
                 }));
 
             machine.running = Some(Busy {
-                own: turn.dispatches.iter().map(|d| (d.sequence, d.id)).collect(),
+                own: turn.dispatches.iter().map(OwnDispatch::from_ledger).collect(),
                 permissions: vec![turn.permissions.clone()],
                 canceled: false,
             });
@@ -180,6 +183,7 @@ impl SessionQueue {
             SessionInput::Tick => {}
         }
 
+        self.drop_copies(&mut effects);
         if self.running.is_none() {
             effects.extend(self.resets.drain(..).map(|placed| SessionEffect::Carry { placed }));
             effects.extend(self.start(now));
@@ -213,7 +217,7 @@ impl SessionQueue {
             if self.ids.insert(pending.dispatch.id) {
                 self.queue_dispatch(pending, effects);
             } else {
-                effects.push(drop_effect(pending, DropReason::Duplicate));
+                self.take_known(pending, effects);
             }
         }
     }
@@ -245,7 +249,7 @@ impl SessionQueue {
                 backlog: false,
             }),
             // It joins the running turn and gets a turn of its own as well.
-            QueueMode::SteerBacklog if steers && !self.steered.contains(&pending.sequence) => {
+            QueueMode::SteerBacklog if steers && !self.steered.contains(&pending.dispatch.id) => {
                 self.steering.push_back(SteeringMessage { pending, backlog: true });
                 self.waiting.push_back(waiting);
             }
@@ -341,7 +345,7 @@ impl SessionQueue {
             effects.extend(taken.map(|pending| drop_effect(pending, DropReason::Withdrawn)));
         }
 
-        let alone = |busy: &Busy| matches!(busy.own[..], [(_, only)] if only == dispatch);
+        let alone = |busy: &Busy| matches!(busy.own[..], [only] if only.id == dispatch);
         if !spares_turn && self.running.as_ref().is_some_and(alone) {
             self.cancel_turn(by, effects);
         }
@@ -407,7 +411,7 @@ impl SessionQueue {
 
     fn begin_turn(&mut self, pendings: Vec<PendingDispatch>, now: UnixMillis) -> SessionEffect {
         self.running = Some(Busy {
-            own: pendings.iter().map(|p| (p.sequence, p.dispatch.id)).collect(),
+            own: pendings.iter().map(OwnDispatch::from_pending).collect(),
             permissions: pendings.iter().map(|p| p.dispatch.permissions.clone()).collect(),
             canceled: false,
         });
@@ -422,9 +426,9 @@ impl SessionQueue {
         if let Some(busy) = &mut self.running {
             let own = taken.iter().filter(|steering| !steering.backlog);
             busy.own
-                .extend(own.map(|steering| (steering.pending.sequence, steering.pending.dispatch.id)));
+                .extend(own.map(|steering| OwnDispatch::from_pending(&steering.pending)));
         }
-        self.steered.extend(taken.iter().map(|s| s.pending.sequence));
+        self.steered.extend(taken.iter().map(|s| s.pending.dispatch.id));
         taken
     }
 
@@ -438,11 +442,15 @@ impl SessionQueue {
     /// recorded): the cursor's floor stays below it.
     #[must_use]
     pub fn lowest_open(&self, except: &[u64]) -> Option<u64> {
-        let running = self.running.iter().flat_map(|busy| busy.own.iter().map(|own| own.0));
+        let running = self
+            .running
+            .iter()
+            .flat_map(|busy| busy.own.iter().map(|own| own.sequence));
         let waiting = self.waiting.iter().map(|w| w.pending.sequence);
         let steering = self.steering.iter().map(|s| s.pending.sequence);
         let resets = self.resets.iter().map(|placed| placed.sequence);
-        let open = running.chain(waiting).chain(steering).chain(resets);
+        let copies = self.copies.values().map(|copy| copy.sequence);
+        let open = running.chain(waiting).chain(steering).chain(resets).chain(copies);
         open.filter(|sequence| !except.contains(sequence)).min()
     }
 

@@ -17,6 +17,7 @@ mod ask;
 mod hooks;
 mod inbox_reader;
 mod intent_extraction;
+mod lost_turn;
 mod older_turn;
 mod own_dispatches;
 mod post_hooks;
@@ -57,6 +58,7 @@ use crate::turn::Turn;
 use approval_sync::ApprovalSync;
 use inbox_reader::InboxReader;
 use intent_extraction::IntentProposer;
+use own_dispatches::WhileWaiting;
 use post_hooks::PostHookRunner;
 use turn::TurnOutcome;
 use turn_counts::TurnRunner;
@@ -212,42 +214,52 @@ impl<'a> Worker<'a> {
         self.settle_intents().await
     }
 
-    /// Resumes a turn that a former owner began, before any other turn. If a dispatch of the turn is gone, the turn
-    /// is recorded as interrupted; so is a turn that an older ledger has, which may have gone on.
+    /// Resumes a turn that a former owner began, before any other turn. If a dispatch of the turn is lost, the turn ends
+    /// as interrupted; so does a turn that an older ledger has, which may have gone on.
     async fn resume_turn(&mut self) -> Result<(), RunSessionError> {
         let Some(running) = self.owner.fold().running.clone() else {
             return Ok(());
         };
 
-        // Before anything is appended: this owner's records are newer than the loss.
-        let is_older = Box::pin(self.hold_older_turn(&running)).await?;
+        if Box::pin(self.end_older_turn(&running)).await? {
+            self.turn_ended();
+            let look = self.read_inbox().await?;
+            self.take_in(look).await?;
+            return self.drive_machine().await;
+        }
+
         self.mark_again().await;
         // The first look puts the other messages behind the turn and finds the lowest open one.
         let look = self.read_inbox().await?;
         self.take_in(look).await?;
-
-        if is_older {
-            self.end_older_turn(&running).await?;
-            self.turn_ended();
-            return self.drive_machine().await;
-        }
 
         if self.stays_suspended().await? {
             return Ok(());
         }
 
         let suspended = self.is_suspended();
-        let found = Box::pin(self.own_dispatches(&running)).await?;
+        let wanted = running.own_dispatches();
+        let search = Box::pin(self.find_dispatches(wanted, WhileWaiting::ReadInbox)).await?;
+        let found = search.found();
+        // Read as any other message too, so that the cursor can name it when the turn is over.
+        if found
+            .iter()
+            .any(|pending| pending.sequence > self.inbox.looked_through())
+        {
+            self.look_up().await?;
+        }
+        self.machine.note_found(&found);
 
-        // A turn that still waits here was canceled; a turn without all its dispatches cannot be answered.
-        if suspended || found.len() < running.own_sequences().len() {
-            let gone = || "the dispatch of the turn no longer exists".to_owned();
-            let reason = self.canceled.take().unwrap_or_else(gone);
+        let is_canceled = suspended || !search.is_complete();
+        if let Some(reason) = self.canceled.take_if(|_| is_canceled) {
             let partial = running.last_answer().map(|(_, content, _)| content.to_owned());
             let turn = Turn::from_running(&self.claimed.session, self.owner.fold(), &running, &found);
             let partial = partial.unwrap_or_default();
             self.settle_outside().await?;
             self.end_turn(&turn, &found, TurnOutcome::Canceled { reason, partial });
+        } else if !search.is_complete() {
+            // A turn without all its dispatches cannot be answered.
+            Box::pin(self.end_lost_turn(&running, &found)).await?;
         } else {
             self.run_turn(&found).await?;
             if self.is_suspended() {

@@ -23,8 +23,10 @@ use super::point::HookPoint;
 use super::runs::TurnHookRun;
 use crate::broker::BrokerContext;
 use crate::ledger::writer::load;
-use crate::queue::inbox;
+use crate::queue::inbox::DispatchSearch;
+use crate::session::PendingDispatch;
 use crate::turn::Turn;
+use crate::turn::journal::RunningTurn;
 use shared::model::permission::is_tool_permitted;
 
 /// Code for an invalid request.
@@ -136,8 +138,7 @@ async fn answer_call(broker: &BrokerContext, asked: GateRequest) -> Result<GateA
     let fold = remembered.fold;
     let running = fold.running.as_ref().filter(|running| running.turn == asked.turn);
     let running = running.ok_or_else(|| (OVER, format!("turn {} is not under way", asked.turn)))?;
-    let pendings = inbox::fetch(&broker.bus, &asked.session, &running.own_sequences()).await;
-    let pendings = pendings.map_err(|error| unavailable(error.to_string()))?;
+    let pendings = turn_dispatches(broker, &asked.session, running).await?;
     let turn = Turn::from_running(&asked.session, &fold, running, &pendings);
     let set = broker.hooks().hooks_of(&asked.session, turn.works_for());
     let moment = HookedTurn::new(&asked.session, turn.id, fold.epoch, set, &pendings);
@@ -189,6 +190,26 @@ async fn answer_call(broker: &BrokerContext, asked: GateRequest) -> Result<GateA
         .decide_call()
         .await
         .map_err(|error| unavailable(error.to_string()))
+}
+
+/// Returns the dispatches that `running` was begun for. Without all of them, fewer hooks would bind the turn: the caller
+/// must ask again once a lost one is made again.
+async fn turn_dispatches(
+    broker: &BrokerContext,
+    session: &SessionRef,
+    running: &RunningTurn,
+) -> Result<Vec<PendingDispatch>, Refusal> {
+    let mut search = DispatchSearch::new(running.own_dispatches());
+    let read = search.read_on(&broker.bus, session).await;
+    read.map_err(|error| (UNAVAILABLE, error.to_string()))?;
+
+    match search.missing().first() {
+        None => Ok(search.found()),
+        Some(lost) => Err((
+            UNAVAILABLE,
+            format!("dispatch {} of turn {} is lost; try again later", lost.id, running.turn),
+        )),
+    }
 }
 
 /// Returns the texts for the model of the hooks that `ran`.

@@ -252,7 +252,11 @@ impl SessionState {
     }
 
     fn drop_dispatch(&mut self, dispatch: &DispatchRef, reason: DropReason, cursor: &LedgerCursor) {
-        self.note_consumed(dispatch.id);
+        if reason == DropReason::Lost {
+            self.recent.retain(|id| *id != dispatch.id);
+        } else if reason.consumes() {
+            self.note_consumed(dispatch.id);
+        }
         self.advance(Some(cursor));
         if reason.leaves_a_note() {
             self.notes.add(&dispatch.content);

@@ -9,11 +9,11 @@
 //! for the moment in which it was given (reset, abort, interrupt) is not carried out and becomes a dead letter; any
 //! other order changes nothing when it is repeated.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use shared::bus::{ReadStreamError, StoredMessage};
-use shared::model::ledger::LedgerCursor;
+use shared::bus::ReadStreamError;
+use shared::model::ledger::{DispatchStanding, LedgerCursor};
 use shared::model::position::{FoundPosition, PositionStanding, judge_position};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
@@ -28,7 +28,7 @@ use crate::broker::stream_facts::StreamEra;
 use crate::error::RunSessionError;
 use crate::ledger::state_cache::CachedSession;
 use crate::ledger::writer::read_stretch;
-use crate::queue::inbox::InvalidDispatch;
+use crate::queue::inbox::{self, InvalidDispatch};
 use crate::session::{InboxItem, PendingDispatch, PlacedOrder};
 
 /// Age below which a repeated message id was refused by the server's duplicate window (120 s), milliseconds; clocks
@@ -48,6 +48,8 @@ pub enum DoubtResolution {
     Repeated,
     /// It cannot be known whether it was handled.
     Unknown,
+    /// Its turn was given up because it was lost; it came too late.
+    TurnLost,
 }
 
 /// Results about a session while its owner holds it.
@@ -55,8 +57,8 @@ pub enum DoubtResolution {
 pub struct SessionDoubts {
     /// Whether the cursor is void, because it counts a stream that is gone.
     pub is_void: bool,
-    /// Ids that the ledger has consumed since a time.
-    consumed: Option<(UnixMillis, HashSet<Ulid>)>,
+    /// What the ledger says of dispatches since a time.
+    known: Option<(UnixMillis, HashMap<Ulid, DispatchStanding>)>,
     copies: Option<Copies>,
 }
 
@@ -142,8 +144,12 @@ impl SessionDoubts {
 
         let is_older = era.doubt_until.is_some_and(|until| arrived <= until);
         let made = made_at(id).min(arrived);
-        if (self.is_void || is_older) && self.is_consumed(broker, session, id, made).await? {
-            return Ok(Some(DoubtResolution::Consumed));
+        if self.is_void || is_older {
+            match self.standing(broker, session, id, made).await? {
+                Some(DispatchStanding::Consumed) => return Ok(Some(DoubtResolution::Consumed)),
+                Some(DispatchStanding::Lost) => return Ok(Some(DoubtResolution::TurnLost)),
+                None => {}
+            }
         }
 
         let InboxItem::Dispatch(pending) = arrival else {
@@ -164,12 +170,16 @@ impl SessionDoubts {
         }
 
         // The first message may be gone by age; the ledger keeps the ids that it has consumed.
-        let is_known = self.is_void || is_older;
-        if !is_known && self.is_consumed(broker, session, id, made).await? {
-            return Ok(Some(DoubtResolution::Consumed));
-        }
+        Ok(match self.standing(broker, session, id, made).await? {
+            Some(DispatchStanding::Consumed) => Some(DoubtResolution::Consumed),
+            Some(DispatchStanding::Lost) => Some(DoubtResolution::TurnLost),
+            None => None,
+        })
+    }
 
-        Ok(None)
+    /// Forgets what the ledger says, which has changed otherwise than by new dispatches.
+    pub fn forget_standings(&mut self) {
+        self.known = None;
     }
 
     /// Returns whether an earlier message may have `pending`'s id.
@@ -181,19 +191,22 @@ impl SessionDoubts {
         pending.is_repeated || (!is_young && is_past)
     }
 
-    async fn is_consumed(
+    async fn standing(
         &mut self,
         broker: &BrokerContext,
         session: &SessionRef,
         id: Ulid,
         made: UnixMillis,
-    ) -> Result<bool, RunSessionError> {
+    ) -> Result<Option<DispatchStanding>, RunSessionError> {
         let since = made.plus(-SKEW_MS);
-        if self.consumed.as_ref().is_none_or(|(known, _)| since < *known) {
-            let ids = consumed_since(broker, session, since).await?;
-            self.consumed = Some((since, ids));
+        if self.known.as_ref().is_none_or(|(known, _)| since < *known) {
+            let standings = standings_since(broker, session, since).await?;
+            self.known = Some((since, standings));
         }
-        Ok(self.consumed.as_ref().is_some_and(|(_, ids)| ids.contains(&id)))
+        Ok(self
+            .known
+            .as_ref()
+            .and_then(|(_, standings)| standings.get(&id).copied()))
     }
 
     async fn is_copy(
@@ -264,23 +277,26 @@ fn first_made(pending: &PendingDispatch) -> UnixMillis {
     made_at(pending.dispatch.id).min(pending.dispatch.timestamp)
 }
 
-/// Returns the ids of all dispatches that `session`'s ledger has consumed since `since`, and perhaps of older ones.
-async fn consumed_since(
+/// Returns what `session`'s ledger says last of all dispatches that it names since `since`, and perhaps of older ones.
+async fn standings_since(
     broker: &BrokerContext,
     session: &SessionRef,
     since: UnixMillis,
-) -> Result<HashSet<Ulid>, RunSessionError> {
-    let mut ids = HashSet::new();
+) -> Result<HashMap<Ulid, DispatchStanding>, RunSessionError> {
+    let mut known = HashMap::new();
     let mut through = None;
     loop {
         let stretch = read_stretch(broker, session, through).await?;
-        for (_, record) in &stretch.records {
-            ids.extend(record.consumed_ids());
+        // The stretches are read backwards, so a word that is known is newer.
+        for (_, record) in stretch.records.iter().rev() {
+            for (id, standing) in record.dispatch_standings().into_iter().rev() {
+                known.entry(id).or_insert(standing);
+            }
         }
 
         let oldest = stretch.records.first().map(|(_, record)| record.at);
         if stretch.upon.is_none() || oldest.is_none_or(|oldest| oldest < since) {
-            return Ok(ids);
+            return Ok(known);
         }
         through = stretch.upon;
     }
@@ -295,12 +311,7 @@ pub async fn hold_dispatch(
     pending: &PendingDispatch,
     why: &str,
 ) -> Result<HeldUntil, RunSessionError> {
-    let stored: Option<StoredMessage> = broker.bus.at_sequence(DISPATCHES, pending.sequence).await?;
-    let Some(stored) = stored else {
-        // The message was removed by age meanwhile.
-        return Ok(HeldUntil::Skip);
-    };
-
+    let stored = inbox::message_of(&broker.bus, pending).await?;
     let held = HeldMessage {
         kind: HeldKind::Dispatch,
         id: pending.dispatch.id,
@@ -330,11 +341,7 @@ pub async fn give_up_order(
     session: &SessionRef,
     placed: &PlacedOrder,
 ) -> Result<(), RunSessionError> {
-    let Some(stored) = broker.bus.at_sequence(DISPATCHES, placed.sequence).await? else {
-        // The message was removed by age meanwhile.
-        return Ok(());
-    };
-
+    let stored = inbox::order_message(&broker.bus, placed).await?;
     let wanted = placed.order.wanted.name();
     tracing::warn!(%session, wanted, "order not applied: the ledger is older than the order, which may have been applied before; dead-lettered");
 

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::bus::Bus;
-use shared::bus::ReadStreamError;
-use shared::bus::StoredMessage;
+use shared::bus::{OutgoingMessage, ReadStreamError, StoredMessage};
 use shared::model::approval::SessionDecision;
 use shared::model::dispatch::{Dispatch, derived_ulid};
 use shared::model::event::EventId;
 use shared::model::ledger::DispatchRef;
 use shared::model::order::SessionOrder;
 use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::{DecodeError, WireMessage as _};
-use shared::wire::headers::{CAUSATION, MSG_ID, REPEATED, SCHEMA};
+use shared::wire::headers::{CAUSATION, HOPS, MSG_ID, REPEATED, SCHEMA};
 use shared::wire::partition::session_part;
 use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
@@ -157,36 +157,20 @@ pub async fn read_arrivals(
     Ok(look)
 }
 
-/// Reads the dispatches at `sequences` from the leader: those of a turn that a former owner began.
-///
-/// # Errors
-/// Returns [`ReadStreamError`] if the stream cannot be read.
-pub async fn fetch(
-    bus: &Bus,
-    session: &SessionRef,
-    sequences: &[u64],
-) -> Result<Vec<PendingDispatch>, ReadStreamError> {
-    let mut found = Vec::with_capacity(sequences.len());
-    for &sequence in sequences {
-        let stored = bus.at_sequence(DISPATCHES, sequence).await?;
-        found.extend(stored.and_then(|stored| decode_pending(session, &stored).ok()));
-    }
-    Ok(found)
-}
-
-/// Search for dispatches of a running turn that its stream has lost and that were made again, at other sequences.
+/// Search for the dispatches of a turn that a former owner began. A dispatch that the stream has lost and that was made
+/// again has another sequence than the ledger names.
 #[derive(Debug)]
 pub struct DispatchSearch {
-    wanted: Vec<Ulid>,
+    wanted: Vec<DispatchRef>,
     found: Vec<PendingDispatch>,
     /// Sequence from which the session's subject was not read yet.
     next: u64,
 }
 
 impl DispatchSearch {
-    /// Creates a search for the first dispatch with each of the ids `wanted`.
+    /// Creates a search for `wanted`.
     #[must_use]
-    pub const fn new(wanted: Vec<Ulid>) -> Self {
+    pub const fn new(wanted: Vec<DispatchRef>) -> Self {
         Self {
             wanted,
             found: Vec::new(),
@@ -194,27 +178,114 @@ impl DispatchSearch {
         }
     }
 
-    /// Reads the messages that the subject of `session` has since the last call, and returns all that were found so
-    /// far.
+    /// Returns the dispatches that were found so far, in the order in which they are wanted.
+    #[must_use]
+    pub fn found(&self) -> Vec<PendingDispatch> {
+        let found = |known: &DispatchRef| self.found.iter().find(|pending| pending.dispatch.id == known.id);
+        self.wanted.iter().filter_map(found).cloned().collect()
+    }
+
+    /// Returns the dispatches that were not found yet.
+    #[must_use]
+    pub fn missing(&self) -> Vec<DispatchRef> {
+        let missing = self.wanted.iter().filter(|known| !self.has(known.id));
+        missing.cloned().collect()
+    }
+
+    /// Returns whether every dispatch was found.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.wanted.iter().all(|known| self.has(known.id))
+    }
+
+    fn has(&self, id: Ulid) -> bool {
+        self.found.iter().any(|pending| pending.dispatch.id == id)
+    }
+
+    /// Reads the sequences that the ledger names and then, if something is missing, the messages that the subject of
+    /// `session` has since the last call.
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be read.
-    pub async fn read_on(&mut self, bus: &Bus, session: &SessionRef) -> Result<Vec<PendingDispatch>, ReadStreamError> {
+    pub async fn read_on(&mut self, bus: &Bus, session: &SessionRef) -> Result<(), ReadStreamError> {
+        for known in self.missing() {
+            let stored = bus.at_sequence(DISPATCHES, known.sequence).await?;
+            self.take(session, stored.as_ref());
+        }
+
         let subject = subject::dispatch(session);
-        while self.found.len() < self.wanted.len() {
+        while !self.is_complete() {
             let page = bus.read_history(DISPATCHES, &subject, self.next, PAGE).await?;
             let Some(last) = page.last() else { break };
             self.next = last.sequence + 1;
-
-            for pending in page.iter().filter_map(|stored| decode_pending(session, stored).ok()) {
-                let id = pending.dispatch.id;
-                if self.wanted.contains(&id) && !self.found.iter().any(|known| known.dispatch.id == id) {
-                    self.found.push(pending);
-                }
-            }
+            self.take(session, &page);
         }
 
-        Ok(self.found.clone())
+        Ok(())
+    }
+
+    fn take<'a>(&mut self, session: &SessionRef, messages: impl IntoIterator<Item = &'a StoredMessage>) {
+        for stored in messages {
+            let Ok(pending) = decode_pending(session, stored) else {
+                continue;
+            };
+            let id = pending.dispatch.id;
+            if self.wanted.iter().any(|known| known.id == id) && !self.has(id) {
+                self.found.push(pending);
+            }
+        }
+    }
+}
+
+/// Returns the message of `pending` as it is stored or, if the stream has lost it since it was read, as it would be
+/// published.
+///
+/// # Errors
+/// Returns [`ReadStreamError`] if the stream cannot be read.
+pub async fn message_of(bus: &Bus, pending: &PendingDispatch) -> Result<StoredMessage, ReadStreamError> {
+    let dispatch = &pending.dispatch;
+    let stored = bus.at_sequence(DISPATCHES, pending.sequence).await?;
+    let is_it = |stored: &StoredMessage| {
+        decode_pending(&dispatch.target, stored).is_ok_and(|found| found.dispatch.id == dispatch.id)
+    };
+
+    Ok(stored.filter(is_it).unwrap_or_else(|| {
+        let out = OutgoingMessage::new(subject::dispatch(&dispatch.target), &**dispatch)
+            .msg_id(dispatch.id.to_string())
+            .header(HOPS, dispatch.causation.hops.to_string())
+            .header(CAUSATION, dispatch.event_id.as_str());
+        as_stored(out, pending.sequence, pending.arrived)
+    }))
+}
+
+/// Returns the message of `placed` as it is stored or, if the stream has lost it since it was read, as it would be
+/// published.
+///
+/// # Errors
+/// Returns [`ReadStreamError`] if the stream cannot be read.
+pub async fn order_message(bus: &Bus, placed: &PlacedOrder) -> Result<StoredMessage, ReadStreamError> {
+    let order = &placed.order;
+    let stored = bus.at_sequence(DISPATCHES, placed.sequence).await?;
+    let is_it = |stored: &StoredMessage| {
+        stored
+            .decode::<SessionOrder>()
+            .is_ok_and(|found: SessionOrder| found.id == order.id)
+    };
+
+    Ok(stored.filter(is_it).unwrap_or_else(|| {
+        let out = OutgoingMessage::new(subject::dispatch(&order.target), order).msg_id(order.id.to_string());
+        as_stored(out, placed.sequence, placed.arrived)
+    }))
+}
+
+fn as_stored(out: OutgoingMessage, sequence: u64, arrived: UnixMillis) -> StoredMessage {
+    StoredMessage {
+        subject: out.subject,
+        headers: out.headers,
+        payload: out.payload,
+        sequence,
+        published_at: arrived,
+        stored_at_ns: 0,
     }
 }
 
@@ -308,7 +379,7 @@ impl InvalidDispatch {
 
     /// Returns the whole message as a dead letter.
     #[must_use]
-    pub fn to_dead_letter(&self, at: shared::model::time::UnixMillis) -> DeadLetter {
+    pub fn to_dead_letter(&self, at: UnixMillis) -> DeadLetter {
         DeadLetter {
             service: SERVICE.to_owned(),
             subject: self.stored.subject.clone(),

@@ -29,6 +29,7 @@ use crate::error::RunSessionError;
 use crate::ledger::state::{RunState, is_runnable};
 use crate::ledger::writer::load;
 use crate::queue::doubt;
+use crate::queue::inbox::InvalidDispatch;
 use crate::queue::sweep::{DueSession, SweepState};
 use crate::turn::journal::AwaitedApproval;
 
@@ -267,8 +268,7 @@ async fn read_on(broker: &BrokerContext, part: u16, walk: &mut SweepState) -> Re
                 Some(_) => walk.mark_passed(sequence),
                 // Such a message can never be consumed, and must not hold back the floor.
                 None => {
-                    let event_id = stored.headers.event_id();
-                    tracing::warn!(event_id, subject = %stored.subject, sequence, "dispatch without a session");
+                    dead_letter_sessionless(broker, &stored).await?;
                     walk.mark_passed(sequence);
                 }
             }
@@ -280,6 +280,18 @@ async fn read_on(broker: &BrokerContext, part: u16, walk: &mut SweepState) -> Re
     }
 
     Ok(())
+}
+
+/// Stores `stored`, of whose session nothing is known, as a dead letter.
+async fn dead_letter_sessionless(broker: &BrokerContext, stored: &StoredMessage) -> Result<(), SweepError> {
+    let unreadable = InvalidDispatch {
+        stored: stored.clone(),
+        reason: "no_session",
+        detail: "neither the message nor its subject names a session".to_owned(),
+    };
+    let letter = unreadable.to_dead_letter(broker.clock.now());
+    let stored = broker.bus.dead_letter_record(letter).await;
+    Ok(stored.map_err(CasError::Publish)?)
 }
 
 /// Returns the next dispatches of `part`: from the window, or from the stream for sequences before it.

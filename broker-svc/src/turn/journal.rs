@@ -148,16 +148,16 @@ impl RunningTurn {
         })
     }
 
-    /// Returns the sequences of the dispatches that the turn was begun for, without those that were put in later.
+    /// Returns the dispatches that the turn was begun for, without those that were put in later.
     #[must_use]
-    pub fn own_sequences(&self) -> Vec<u64> {
-        let steered = |sequence: u64| {
+    pub fn own_dispatches(&self) -> Vec<DispatchRef> {
+        // By id: after a restore of the stream, one that was put in may have the sequence of one of these.
+        let steered = |id: Ulid| {
             let mut passages = self.passages.iter();
-            passages
-                .any(|passage| matches!(passage, JournalEntry::Steered { dispatch } if dispatch.sequence == sequence))
+            passages.any(|passage| matches!(passage, JournalEntry::Steered { dispatch } if dispatch.id == id))
         };
-        let sequences = self.dispatches.iter().map(|dispatch| dispatch.sequence);
-        sequences.filter(|&sequence| !steered(sequence)).collect()
+        let own = self.dispatches.iter().filter(|dispatch| !steered(dispatch.id));
+        own.cloned().collect()
     }
 
     /// Returns the number of model calls that were answered.

@@ -100,6 +100,11 @@ impl InboxReader {
             .await
     }
 
+    /// Forgets what was read of the ledger about dispatches, because the ledger says otherwise now.
+    pub(super) fn forget_standings(&mut self) {
+        self.doubts.forget_standings();
+    }
+
     /// Keeps the cursor's floor below the unreadable messages at `sequences`.
     pub(super) fn hold_floor(&mut self, sequences: impl IntoIterator<Item = u64>) {
         self.unreadable.extend(sequences);

@@ -1,28 +1,30 @@
 //! Turns that a ledger put back to an older state has as running.
 //!
 //! The records of what such a turn did after its last record there are lost: it may have called tools, asked models and
-//! answered. It does not go on. Its dispatches are held until an operator decides, and its hooks do not run. Source:
+//! answered. It does not go on. Its dispatches are held until an operator decides; those that `DISPATCHES` has lost, and
+//! that hook-svc neither makes again nor holds, become dead letters. Its hooks do not run. Source:
 //! `docs/design/trust.md` §2.4.
 
 use shared::model::approval::ApprovalStatus;
-use shared::model::ledger::{DropReason, LedgerEntry};
+use shared::model::ledger::{DispatchRef, DropReason, LedgerEntry};
 use shared::model::time::UnixMillis;
-use shared::wire::held::{HeldKind, held_key};
 
 use super::Worker;
+use super::own_dispatches::WhileWaiting;
 use crate::error::RunSessionError;
 use crate::queue::doubt::hold_dispatch;
-use crate::queue::inbox;
 use crate::turn::Turn;
 use crate::turn::journal::RunningTurn;
 
 impl Worker<'_> {
-    /// Holds the dispatches of `running` if the ledger was put back to an older state and the turn may have gone on
-    /// since its last record. Returns whether it did; then the turn must end.
+    /// Holds the dispatches of `running` and ends it if the ledger was put back to an older state and the turn may have
+    /// gone on since its last record. Returns whether it did. Nothing of this owner may be appended before: its records
+    /// are newer than the loss.
     ///
     /// # Errors
-    /// Returns [`RunSessionError`] if it cannot be found out, or a dispatch cannot be held.
-    pub(super) async fn hold_older_turn(&mut self, running: &RunningTurn) -> Result<bool, RunSessionError> {
+    /// Returns [`RunSessionError`] if it cannot be found out, a dispatch can neither be held nor dead-lettered, or the
+    /// session has another owner.
+    pub(super) async fn end_older_turn(&mut self, running: &RunningTurn) -> Result<bool, RunSessionError> {
         let Some(until) = self.inbox.doubt_until() else {
             return Ok(false);
         };
@@ -31,28 +33,37 @@ impl Worker<'_> {
             return Ok(false);
         }
 
+        // hook-svc may not have compared a stream yet that was put back as well.
+        let wanted = running.dispatches.clone();
+        let search = self.find_dispatches(wanted, WhileWaiting::AppendNothing).await?;
         let session = &self.claimed.session;
-        let sequences: Vec<u64> = running.dispatches.iter().map(|known| known.sequence).collect();
-        let mut found = inbox::fetch(&self.broker.bus, session, &sequences).await?;
-        // If the stream was restored, another message may have that sequence.
-        found.retain(|pending| running.dispatches.iter().any(|known| known.id == pending.dispatch.id));
-
         let turn = running.turn;
         let why = format!("the ledger of {session} is older than turn {turn} of the dispatch, which may have gone on");
-        for pending in &found {
-            hold_dispatch(self.broker, pending, &why).await?;
+        for pending in search.found() {
+            hold_dispatch(self.broker, &pending, &why).await?;
         }
 
-        let (held, all) = (found.len(), sequences.len());
-        tracing::error!(%session, %turn, held, all, "turn not continued: the ledger is older, and it may have gone on");
+        let mut lost = Vec::new();
+        for dispatch in search.missing() {
+            if !self.is_held(&dispatch).await? {
+                lost.push(dispatch);
+            }
+        }
+        self.dead_letter_lost(turn, &lost).await?;
+
+        let (lost_count, all) = (lost.len(), running.dispatches.len());
+        tracing::error!(
+            %session, %turn, lost = lost_count, held = all - lost_count,
+            "turn not continued: the ledger is older, and it may have gone on"
+        );
+        self.record_older_end(running, &lost).await?;
         Ok(true)
     }
 
     /// Returns whether a dispatch of `running` is held, or was and is decided.
     async fn is_any_held(&self, running: &RunningTurn) -> Result<bool, RunSessionError> {
         for dispatch in &running.dispatches {
-            let key = held_key(HeldKind::Dispatch, dispatch.id);
-            if self.broker.bus.held_bucket().find(&key).await?.0.is_some() {
+            if self.is_held(dispatch).await? {
                 return Ok(true);
             }
         }
@@ -90,11 +101,9 @@ impl Worker<'_> {
         }
     }
 
-    /// Stages the end of `running`, whose dispatches are held.
-    ///
-    /// # Errors
-    /// Returns [`RunSessionError`] if the session has another owner.
-    pub(super) async fn end_older_turn(&mut self, running: &RunningTurn) -> Result<(), RunSessionError> {
+    /// Appends the end of `running`, whose dispatches are held but for those that are `lost`. The cursor does not pass the
+    /// dispatches, which are not read yet; the ledger knows them when they are.
+    async fn record_older_end(&mut self, running: &RunningTurn, lost: &[DispatchRef]) -> Result<(), RunSessionError> {
         self.settle_outside().await?;
         self.canceled = None;
         let why = "the ledger is older than its turn, which may have gone on";
@@ -102,24 +111,19 @@ impl Worker<'_> {
         self.give_up_approvals();
 
         let turn = Turn::from_running(&self.claimed.session, self.owner.fold(), running, &[]);
-        let sequences = self
-            .machine
-            .still_own(running.dispatches.iter().map(|known| known.sequence));
-        let cursor = self.cursor_after(&sequences);
-        for dispatch in &running.dispatches {
-            self.owner.stage_entry(LedgerEntry::DispatchDropped {
-                dispatch: dispatch.clone(),
-                reason: DropReason::Held,
-                detail: None,
-                cursor: cursor.clone(),
-            });
+        for dispatch in running.dispatches.iter().filter(|known| !lost.contains(known)) {
+            self.stage_dropped(dispatch.clone(), DropReason::Held);
         }
 
+        let cursor = self.owner.fold().cursor.clone();
         self.owner
             .stage_entry(turn.interrupted_entry(why.to_owned(), String::new(), cursor));
+        self.stage_lost_dispatches(lost);
         metrics::counter!("nexus_broker_turns_total", "outcome" => "held").increment(1);
+        self.flush().await?;
 
-        self.flush().await
+        self.inbox.forget_standings();
+        Ok(())
     }
 
     /// Stages that the post-turn hooks that an older ledger has as due do not run: they may have run.

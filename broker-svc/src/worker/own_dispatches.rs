@@ -4,53 +4,75 @@ use std::time::Duration;
 
 use shared::clock::pause;
 use shared::model::ledger::DispatchRef;
-use ulid::Ulid;
+use shared::wire::held::{HeldKind, held_key};
 
 use super::Worker;
 use super::wait::LOOK_EVERY;
 use crate::error::RunSessionError;
-use crate::queue::inbox::{self, DispatchSearch};
-use crate::session::PendingDispatch;
-use crate::turn::journal::RunningTurn;
+use crate::queue::inbox::DispatchSearch;
 
 /// How long a turn waits for a dispatch that its stream has lost: hook-svc makes it again soon after it has noticed.
-const MADE_AGAIN_WITHIN: Duration = Duration::from_secs(30);
+pub(super) const MADE_AGAIN_WITHIN: Duration = Duration::from_secs(30);
+
+/// What a worker does while it waits for a lost dispatch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WhileWaiting {
+    /// It reads the session's messages; an order or a message that cancels the turn ends the wait.
+    ReadInbox,
+    /// It appends nothing, so that the ledger still shows what it lacks. A dispatch that hook-svc holds is not waited for.
+    AppendNothing,
+}
 
 impl Worker<'_> {
-    /// Returns the dispatches that `running` began with, in its order. Waits up to [`MADE_AGAIN_WITHIN`] for those that
-    /// `DISPATCHES` has lost; if the time passes or the turn is canceled, returns those that were found.
+    /// Searches for the dispatches `wanted` of the running turn. Waits up to [`MADE_AGAIN_WITHIN`] for those that
+    /// `DISPATCHES` has lost; if the time passes or the turn is canceled, some are missing.
     ///
     /// # Errors
     /// Returns [`RunSessionError`] if the stream cannot be read, or the session has another owner.
-    pub(super) async fn own_dispatches(
+    pub(super) async fn find_dispatches(
         &mut self,
-        running: &RunningTurn,
-    ) -> Result<Vec<PendingDispatch>, RunSessionError> {
-        let sequences = running.own_sequences();
-        let own = |known: &&DispatchRef| sequences.contains(&known.sequence);
-        let ids: Vec<Ulid> = running.dispatches.iter().filter(own).map(|known| known.id).collect();
-        let mut search = DispatchSearch::new(ids.clone());
+        wanted: Vec<DispatchRef>,
+        meanwhile: WhileWaiting,
+    ) -> Result<DispatchSearch, RunSessionError> {
+        let mut search = DispatchSearch::new(wanted);
         let begun = self.broker.clock.monotonic();
 
         loop {
-            let (bus, session) = (&self.broker.bus, &self.claimed.session);
-            let mut found = inbox::fetch(bus, session, &sequences).await?;
-            // If the stream was restored, another message may have that sequence.
-            found.retain(|pending| ids.contains(&pending.dispatch.id));
-            if found.len() < ids.len() {
-                found = search.read_on(bus, session).await?;
-            }
-
-            found.sort_by_key(|pending| ids.iter().position(|id| *id == pending.dispatch.id));
+            search.read_on(&self.broker.bus, &self.claimed.session).await?;
             let waited = self.broker.clock.monotonic().saturating_duration_since(begun);
-            if found.len() == ids.len() || self.canceled.is_some() || waited >= MADE_AGAIN_WITHIN {
-                return Ok(found);
+            let is_over = waited >= MADE_AGAIN_WITHIN
+                || match meanwhile {
+                    WhileWaiting::ReadInbox => self.canceled.is_some(),
+                    WhileWaiting::AppendNothing => self.are_held(&search.missing()).await?,
+                };
+            if search.is_complete() || is_over {
+                return Ok(search);
             }
 
-            tracing::debug!(session = %self.claimed.session, turn = %running.turn, "waiting for a lost dispatch to be made again");
+            let missing = search.missing().len();
+            tracing::debug!(session = %self.claimed.session, missing, "waiting for lost dispatches to be made again");
             self.claimed.slot.lend();
             pause(LOOK_EVERY).await;
-            self.look_up().await?;
+            match meanwhile {
+                WhileWaiting::ReadInbox => self.look_up().await?,
+                WhileWaiting::AppendNothing => self.still_ours()?,
+            }
         }
+    }
+
+    /// Returns whether each of `dispatches` is held, or was and is decided.
+    pub(super) async fn are_held(&self, dispatches: &[DispatchRef]) -> Result<bool, RunSessionError> {
+        for dispatch in dispatches {
+            if !self.is_held(dispatch).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns whether `dispatch` is held, or was and is decided.
+    pub(super) async fn is_held(&self, dispatch: &DispatchRef) -> Result<bool, RunSessionError> {
+        let key = held_key(HeldKind::Dispatch, dispatch.id);
+        Ok(self.broker.bus.held_bucket().find(&key).await?.0.is_some())
     }
 }

@@ -87,25 +87,22 @@ impl Worker<'_> {
     async fn sift_arrivals(&mut self, arrivals: Vec<InboxItem>) -> Result<(Vec<InboxItem>, LeftOut), RunSessionError> {
         let (mut good, mut left) = (Vec::with_capacity(arrivals.len()), LeftOut::default());
         for arrival in arrivals {
-            let fold = self.owner.fold();
-            // The running turn consumes its own dispatches when it ends.
-            let is_running = fold.running.as_ref().is_some_and(|turn| {
-                let id = arrival.id();
-                turn.dispatches.iter().any(|dispatch| Some(dispatch.id) == id)
-            });
-
+            // The machine consumes a copy after the dispatch that waits or runs.
+            let is_open = arrival.id().is_some_and(|id| self.machine.is_open(id));
             let session = &self.claimed.session;
-            let doubt = if is_running {
+            let doubt = if is_open {
                 None
             } else {
-                let cursor = fold.cursor.clone();
+                let cursor = self.owner.fold().cursor.clone();
                 self.inbox.doubt(self.broker, session, &cursor, &arrival).await?
             };
 
-            // The id of an order in doubt is not remembered: an operator may redrive its dead letter.
+            // The id of an order in doubt is not remembered: an operator may redrive its dead letter. Nor is that of a
+            // copy: the first message may have come with it, and the machine does not know it yet.
             let is_unsure_order = doubt == Some(DoubtResolution::Unknown) && matches!(arrival, InboxItem::Order(_));
+            let is_copy = doubt == Some(DoubtResolution::Repeated);
             if doubt.is_some() {
-                let id = arrival.id().filter(|_| !is_unsure_order);
+                let id = arrival.id().filter(|_| !is_unsure_order && !is_copy);
                 self.machine.note_known(id, &[arrival.sequence()]);
             }
 
@@ -117,11 +114,20 @@ impl Worker<'_> {
                     hold_dispatch(self.broker, &pending, &why).await?;
                     left.held.push(InboxItem::Dispatch(pending));
                 }
+                (Some(DoubtResolution::TurnLost), InboxItem::Dispatch(pending)) => {
+                    let why =
+                        format!("{session} has given up the turn of the dispatch, which was lost and came too late");
+                    hold_dispatch(self.broker, &pending, &why).await?;
+                    left.held.push(InboxItem::Dispatch(pending));
+                }
                 (Some(DoubtResolution::Unknown), InboxItem::Order(placed)) => {
                     give_up_order(self.broker, session, &placed).await?;
                     left.unsure.push(InboxItem::Order(placed));
                 }
-                (Some(DoubtResolution::Consumed | DoubtResolution::Unknown), arrival) => left.consumed.push(arrival),
+                (
+                    Some(DoubtResolution::Consumed | DoubtResolution::Unknown | DoubtResolution::TurnLost),
+                    arrival @ (InboxItem::Dispatch(_) | InboxItem::Order(_) | InboxItem::Decision(_)),
+                ) => left.consumed.push(arrival),
             }
         }
 
@@ -223,6 +229,9 @@ impl Worker<'_> {
         );
 
         metrics::counter!("nexus_broker_dropped_total", "reason" => reason.name()).increment(1);
+        if reason == DropReason::Duplicate {
+            metrics::counter!("nexus_broker_repeated_dispatches_total").increment(1);
+        }
         // The note is shown to the model in a later turn; the ledger has no other copy of the message.
         let content = if reason.leaves_a_note() {
             dropped_line(pending)

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use shared::model::event::Attachment;
-use shared::model::ledger::{DispatchRef, LedgerEntry, TurnEnding, TurnFailure};
+use shared::model::ledger::{LedgerEntry, TurnEnding, TurnFailure};
 use shared::process::trace;
 use tracing::Instrument as _;
 
@@ -211,17 +211,7 @@ impl Worker<'_> {
         self.stop_awaiting("its turn is over");
         // No approval may stay open for a turn that has ended: a later decision would lead to nothing.
         self.give_up_approvals();
-        let running = self.owner.fold().running.as_ref();
-        // A dispatch that was lost and made again has another sequence.
-        let sequence_of = |known: &DispatchRef| {
-            let found = pendings.iter().find(|pending| pending.dispatch.id == known.id);
-            found.map_or(known.sequence, |pending| pending.sequence)
-        };
-        let sequences = running
-            .into_iter()
-            .flat_map(|turn| turn.dispatches.iter().map(sequence_of));
-        // Another message may have the sequence of one that was not made again.
-        let sequences = self.machine.still_own(sequences);
+        let sequences = self.machine.own_sequences();
         // The cursor moves with the turn's end, in the same record: so each dispatch is consumed exactly once.
         let cursor = self.cursor_after(&sequences);
 

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use shared::bus::claim;
+use shared::bus::{OutgoingMessage, claim};
 use shared::clock::{Clock, SystemClock};
 use shared::testing::eventually;
+use shared::wire::headers::Headers;
 use shared::wire::partition::session_part;
 use shared::wire::subject;
 use shared::wire::topology::streams;
@@ -37,6 +38,25 @@ async fn a_dispatch_without_a_claim_and_a_claim_that_vanished_are_healed() {
 
     let took = SystemClock.monotonic().saturating_duration_since(begun);
     assert!(took < HEALED_WITHIN, "{took:?}");
+
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreadable_message_of_an_unknown_session_becomes_a_dead_letter() {
+    let bench = Bench::start().await;
+    let running = bench.run("b1", "").await;
+
+    // The subject of so long a name holds a hash, so that only the content could say whose it is.
+    let long = session(&"long ".repeat(100));
+    let bad = OutgoingMessage::raw(subject::dispatch(&long), Headers::new(), "bad".into());
+    let sequence = bench.bus.publish(bad).await.expect("stored").sequence;
+    eventually("a dead letter", async || !bench.dead_letters().await.is_empty()).await;
+
+    let letters = bench.dead_letters().await;
+    assert_eq!((letters.len(), letters[0].sequence), (1, sequence));
+    assert_eq!(letters[0].reason, "no_session");
+    assert_eq!(letters[0].payload_bytes().as_deref(), Some(b"bad".as_slice()));
 
     running.stop().await;
 }

@@ -47,7 +47,7 @@ async fn a_broker_of_its_own() {
     std::future::pending::<()>().await;
 }
 
-fn child_of(url: &str, idempotent: &str) -> Child {
+pub(crate) fn child_of(url: &str, idempotent: &str) -> Child {
     child("killed::a_broker_of_its_own", &[(URL, url), (IDEMPOTENT, idempotent)])
 }
 

@@ -19,6 +19,7 @@ mod hooked_agents;
 mod killed;
 mod killed_at;
 mod lasting;
+mod lost_dispatches;
 mod many;
 mod mcp;
 mod mcp_own;

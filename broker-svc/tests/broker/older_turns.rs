@@ -21,13 +21,13 @@ use crate::bench::session;
 const HOOKS: &str = "enabled: true\nallow: {all: ['true']}\nhooks: [{name: late, hook: Stop, command: 'true'}]";
 
 /// Starts a broker, the only one.
-async fn serve(story: &mut Story, name: &str) {
+pub(crate) async fn serve(story: &mut Story, name: &str) {
     let broker = serving_with(&story.bench.server.url(), name, &personas("{}"), HOOKS).await;
     story.brokers.push(broker);
 }
 
 /// Ends the brokers and the server.
-async fn end(story: &mut Story) {
+pub(crate) async fn end(story: &mut Story) {
     for broker in story.brokers.drain(..) {
         broker.stop().await;
     }
@@ -35,7 +35,7 @@ async fn end(story: &mut Story) {
 }
 
 /// Ends everything, copies the ledger, and starts the server again.
-async fn copied(story: &mut Story) -> TempDir {
+pub(crate) async fn copied(story: &mut Story) -> TempDir {
     end(story).await;
     let older = story.bench.server.copy_of(LEDGER);
     story.bench.server.restart().await;
@@ -43,7 +43,7 @@ async fn copied(story: &mut Story) -> TempDir {
 }
 
 /// Has the witness see all of the ledger, ends everything, puts `older` back, and starts the server again.
-async fn put_back(story: &mut Story, older: &TempDir) {
+pub(crate) async fn put_back(story: &mut Story, older: &TempDir) {
     let witness = story.brokers[0].running.broker.streams.ledger_witness();
     witness.check(SystemClock.now()).await.expect("kept");
     end(story).await;
@@ -51,7 +51,7 @@ async fn put_back(story: &mut Story, older: &TempDir) {
     story.bench.server.restart().await;
 }
 
-async fn send(story: &Story, to: &SessionRef, event: u64) -> Dispatch {
+pub(crate) async fn send(story: &Story, to: &SessionRef, event: u64) -> Dispatch {
     let sent = trusted(to, event, None);
     story.bench.publish(&sent).await;
     story.bench.claim(to).await;
@@ -68,13 +68,13 @@ async fn question(story: &Story, of: &SessionRef) -> String {
 }
 
 /// What is held.
-async fn held(story: &Story) -> Vec<HeldMessage> {
+pub(crate) async fn held(story: &Story) -> Vec<HeldMessage> {
     let held = story.bench.bus.held_bucket().entries().await.expect("readable");
     held.into_iter().map(|(_, entry)| entry.value).collect()
 }
 
 /// Waits until the ledger of `of` says that its running turn ended because it may have gone on.
-async fn is_given_up(story: &Story, of: &SessionRef) {
+pub(crate) async fn is_given_up(story: &Story, of: &SessionRef) {
     eventually("the turn is over", async || {
         let entries = story.bench.entries(of).await;
         let is_held = |entry: &LedgerEntry| {
@@ -93,7 +93,7 @@ async fn is_given_up(story: &Story, of: &SessionRef) {
 }
 
 /// A story with the brokers' hook, whose first turn of `of` has ended.
-async fn begun(of: &SessionRef) -> Story {
+pub(crate) async fn begun(of: &SessionRef) -> Story {
     let mut story = Story::begin_with(&personas("{}"), HOOKS).await;
     send(&story, of, 1).await;
     story.plays("model", "hello", &[]).await;
@@ -106,7 +106,7 @@ async fn begun(of: &SessionRef) -> Story {
 
 /// Publishes a message for `of`, and appends, as a broker that died did, that its turn began and that the model asks for a
 /// look.
-async fn looking(story: &Story, of: &SessionRef, event: u64) -> Dispatch {
+pub(crate) async fn looking(story: &Story, of: &SessionRef, event: u64) -> Dispatch {
     let sent = trusted(of, event, None);
     let sequence = story.bench.publish(&sent).await;
     let entries = story.bench.entries(of).await.into_iter();

@@ -158,7 +158,7 @@ impl Owner {
         }
 
         if let Some(running) = self.fold.running.clone() {
-            let answers = running.own_sequences();
+            let answers: Vec<u64> = running.own_dispatches().iter().map(|own| own.sequence).collect();
             let found: Vec<PendingDispatch> = world
                 .dispatches()
                 .filter(|p| answers.contains(&p.sequence))
@@ -508,9 +508,7 @@ impl Owner {
     }
 
     fn turn_cursor(&self) -> shared::model::ledger::LedgerCursor {
-        let running = self.fold.running.as_ref();
-        let sequences: Vec<u64> = running.map_or_else(Vec::new, |r| r.dispatches.iter().map(|d| d.sequence).collect());
-        self.cursor_after(&sequences)
+        self.cursor_after(&self.machine.own_sequences())
     }
 
     fn end(&mut self, world: &mut World, entry: LedgerEntry, faults: bool) -> Fate {

@@ -310,7 +310,10 @@ impl LostDispatches {
     ) -> Result<(), LookError> {
         let bus = &self.evaluator().performer.bus;
         let Some(stored) = bus.at_sequence(streams::INVOCATIONS, fired.record).await? else {
-            return Ok(());
+            // The records were put back meanwhile: they are compared once more.
+            let stream = streams::INVOCATIONS.to_owned();
+            let detail = format!("record {} of lost dispatch {id} is gone", fired.record);
+            return Err(ReadStreamError::Unavailable { stream, detail }.into());
         };
 
         let (dispatch, out) = match self.made_again(id, fired, &stored).await? {

@@ -91,7 +91,7 @@ impl OutcomeSearch {
                 reason,
                 detail,
                 ..
-            } if dispatch.id == self.dispatch => {
+            } if dispatch.id == self.dispatch && !reason.has_another_end() => {
                 let why = reason.describe(detail.as_deref());
                 return Some(SearchResult::Ended(new_ending(IntentCode::DispatchDropped, why)));
             }
@@ -271,6 +271,27 @@ mod tests {
             cursor: LedgerCursor::default(),
         };
         assert_eq!(code(check(vec![vec![dropped]], 0)), IntentCode::DispatchDropped);
+    }
+
+    #[test]
+    fn the_end_of_a_copy_is_not_the_end_of_the_firing() {
+        for reason in [
+            DropReason::Duplicate,
+            DropReason::Repeated,
+            DropReason::HandledBefore,
+            DropReason::Lost,
+        ] {
+            let copy = || LedgerEntry::DispatchDropped {
+                dispatch: dispatch(1),
+                reason,
+                detail: None,
+                cursor: LedgerCursor::default(),
+            };
+            let runs = vec![vec![started(7, 1)], vec![copy()]];
+            assert_eq!(check(runs, 0), SearchResult::Runs(Some(ulid(7))), "{reason:?}");
+            let ended = vec![vec![started(7, 1)], vec![failed(7), copy()]];
+            assert_eq!(code(check(ended, 0)), IntentCode::TurnFailed, "{reason:?}");
+        }
     }
 
     #[test]

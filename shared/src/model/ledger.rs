@@ -2,6 +2,7 @@
 //!
 //! Source: `docs/design/sessions.md` §3; seed 001 §7.
 
+mod dispatch_standing;
 mod drop_reason;
 mod hook_run;
 
@@ -17,6 +18,7 @@ use super::position::StreamPosition;
 use super::reply::Reply;
 use super::time::UnixMillis;
 
+pub use self::dispatch_standing::DispatchStanding;
 pub use self::drop_reason::DropReason;
 pub use self::hook_run::{FinishedTurn, HookRunOutcome, HookRunResult, TurnDescription, TurnEnding, UnseenCall};
 
@@ -466,53 +468,4 @@ pub enum LedgerEntry {
         /// Position of the session after the order.
         cursor: LedgerCursor,
     },
-}
-
-impl LedgerRecord {
-    /// Returns the ids of the dispatches and orders that this record consumes.
-    #[must_use]
-    pub fn consumed_ids(&self) -> Vec<Ulid> {
-        let mut ids = Vec::new();
-        // A dispatch is consumed by its turn, by joining one, or by being dropped; an order by being obeyed.
-        for entry in &self.entries {
-            match entry {
-                LedgerEntry::TurnStarted { dispatches, .. } => {
-                    ids.extend(dispatches.iter().map(|dispatch| dispatch.id));
-                }
-                LedgerEntry::Steered { dispatch, .. } | LedgerEntry::DispatchDropped { dispatch, .. } => {
-                    ids.push(dispatch.id);
-                }
-                LedgerEntry::Ordered { order, .. } => ids.push(order.id),
-                LedgerEntry::SessionOpened { .. }
-                | LedgerEntry::Owned { .. }
-                | LedgerEntry::CostReserved { .. }
-                | LedgerEntry::ModelAnswered { .. }
-                | LedgerEntry::ToolStarted { .. }
-                | LedgerEntry::ToolFinished { .. }
-                | LedgerEntry::ApprovalRequested { .. }
-                | LedgerEntry::ApprovalDecided { .. }
-                | LedgerEntry::HookRan { .. }
-                | LedgerEntry::ContextAdded { .. }
-                | LedgerEntry::ToolsHidden { .. }
-                | LedgerEntry::ReminderShown { .. }
-                | LedgerEntry::IntentRefused { .. }
-                | LedgerEntry::IntentOwed { .. }
-                | LedgerEntry::IntentSettled { .. }
-                | LedgerEntry::PostHooksDue { .. }
-                | LedgerEntry::UnseenCallShown { .. }
-                | LedgerEntry::PostHookRan { .. }
-                | LedgerEntry::PostHookFailed { .. }
-                | LedgerEntry::PostHooksSettled { .. }
-                | LedgerEntry::TurnCompleted { .. }
-                | LedgerEntry::ReplyPublished { .. }
-                | LedgerEntry::Checkpoint { .. }
-                | LedgerEntry::TurnFailed { .. }
-                | LedgerEntry::TurnInterrupted { .. }
-                | LedgerEntry::Compacted { .. }
-                | LedgerEntry::SessionReset { .. } => {}
-            }
-        }
-
-        ids
-    }
 }

@@ -8,7 +8,9 @@ use ulid::Ulid;
 
 use crate::model::approval::{ApprovalRequest, ApprovalStatus};
 use crate::model::intent::service::ProposeIntent;
-use crate::model::ledger::{DispatchRef, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, TurnUsage};
+use crate::model::ledger::{
+    DispatchRef, DropReason, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, TurnUsage,
+};
 use crate::model::reply::Reply;
 use crate::model::session::SessionRef;
 
@@ -82,6 +84,8 @@ pub(super) struct DispatchEnd {
     pub(super) turn: Option<String>,
     /// Reason why it will not, for people.
     pub(super) dropped: Option<String>,
+    /// Whether this end counts, and not a former one.
+    pub(super) replaces: bool,
 }
 
 /// A new approval, or the end of one.
@@ -217,7 +221,7 @@ impl<'a> SessionRows<'a> {
                 reason,
                 detail,
                 cursor: _,
-            } => self.drop_dispatch(dispatch.id, reason.describe(detail.as_deref())),
+            } => self.drop_dispatch(dispatch.id, *reason, detail.as_deref()),
             LedgerEntry::ApprovalRequested { request } => self.approvals.push(ApprovalChange::Asked { request }),
             LedgerEntry::ApprovalDecided { decision, .. } => self.approvals.push(ApprovalChange::Decided {
                 id: &decision.id,
@@ -246,11 +250,12 @@ impl<'a> SessionRows<'a> {
         }
     }
 
-    fn drop_dispatch(&mut self, dispatch: Ulid, reason: String) {
+    fn drop_dispatch(&mut self, dispatch: Ulid, reason: DropReason, detail: Option<&str>) {
         self.ends.push(DispatchEnd {
             dispatch,
             turn: None,
-            dropped: Some(reason),
+            dropped: Some(reason.describe(detail)),
+            replaces: !reason.has_another_end(),
         });
     }
 
@@ -310,6 +315,7 @@ impl<'a> SessionRows<'a> {
                 dispatch: dispatch.id,
                 turn: Some(id.clone()),
                 dropped: None,
+                replaces: true,
             });
         }
 
@@ -367,6 +373,7 @@ impl<'a> SessionRows<'a> {
             dispatch: dispatch.id,
             turn: Some(turn.clone()),
             dropped: None,
+            replaces: true,
         });
         self.add_message(format!("{turn}/user/{}", dispatch.id), turn, "user", &dispatch.content);
     }

@@ -22,6 +22,8 @@ pub enum DropReason {
     OverflowNew,
     /// An earlier message on the same subject has its id.
     Repeated,
+    /// `DISPATCHES` has lost it, so that its turn could not go on. It is a dead letter; one that comes later is new.
+    Lost,
     /// After a restore, the ledger and `DISPATCHES` do not say whether it ran; an operator decides.
     Held,
     /// After a restore, the ledger and `DISPATCHES` do not say whether the order was applied. It is a dead letter.
@@ -54,6 +56,7 @@ impl DropReason {
             Self::OverflowOld => "overflow_old",
             Self::OverflowNew => "overflow_new",
             Self::Repeated => "repeated",
+            Self::Lost => "lost",
             Self::Held => "held",
             Self::OrderInDoubt => "order_in_doubt",
             Self::HandledBefore => "handled_before",
@@ -85,9 +88,54 @@ impl DropReason {
             | Self::OverflowOld
             | Self::OverflowNew
             | Self::Repeated
+            | Self::Lost
             | Self::Held
             | Self::OrderInDoubt
             | Self::HandledBefore
+            | Self::Unreadable
+            | Self::ApprovalAnswered
+            | Self::ApprovalNotAwaited
+            | Self::ApprovalUnchanged
+            | Self::ApprovalAsked => false,
+        }
+    }
+
+    /// Returns whether the session is done with the dispatch. The end of a copy says nothing about the dispatch, which may
+    /// still wait or run.
+    #[must_use]
+    pub const fn consumes(self) -> bool {
+        match self {
+            Self::Duplicate | Self::Repeated | Self::Lost => false,
+            Self::Superseded
+            | Self::Aborted
+            | Self::Withdrawn
+            | Self::OverflowSummarized
+            | Self::OverflowOld
+            | Self::OverflowNew
+            | Self::Held
+            | Self::OrderInDoubt
+            | Self::HandledBefore
+            | Self::Unreadable
+            | Self::ApprovalAnswered
+            | Self::ApprovalNotAwaited
+            | Self::ApprovalUnchanged
+            | Self::ApprovalAsked => true,
+        }
+    }
+
+    /// Returns whether another entry says what became of the dispatch: that of its turn, or of its first message.
+    #[must_use]
+    pub const fn has_another_end(self) -> bool {
+        match self {
+            Self::Duplicate | Self::Repeated | Self::Lost | Self::HandledBefore => true,
+            Self::Superseded
+            | Self::Aborted
+            | Self::Withdrawn
+            | Self::OverflowSummarized
+            | Self::OverflowOld
+            | Self::OverflowNew
+            | Self::Held
+            | Self::OrderInDoubt
             | Self::Unreadable
             | Self::ApprovalAnswered
             | Self::ApprovalNotAwaited
@@ -112,6 +160,7 @@ mod tests {
             DropReason::OverflowOld,
             DropReason::OverflowNew,
             DropReason::Repeated,
+            DropReason::Lost,
             DropReason::Held,
             DropReason::OrderInDoubt,
             DropReason::HandledBefore,
@@ -123,6 +172,11 @@ mod tests {
         ] {
             assert_eq!(serde_json::to_value(reason).expect("JSON"), reason.name());
         }
+
+        // What consumes a dispatch is its end, unless the ledger says another one as well.
+        assert!(!DropReason::Duplicate.consumes() && !DropReason::Repeated.consumes() && !DropReason::Lost.consumes());
+        assert!(DropReason::HandledBefore.consumes() && DropReason::HandledBefore.has_another_end());
+        assert!(DropReason::Held.consumes() && !DropReason::Held.has_another_end());
 
         assert_eq!(
             DropReason::Unreadable.describe(Some("not CBOR")),

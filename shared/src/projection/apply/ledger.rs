@@ -54,16 +54,17 @@ pub(super) fn write(
     }
 
     for end in &rows.ends {
-        connection
-            .prepare_cached(
-                "INSERT OR REPLACE INTO nexus_dispatch_ends(dispatch_id, turn_id, dropped, at) VALUES(?1,?2,?3,?4)",
-            )?
-            .execute((
-                end.dispatch.to_string(),
-                end.turn.as_deref(),
-                end.dropped.as_deref(),
-                record.at.0,
-            ))?;
+        // A copy of a dispatch ends without a turn, and must not hide the turn of the first one.
+        let statement = match end.replaces {
+            true => "INSERT OR REPLACE INTO nexus_dispatch_ends(dispatch_id, turn_id, dropped, at) VALUES(?1,?2,?3,?4)",
+            false => "INSERT OR IGNORE INTO nexus_dispatch_ends(dispatch_id, turn_id, dropped, at) VALUES(?1,?2,?3,?4)",
+        };
+        connection.prepare_cached(statement)?.execute((
+            end.dispatch.to_string(),
+            end.turn.as_deref(),
+            end.dropped.as_deref(),
+            record.at.0,
+        ))?;
     }
 
     for approval in &rows.approvals {

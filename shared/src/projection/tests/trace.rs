@@ -121,6 +121,40 @@ async fn a_dropped_dispatch_and_a_failed_turn_end_their_chains() {
 }
 
 #[tokio::test]
+async fn a_copy_of_a_dispatch_does_not_hide_the_turn() {
+    for reason in [
+        DropReason::Duplicate,
+        DropReason::Repeated,
+        DropReason::HandledBefore,
+        DropReason::Lost,
+    ] {
+        let copy = LedgerEntry::DispatchDropped {
+            dispatch: dispatch_ref(1),
+            reason,
+            detail: None,
+            cursor: LedgerCursor::default(),
+        };
+        let failed = LedgerEntry::TurnFailed {
+            turn: turn(1),
+            failure: TurnFailure::NoAgent,
+            reply: None,
+            cursor: LedgerCursor::default(),
+        };
+
+        let mut batch = chain(1)[..3].to_vec();
+        batch.push(ledger(1, vec![samples::started(1)]));
+        batch.push(ledger(2, vec![copy]));
+        batch.push(ledger(3, vec![failed]));
+        let told = trace(batch).await;
+
+        assert!(told.complete, "{reason:?}");
+        let step = told.steps.last().unwrap();
+        assert_eq!(step.stage, TraceStage::Turn);
+        assert!(step.detail.contains("no_agent"), "{reason:?}: {}", step.detail);
+    }
+}
+
+#[tokio::test]
 async fn retries_show_until_the_delivery_is_given_up() {
     let retry = ReceiptStep::AttemptFinished {
         attempt: 1,

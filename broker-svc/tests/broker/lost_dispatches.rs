@@ -1,0 +1,362 @@
+//! Dispatches that `DISPATCHES` loses under their turns: made again in time, the turn goes on, whoever is killed meanwhile;
+//! else it ends, and each dispatch is held or in a dead letter.
+
+use shared::bus::OutgoingMessage;
+use shared::clock::{Clock as _, SystemClock};
+use shared::model::dispatch::Dispatch;
+use shared::model::event::Event;
+use shared::model::invocation::EventInvocations;
+use shared::model::ledger::{DropReason, LedgerEntry};
+use shared::model::session::SessionRef;
+use shared::testing::eventually;
+use shared::wire::dead_letter::DeadLetter;
+use shared::wire::headers::Headers;
+use shared::wire::subject;
+use shared::wire::topology::streams::{CLAIMS, DISPATCHES, EVENTS, LEDGER};
+use ulid::Ulid;
+
+use crate::approvals::trusted;
+use crate::bench::{Bench, session};
+use crate::killed::child_of;
+use crate::older_turns::{begun, copied, end, held, is_given_up, looking, put_back, send, serve};
+use crate::stepping::{SUBJECT, answer, effect};
+
+/// Publishes `dispatch` as hook-svc makes a lost one again. Returns its sequence.
+async fn made_again(bench: &Bench, dispatch: &Dispatch) -> u64 {
+    let out = OutgoingMessage::new(subject::dispatch(&dispatch.target), dispatch)
+        .msg_id(format!("lost:0:{}", dispatch.id))
+        .repeated();
+    let stored = bench.bus.publish(out).await.expect("stored").sequence;
+    bench.claim(&dispatch.target).await;
+    stored
+}
+
+/// The dispatches of `session` that its ledger says were dropped, with the reasons.
+async fn dropped(bench: &Bench, session: &SessionRef) -> Vec<(Ulid, DropReason)> {
+    let entries = bench.entries(session).await.into_iter();
+    let dropped = entries.filter_map(|entry| {
+        let LedgerEntry::DispatchDropped { dispatch, reason, .. } = entry else {
+            return None;
+        };
+        Some((dispatch.id, reason))
+    });
+    dropped.collect()
+}
+
+/// The dead letters that say that a dispatch is lost.
+async fn letters(bench: &Bench) -> Vec<DeadLetter> {
+    let mut letters = bench.dead_letters().await;
+    letters.retain(|letter| letter.reason == "dispatch_lost");
+    letters
+}
+
+/// How the stream loses its messages, and on which side of the former sequence a dispatch then is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Loss {
+    /// It is emptied: sequences go on.
+    Emptied,
+    /// It is put back to an empty state: sequences begin again.
+    PutBack,
+}
+
+/// A broker that goes on with a turn whose dispatch was made again is killed, and the claim is lost as well: the sweeper
+/// of the next one must find the session. The turn ends as if nothing had happened.
+async fn goes_on_after(loss: Loss) {
+    let mut bench = Bench::start().await;
+    bench.server.stop().await;
+    let empty = bench.server.copy_of(DISPATCHES);
+    bench.server.restart().await;
+
+    // The turn's dispatch is not the first of the stream.
+    let first = bench.publish(&trusted(&session("gone"), 1, None)).await;
+    assert!(bench.bus.delete_message(DISPATCHES, first).await.expect("deleted"));
+
+    let mut asked = bench.bus.core_subscribe(SUBJECT).await.expect("a subscription");
+    bench.bus.flush().await.expect("it is known");
+    let mut owner = child_of(&bench.server.url(), "look");
+    let main = session("main");
+    let sent = trusted(&main, 1, None);
+    let former = bench.publish(&sent).await;
+    bench.claim(&main).await;
+    effect(&mut asked).await;
+    owner.kill().await.expect("SIGKILL");
+
+    match loss {
+        Loss::Emptied => {
+            bench.bus.purge_subject(DISPATCHES, ">").await.expect("emptied");
+        }
+        Loss::PutBack => {
+            bench.server.stop().await;
+            bench.server.put_back(DISPATCHES, &empty);
+            bench.server.restart().await;
+        }
+    }
+    bench.bus.purge_subject(CLAIMS, ">").await.expect("emptied");
+    let again = made_again(&bench, &sent).await;
+    assert_eq!(again < former, loss == Loss::PutBack, "{loss:?}: {again}, was {former}");
+
+    // It goes on, and then both it and its claim are gone.
+    let mut owner = child_of(&bench.server.url(), "look");
+    effect(&mut asked).await;
+    owner.kill().await.expect("SIGKILL");
+    bench.bus.purge_subject(CLAIMS, ">").await.expect("emptied");
+
+    let _owner = child_of(&bench.server.url(), "look");
+    let (_, to) = effect(&mut asked).await;
+    answer(&bench.bus, &to, "done", &[]).await;
+    bench.until_replies(1).await;
+
+    assert_eq!(bench.completed(&main).await, ["test:main/1"]);
+    assert_eq!(dropped(&bench, &main).await, [], "{loss:?}");
+    assert_eq!(bench.dead_letters().await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_whose_dispatch_was_made_again_at_a_higher_sequence_survives_a_kill_and_lost_claims() {
+    goes_on_after(Loss::Emptied).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_whose_dispatch_was_made_again_at_a_lower_sequence_survives_a_kill_and_lost_claims() {
+    goes_on_after(Loss::PutBack).await;
+}
+
+/// A dispatch waits behind a turn under way, its stream loses it, and a copy comes. The owner is killed before its turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_dispatch_whose_copy_came_gets_its_turn_from_the_next_owner() {
+    let bench = Bench::start().await;
+    let mut asked = bench.bus.core_subscribe(SUBJECT).await.expect("a subscription");
+    bench.bus.flush().await.expect("it is known");
+    let mut owner = child_of(&bench.server.url(), "look");
+    let main = session("main");
+    let (runs, waits) = (trusted(&main, 1, None), trusted(&main, 2, None));
+    bench.publish(&runs).await;
+    bench.claim(&main).await;
+    effect(&mut asked).await;
+    bench.publish(&waits).await;
+
+    bench.bus.purge_subject(DISPATCHES, ">").await.expect("emptied");
+    for lost in [&runs, &waits] {
+        made_again(&bench, lost).await;
+    }
+
+    // An unreadable message behind the copies: once it is a dead letter, the owner has read them.
+    let bad = OutgoingMessage::raw(subject::dispatch(&main), Headers::new(), "bad".into());
+    bench.bus.publish(bad).await.expect("stored");
+    eventually("the owner has read on", async || bench.dead_letters().await.len() == 1).await;
+    eventually("and has recorded that", async || {
+        dropped(&bench, &main)
+            .await
+            .iter()
+            .any(|(_, reason)| *reason == DropReason::Unreadable)
+    })
+    .await;
+
+    owner.kill().await.expect("SIGKILL");
+    bench.bus.purge_subject(CLAIMS, ">").await.expect("emptied");
+    let _owner = child_of(&bench.server.url(), "look");
+    for text in ["one", "two"] {
+        let (_, to) = effect(&mut asked).await;
+        answer(&bench.bus, &to, text, &[]).await;
+    }
+    bench.until_replies(2).await;
+    assert_eq!(bench.completed(&main).await, ["test:main/1", "test:main/2"]);
+}
+
+/// Two replicas of hook-svc have made a dispatch again that no session had read, and one look finds both.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatch_that_was_made_again_twice_gets_one_turn() {
+    let bench = Bench::start().await;
+    let main = session("main");
+    let sent = trusted(&main, 1, None);
+    for replica in ["a", "b"] {
+        let out = OutgoingMessage::new(subject::dispatch(&main), &sent)
+            .msg_id(format!("lost:{replica}:{}", sent.id))
+            .repeated();
+        bench.bus.publish(out).await.expect("stored");
+    }
+    bench.claim(&main).await;
+
+    let running = bench.run("b1", "").await;
+    bench.until_replies(1).await;
+    eventually("the other is recognised", async || {
+        dropped(&bench, &main).await == [(sent.id, DropReason::Repeated)] && bench.claims().await == 0
+    })
+    .await;
+    assert_eq!(bench.completed(&main).await, ["test:main/1"]);
+    running.stop().await;
+}
+
+/// The ledger is older, and so is `DISPATCHES`: hook-svc makes the dispatch again only after the broker has looked for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_of_an_older_ledger_waits_for_its_dispatch_and_holds_it() {
+    let busy = session("main");
+    let mut story = begun(&busy).await;
+    end(&mut story).await;
+    let dispatches = story.bench.server.copy_of(DISPATCHES);
+    story.bench.server.restart().await;
+    let sent = looking(&story, &busy, 2).await;
+    let older = copied(&mut story).await;
+
+    serve(&mut story, "b2").await;
+    story.bench.claim(&busy).await;
+    story.plays("look", "seen", &[]).await;
+    story.plays("model", "over", &[]).await;
+    eventually("the turn ends", async || {
+        story.bench.completed(&busy).await.len() == 2 && story.bench.claims().await == 0
+    })
+    .await;
+    put_back(&mut story, &older).await;
+    story.bench.server.stop().await;
+    story.bench.server.put_back(DISPATCHES, &dispatches);
+    story.bench.server.restart().await;
+
+    serve(&mut story, "b3").await;
+    story.bench.claim(&busy).await;
+    let broker = std::sync::Arc::clone(&story.brokers[0].running.broker);
+    eventually("the session is taken", async || broker.activity.runs_session(&busy)).await;
+    made_again(&story.bench, &sent).await;
+    is_given_up(&story, &busy).await;
+
+    let held: Vec<Ulid> = held(&story).await.iter().map(|one| one.id).collect();
+    assert_eq!(held, [sent.id]);
+    assert_eq!(letters(&story.bench).await, []);
+    story.stop().await;
+}
+
+/// Stores the event of `dispatch` and its record, as adapter-svc and hook-svc did.
+async fn with_event(bench: &Bench, dispatch: &Dispatch) -> Event {
+    let event = Event::new(dispatch.event_id.clone(), "test", "ada", SystemClock.now());
+    let stored = bench
+        .bus
+        .publish(OutgoingMessage::event(&event, bench.bus.trust()))
+        .await;
+    let record = EventInvocations {
+        event_id: event.id.clone(),
+        event_seq: stored.expect("stored").sequence,
+        evaluated_by: "a".to_owned(),
+        started_at: SystemClock.now(),
+        finished_at: SystemClock.now(),
+        passed: 0,
+        hooks: Vec::new(),
+        passes: Vec::new(),
+        is_slim: false,
+    };
+    let out = OutgoingMessage::new(subject::invocation(0, &event.id), &record);
+    bench.bus.publish(out).await.expect("stored");
+    event
+}
+
+/// Waits until the ledger of `session` says that the turn of `dispatch` ended because it is lost.
+async fn is_lost(bench: &Bench, session: &SessionRef, dispatch: Ulid) {
+    eventually("the turn is given up", async || {
+        let entries = bench.entries(session).await;
+        let is_over = |entry: &LedgerEntry| matches!(entry, LedgerEntry::TurnInterrupted { .. });
+        entries.iter().any(is_over) && dropped(bench, session).await.contains(&(dispatch, DropReason::Lost))
+    })
+    .await;
+}
+
+/// Nobody makes the dispatches of two turns again within 30 s.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_whose_dispatch_is_not_made_again_leaves_a_dead_letter_that_can_be_redriven() {
+    let (late, redriven) = (session("main"), session("redriven"));
+    let mut story = begun(&late).await;
+    send(&story, &redriven, 1).await;
+    story.plays("model", "hello", &[]).await;
+    story.bench.until_replies(2).await;
+    end(&mut story).await;
+    story.bench.server.restart().await;
+
+    let first = looking(&story, &late, 2).await;
+    let second = looking(&story, &redriven, 2).await;
+    let event = with_event(&story.bench, &second).await;
+    story.bench.bus.purge_subject(DISPATCHES, ">").await.expect("emptied");
+
+    serve(&mut story, "b2").await;
+    for of in [&late, &redriven] {
+        story.bench.claim(of).await;
+    }
+    is_lost(&story.bench, &late, first.id).await;
+    is_lost(&story.bench, &redriven, second.id).await;
+    eventually("both slots are free", async || story.bench.claims().await == 0).await;
+
+    let letters = letters(&story.bench).await;
+    let of = |id: Ulid| {
+        let mut letters = letters.iter();
+        letters
+            .find(|letter| letter.detail.contains(&id.to_string()))
+            .expect("a letter")
+    };
+    assert_eq!(letters.len(), 2);
+    assert_eq!(of(first.id).redrive_subject, "", "its event has no record");
+    assert!(of(first.id).detail.contains("main"), "{}", of(first.id).detail);
+    assert_eq!(of(second.id).redrive_subject, subject::event(&event));
+    let payload = of(second.id).payload_bytes().expect("base64");
+    let stored = story
+        .bench
+        .bus
+        .at_sequence(EVENTS, 1)
+        .await
+        .expect("readable")
+        .expect("it is there");
+    assert_eq!(payload, stored.payload, "the whole event");
+
+    // hook-svc makes one again, too late: an operator decides. Nothing of its turn is done again.
+    made_again(&story.bench, &first).await;
+    eventually("it is held", async || !held(&story).await.is_empty()).await;
+    let held: Vec<Ulid> = held(&story).await.iter().map(|one| one.id).collect();
+    assert_eq!(held, [first.id]);
+
+    // The other's event is redriven: its hook fires once more, and the next effect is that turn's.
+    let again = Dispatch {
+        event_seq: 100,
+        ..second
+    };
+    let out = OutgoingMessage::new(subject::dispatch(&redriven), &again).msg_id("redriven");
+    story.bench.bus.publish(out).await.expect("stored");
+    story.bench.claim(&redriven).await;
+    let effect = story.plays("model", "after all", &[]).await;
+    assert_eq!(effect.id, "1", "the first call of a new turn");
+    let replies = story.bench.until_replies(3).await;
+    assert_eq!(replies.last().map(|reply| reply.content.as_str()), Some("after all"));
+    story.stop().await;
+}
+
+/// The ledger is older, and nobody makes the dispatch of its turn again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_of_an_older_ledger_whose_dispatch_is_gone_leaves_a_dead_letter() {
+    let busy = session("main");
+    let mut story = begun(&busy).await;
+    end(&mut story).await;
+    story.bench.server.restart().await;
+    let sent = looking(&story, &busy, 2).await;
+    let older = copied(&mut story).await;
+
+    serve(&mut story, "b2").await;
+    story.bench.claim(&busy).await;
+    story.plays("look", "seen", &[]).await;
+    story.plays("model", "over", &[]).await;
+    eventually("the turn ends", async || {
+        story.bench.completed(&busy).await.len() == 2 && story.bench.claims().await == 0
+    })
+    .await;
+    put_back(&mut story, &older).await;
+    story.bench.bus.purge_subject(DISPATCHES, ">").await.expect("emptied");
+    assert!(story.bench.bus.stream_state(LEDGER).await.expect("its state").messages > 0);
+
+    serve(&mut story, "b3").await;
+    story.bench.claim(&busy).await;
+    is_lost(&story.bench, &busy, sent.id).await;
+    let letters = letters(&story.bench).await;
+    assert_eq!(letters.len(), 1);
+    assert!(
+        letters[0].detail.contains(&sent.id.to_string()),
+        "{}",
+        letters[0].detail
+    );
+    assert!(held(&story).await.is_empty());
+    assert_eq!(story.bench.replies().await.len(), 2, "nothing is said again");
+
+    story.stop().await;
+}
