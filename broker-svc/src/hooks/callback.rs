@@ -125,7 +125,10 @@ async fn answer_call(broker: &BrokerContext, asked: GateRequest) -> Result<GateA
         .flatten()
         .any(|id| id.len() > MAX_ID_BYTES)
     {
-        return Err((WRONG, format!("tool_use_id, attempt: at most {MAX_ID_BYTES} bytes")));
+        return Err((
+            WRONG,
+            format!("tool_use_id, attempt: expected at most {MAX_ID_BYTES} bytes"),
+        ));
     }
 
     // Loaded for each request: any broker answers, not only the owner of the session.
@@ -135,7 +138,7 @@ async fn answer_call(broker: &BrokerContext, asked: GateRequest) -> Result<GateA
         .map_err(|error| unavailable(error.to_string()))?;
     let fold = remembered.fold;
     let running = fold.running.as_ref().filter(|running| running.turn == asked.turn);
-    let running = running.ok_or_else(|| (OVER, format!("turn {} is not under way", asked.turn)))?;
+    let running = running.ok_or_else(|| (OVER, format!("turn {} is not running", asked.turn)))?;
     let pendings = inbox::fetch(&broker.bus, &asked.session, &running.own_sequences()).await;
     let pendings = pendings.map_err(|error| unavailable(error.to_string()))?;
     let turn = Turn::from_running(&asked.session, &fold, running, &pendings);
