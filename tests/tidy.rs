@@ -7,6 +7,8 @@ mod circles;
 mod citations;
 #[path = "tidy/crates.rs"]
 mod crates;
+#[path = "tidy/error_texts.rs"]
+mod error_texts;
 #[path = "tidy/files.rs"]
 mod files;
 #[path = "tidy/map.rs"]

@@ -162,7 +162,7 @@ pub async fn post_link_decision(
     let approve = match tap.say.as_str() {
         "approve" => true,
         "deny" => false,
-        _ => return Err(malformed_request("`approve` or `deny` is expected".to_owned(), "say")),
+        _ => return Err(malformed_request("expected `approve` or `deny`".to_owned(), "say")),
     };
 
     let question = DecideApproval {
@@ -223,13 +223,13 @@ fn read(id: &str, body: &[u8]) -> Result<Callback, RequestRejection> {
     let said: Callback = serde_json::from_slice(body).map_err(|error| malformed_request(error.to_string(), "body"))?;
     if said.approval != id {
         return Err(malformed_request(
-            "the approval of the path is expected".to_owned(),
+            "expected the approval of the path".to_owned(),
             "approval",
         ));
     }
     if is_reserved(&said.channel) {
         return Err(malformed_request(
-            "the channel of a platform is expected".to_owned(),
+            "expected the channel of a platform".to_owned(),
             "channel",
         ));
     }

@@ -159,7 +159,10 @@ impl ApprovalsConfig {
         }
 
         match (any, channels.is_empty()) {
-            (Some(_), false) => Err("approvals.secret: for all channels, or for each its own in `channels`".to_owned()),
+            (Some(_), false) => Err(
+                "approvals.secret: set either this or `secret` of each channel in `approvals.channels`, not both"
+                    .to_owned(),
+            ),
             (Some(any), true) => Ok(Some(CallbackAuth::Any(any))),
             (None, false) => Ok(Some(CallbackAuth::Own(channels))),
             (None, true) => Ok(None),
@@ -228,7 +231,7 @@ impl AdapterConfig {
             ("webchat.max_sockets_per_address", self.webchat.max_sockets_per_address),
         ] {
             if value == 0 {
-                faults.push(format!("{key}: at least 1"));
+                faults.push(format!("{key}: expected at least 1"));
             }
         }
 
@@ -237,20 +240,20 @@ impl AdapterConfig {
             ("header_timeout_ms", self.header_timeout_ms),
         ] {
             if value == 0 {
-                faults.push(format!("{key}: at least 1 ms"));
+                faults.push(format!("{key}: expected at least 1 ms"));
             }
         }
 
         if self.per_address_per_second == Some(0) || self.per_address_burst == 0 {
-            faults.push("per_address_per_second, per_address_burst: at least 1".to_owned());
+            faults.push("per_address_per_second, per_address_burst: expected at least 1".to_owned());
         }
 
         if self.spool_max_bytes < MIN_SPOOL_BYTES {
-            faults.push(format!("spool_max_bytes: at least {MIN_SPOOL_BYTES}"));
+            faults.push(format!("spool_max_bytes: expected at least {MIN_SPOOL_BYTES}"));
         }
 
         if self.webchat.account.is_empty() || self.webchat.account.contains(|c: char| c == '/' || c.is_control()) {
-            faults.push("webchat.account: a name without `/` and control characters".to_owned());
+            faults.push("webchat.account: expected a name without `/` and control characters".to_owned());
         }
 
         faults.extend(self.trusted_networks().err());

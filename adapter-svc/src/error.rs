@@ -202,6 +202,17 @@ const fn accept_kind(error: &AcceptEventsError) -> (StatusCode, &'static str) {
     }
 }
 
+/// A rejection for the log, carried by its response to where the request's path is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RejectionNote {
+    /// Code of the rejection.
+    pub code: &'static str,
+    /// Description of the error.
+    pub error: String,
+    /// Place in the request; empty if there is none.
+    pub place: String,
+}
+
 impl IntoResponse for RequestRejection {
     fn into_response(self) -> Response {
         let (status, code) = self.kind();
@@ -212,11 +223,15 @@ impl IntoResponse for RequestRejection {
             RETRY_AFTER_S
         };
 
-        let message = describe_error(&self);
-        tracing::info!(%status, code, message, place = self.place(), "request rejected");
         metrics::counter!("nexus_adapter_refused_total", "code" => code).increment(1);
 
         let mut response = (status, axum::Json(json!({ "error": self.to_json() }))).into_response();
+        response.extensions_mut().insert(RejectionNote {
+            code,
+            error: describe_error(&self),
+            place: self.place().to_owned(),
+        });
+
         // The client may try again only after these.
         if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
             response
@@ -231,5 +246,21 @@ impl IntoResponse for RequestRejection {
         }
 
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The path, which the log line has beside it, is known only where the response is.
+    #[test]
+    fn a_response_carries_its_rejection_for_the_log() {
+        let header = "x-hub-signature-256".to_owned();
+        let response = RequestRejection::Signature(SignatureError::Missing { header }).into_response();
+        let note = response.extensions().get::<RejectionNote>().expect("a note");
+        assert_eq!(note.code, "bad_signature");
+        assert_eq!(note.error, "header `x-hub-signature-256` is missing");
+        assert_eq!(note.place, "x-hub-signature-256");
     }
 }

@@ -106,13 +106,13 @@ impl BrokerConfig {
             at_least_one
                 .iter()
                 .filter(|(_, n)| *n == 0)
-                .map(|(key, _)| format!("{key}: at least 1")),
+                .map(|(key, _)| format!("{key}: expected at least 1")),
         );
 
         // The value documents the topology. Another one would make the broker misjudge the end of its claims.
         if u128::from(self.ack_wait_ms) != CLAIM_ACK_WAIT.as_millis() {
             faults.push(format!(
-                "ack_wait_ms: {} as the topology says",
+                "ack_wait_ms: expected {}, the acknowledgement time-out of stream CLAIMS",
                 CLAIM_ACK_WAIT.as_millis()
             ));
         }
@@ -124,11 +124,11 @@ impl BrokerConfig {
 
         // The bounds below keep the promise that a lost wake-up is noticed within 10 s.
         if !(100..=2_000).contains(&self.sweep_interval_ms) {
-            faults.push("sweep_interval_ms: between 100 and 2000".to_owned());
+            faults.push("sweep_interval_ms: expected 100 to 2000".to_owned());
         }
 
         if !(1_000..=6_000).contains(&self.sweep_age_ms) {
-            faults.push("sweep_age_ms: between 1000 and 6000, so that a lost wake-up is healed within 10 s".to_owned());
+            faults.push("sweep_age_ms: expected 1000 to 6000, so that a lost wake-up is healed within 10 s".to_owned());
         }
 
         faults

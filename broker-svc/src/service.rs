@@ -90,7 +90,7 @@ impl Service for BrokerService {
 
         let path = shell.common.files.identities.clone();
         let people = KnownPeople::read(read_identities(&path)?, &shell.bus).await;
-        let people = people.context("read the owner's chat pages")?;
+        let people = people.context("failed to read the owner's chat pages")?;
         let hooks = load_hooks(&shell.common.files.hooks, &personas)?;
         let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms);
 
@@ -219,13 +219,13 @@ fn read(path: &str) -> std::io::Result<String> {
 }
 
 fn load_personas(path: &str) -> anyhow::Result<Personas> {
-    let text = read(path).with_context(|| format!("files.personas: {path} cannot be read"))?;
+    let text = read(path).with_context(|| format!("files.personas: failed to read {path}"))?;
     Personas::parse(&text).with_context(|| format!("files.personas: {path}"))
 }
 
 /// Returns the hooks within turns: those of `hooks.yaml` and those of the personas.
 fn load_hooks(path: &str, personas: &Personas) -> anyhow::Result<HookRules> {
-    let text = read(path).with_context(|| format!("files.hooks: {path} cannot be read"))?;
+    let text = read(path).with_context(|| format!("files.hooks: failed to read {path}"))?;
     let rules = HookRules::parse(&text, personas).with_context(|| format!("files.hooks: {path}"))?;
     rules.warn_of_commands();
     Ok(rules)

@@ -11,7 +11,7 @@ use shared::model::approval_api::{ApprovalAnswer, ApprovalList, DecideApproval, 
 
 use crate::args::{ApprovalAction, Common, Speaker};
 use crate::connect::connect_bus;
-use crate::exit::{Exit, ExitContext as _};
+use crate::exit::{Exit, ExitContext as _, failure};
 use crate::output::{Cell, Column, Table, View, reader_zone};
 use crate::service::call_service;
 
@@ -32,7 +32,7 @@ pub async fn execute(common: &Common, action: ApprovalAction) -> Result<()> {
         ApprovalAction::Deny(speaker) => send_decision(common, speaker, false, None).await,
         ApprovalAction::Edit { arguments, speaker } => {
             let arguments = serde_json::from_str(&arguments);
-            let arguments = arguments.context("--arguments is not JSON").exit(Exit::Usage)?;
+            let arguments = arguments.context("--arguments is not valid JSON").exit(Exit::Usage)?;
             send_decision(common, speaker, true, Some(arguments)).await
         }
     }
@@ -45,11 +45,10 @@ async fn ask_broker<Q: Serialize, A: DeserializeOwned>(bus: &Bus, endpoint: &str
 
 async fn list_approvals(common: &Common, status: Option<String>, limit: usize) -> Result<()> {
     let status: Option<ApprovalStatus> = match status {
-        Some(status) => Some(
-            serde_json::from_value(status.clone().into())
-                .with_context(|| format!("--status {status}: no status of an approval"))
-                .exit(Exit::Usage)?,
-        ),
+        Some(status) => Some(serde_json::from_value(status.clone().into()).map_err(|_| {
+            let expected = "pending, approved, denied, expired, canceled, superseded, consumed";
+            failure(Exit::Usage, format!("--status {status}: expected one of {expected}"))
+        })?),
         None => None,
     };
 

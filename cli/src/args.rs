@@ -25,7 +25,7 @@ pub use intent::{IntentAction, ListedIntents, ProposedIntent};
 pub use logs::LogsOptions;
 pub use owner::OwnerAction;
 pub use schedule::ScheduleAction;
-pub use session::{SessionAction, SessionName, SessionOrderOptions};
+pub use session::{BusyMode, Overflow, SessionAction, SessionName, SessionOrderOptions};
 pub use top::TopOptions;
 
 /// The event bus for AI agents.
@@ -49,10 +49,10 @@ pub struct Common {
     /// Address of the NATS server; overrides the configuration.
     #[arg(long, global = true, help_heading = "Global options", value_name = "URL")]
     pub server: Option<String>,
-    /// Print JSON: an array for a list, one object for one thing, one object a line for a stream.
+    /// Print JSON: an array for a list, one object for one thing, one object per line for a stream.
     #[arg(long, global = true, help_heading = "Global options")]
     pub json: bool,
-    /// Print ids only, one a line.
+    /// Print ids only, one per line.
     #[arg(long, short, global = true, help_heading = "Global options", conflicts_with = "json")]
     pub quiet: bool,
     /// Do not cut tables to the width of the terminal (80 columns without one); show all columns.
@@ -99,7 +99,7 @@ pub enum Command {
     /// Manage dead letters: messages that could not be processed.
     #[command(subcommand)]
     Dlq(DlqAction),
-    /// Manage held messages: after a restore it is unknown if they were processed.
+    /// Manage held messages, for which it is unknown whether they were processed (deliveries: `nexus restore --list`).
     #[command(subcommand)]
     Recover(RecoverAction),
     /// Manage circuit breakers: hooks that are paused after repeated errors.
@@ -132,7 +132,7 @@ pub enum Command {
     Bench(BenchOptions),
     /// Write configuration files with comments.
     Init(InitOptions),
-    /// Print the completions of a shell.
+    /// Print a completion script for a shell.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -154,10 +154,10 @@ pub struct UpOptions {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub replicas: u16,
     /// Port of the NATS server; overrides `nats.servers`.
-    #[arg(long, default_value_t = 4222)]
+    #[arg(long, default_value_t = 4222, value_name = "N")]
     pub nats_port: u16,
     /// Port for the web chat, webhooks and events; overrides `adapter.listen`.
-    #[arg(long, default_value_t = 8080)]
+    #[arg(long, default_value_t = 8080, value_name = "N")]
     pub http_port: u16,
 }
 
@@ -190,7 +190,7 @@ pub struct DemoOptions {
 pub enum TopologyAction {
     /// Print the differences between the server and the required topology; exit code 1 if there are any.
     Plan,
-    /// Create missing streams, consumers and buckets, and update different ones.
+    /// Create missing streams, consumers and buckets, and update those that differ.
     Apply,
 }
 
@@ -228,7 +228,7 @@ pub struct TailOptions {
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub last: u64,
     /// Maximum number of messages; the command ends after the last one.
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 }
 
@@ -252,10 +252,10 @@ pub struct SearchOptions {
     /// Only events on this channel; can be repeated.
     #[arg(long, value_name = "CHANNEL")]
     pub channel: Vec<String>,
-    /// Only events since this time: an age (90s, 15m, 2h, 7d), an instant (2026-11-22T09:00:00Z) or Unix milliseconds.
+    /// Only events since this time: an age (90s, 15m, 2h, 7d, 1w), an instant (2026-11-22T09:00:00Z) or Unix milliseconds.
     #[arg(long, value_name = "WHEN")]
     pub since: Option<String>,
-    /// Only events before this time.
+    /// Only events before this time, in the same form as `--since`.
     #[arg(long, value_name = "WHEN")]
     pub until: Option<String>,
     /// Maximum number of entries.
@@ -269,7 +269,7 @@ pub struct TraceOptions {
     /// Id of the event.
     pub event_id: String,
     /// Wait until the trace is complete, at most this many seconds.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_name = "N")]
     pub wait: u64,
 }
 
@@ -283,21 +283,21 @@ pub enum RecoverAction {
         all: bool,
     },
     /// Process one held message, or all, again; a message that was already processed is processed twice.
+    #[command(group(clap::ArgGroup::new("choice").required(true).args(["id", "all"])))]
     Redo {
         /// Id of the held message, as `nexus recover list` prints it.
-        #[arg(required_unless_present = "all")]
         id: Option<String>,
         /// All of them.
-        #[arg(long, conflicts_with = "id")]
+        #[arg(long)]
         all: bool,
     },
     /// Mark one held message, or all, as processed; a message that was not processed is lost.
+    #[command(group(clap::ArgGroup::new("choice").required(true).args(["id", "all"])))]
     Skip {
         /// Id of the held message, as `nexus recover list` prints it.
-        #[arg(required_unless_present = "all")]
         id: Option<String>,
         /// All of them.
-        #[arg(long, conflicts_with = "id")]
+        #[arg(long)]
         all: bool,
     },
 }
@@ -344,4 +344,55 @@ pub struct McpOptions {
     /// Author of hooks that are created through this server.
     #[arg(long, default_value = "mcp")]
     pub created_by: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Command, String> {
+        let whole = std::iter::once("nexus").chain(words.iter().copied());
+        let parsed = Cli::try_parse_from(whole).map_err(|error| error.to_string())?;
+        Ok(parsed.command)
+    }
+
+    #[test]
+    fn a_missing_choice_names_both_ways() {
+        for (words, told) in [
+            (vec!["dlq", "redrive"], "<NUMBER|--all>"),
+            (vec!["dlq", "drop"], "<NUMBER|--all>"),
+            (vec!["recover", "redo"], "<ID|--all>"),
+            (vec!["recover", "skip"], "<ID|--all>"),
+            (vec!["hook", "test", "a.ts"], "<--event <EVENT>|--text <TEXT>>"),
+        ] {
+            let error = parse(&words).expect_err("neither is given");
+            assert!(error.contains(told), "{words:?}: {error}");
+        }
+
+        assert!(parse(&["dlq", "redrive", "1", "--all"]).is_err(), "both are given");
+        assert!(parse(&["dlq", "redrive", "--all", "--service", "hook-svc"]).is_ok());
+    }
+
+    #[test]
+    fn former_names_of_options_and_values_are_accepted_but_not_shown() {
+        let queue = parse(&["session", "queue", "a", "b", "--mode", "queue"]);
+        let Ok(Command::Session(SessionAction::Queue { mode, .. })) = queue else {
+            panic!("{queue:?}");
+        };
+        assert_eq!(mode, Some(BusyMode::Followup));
+
+        let other = parse(&["session", "queue", "a", "b", "--mode", "quick"]).expect_err("there is no such mode");
+        assert!(
+            other.contains("[possible values: followup, collect, steer, steer-backlog, interrupt]"),
+            "{other}"
+        );
+
+        for option in ["--agent", "--persona"] {
+            let listed = parse(&["intent", "list", option, "atlas"]);
+            let Ok(Command::Intent(IntentAction::List(listed))) = listed else {
+                panic!("{listed:?}");
+            };
+            assert_eq!(listed.agent.as_deref(), Some("atlas"));
+        }
+    }
 }

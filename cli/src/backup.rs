@@ -23,12 +23,12 @@ const BUFFER: usize = 256 * 1024;
 
 /// Returns the SHA-256 of the file at `path`, in hexadecimal, and its size in bytes.
 fn checksum(path: &Path) -> Result<(String, u64)> {
-    let mut file = std::fs::File::open(path).with_context(|| format!("open {}", path.display()))?;
+    let mut file = std::fs::File::open(path).with_context(|| format!("failed to open {}", path.display()))?;
     let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0_u64, vec![0; BUFFER]);
     loop {
         let count = file
             .read(&mut buffer)
-            .with_context(|| format!("read {}", path.display()))?;
+            .with_context(|| format!("failed to read {}", path.display()))?;
         if count == 0 {
             return Ok((hex::encode(hash.finalize()), bytes));
         }

@@ -130,7 +130,7 @@ async fn run(options: &BenchOptions, durability: &str) -> Result<Report> {
     let directory = tempfile::Builder::new()
         .prefix("nexus-bench-")
         .tempdir()
-        .context("make a temporary directory")?;
+        .context("failed to create a temporary directory")?;
     let bar = step(&format!("{durability}: starting"));
     let stack = Stack::start(setting::whole(directory.path(), options, durability)?).await?;
 
@@ -150,7 +150,7 @@ async fn run(options: &BenchOptions, durability: &str) -> Result<Report> {
     let evaluation = tempfile::Builder::new()
         .prefix("nexus-bench-")
         .tempdir()
-        .context("make a temporary directory")?;
+        .context("failed to create a temporary directory")?;
 
     let hooks = evaluation::run(evaluation.path(), options, durability).await?;
     bar.finish_and_clear();

@@ -40,16 +40,16 @@ async fn list_breakers(common: &Common, bus: &Bus, all: bool) -> Result<()> {
     let columns = [
         Column::id("HOOK"),
         Column::text("STATE"),
-        Column::number("FAILURES"),
+        Column::number("ERRORS"),
         Column::time("LAST ERROR"),
         Column::text("NEXT"),
     ];
     let table = Table::new(&columns).with(&shown, |breaker| {
         let (state, next) = match &breaker.circuit {
-            BreakerState::Closed => ("closed", String::new()),
-            BreakerState::Open { until } => ("open", format!("one probe after {}", zone.date_time(*until))),
+            BreakerState::Closed => ("running", String::new()),
+            BreakerState::Open { until } => ("paused", format!("one probe after {}", zone.date_time(*until))),
             BreakerState::HalfOpen { by, until } => {
-                ("half-open", format!("probed by {by} until {}", zone.date_time(*until)))
+                ("probing", format!("probed by {by} until {}", zone.date_time(*until)))
             }
         };
         [
@@ -75,11 +75,11 @@ pub async fn reset(bus: &Bus, hook: &str) -> Result<Breaker> {
         return Ok(former);
     }
     if kv.get(&key_of(hook)).await?.is_some() {
-        let text = format!("{hook} has not failed since it last worked");
+        let text = format!("{hook} is not paused");
         return Err(failure(Exit::Refused, text));
     }
 
-    let text = format!("no failure of {hook} is known; see `nexus breaker list --all`");
+    let text = format!("{hook} has no recorded errors; see `nexus breaker list --all`");
     Err(failure(Exit::NotFound, text))
 }
 
@@ -110,9 +110,12 @@ mod tests {
         assert!(stored.value.is_at_rest());
 
         let again = reset(&bus, "work/route").await.expect_err("there is nothing to reset");
-        assert!(again.to_string().contains("has not failed since"), "{again}");
+        assert!(again.to_string().contains("work/route is not paused"), "{again}");
 
         let unknown = reset(&bus, "nobody").await.expect_err("nobody knows it");
-        assert!(unknown.to_string().contains("no failure of nobody"), "{unknown}");
+        assert!(
+            unknown.to_string().contains("nobody has no recorded errors"),
+            "{unknown}"
+        );
     }
 }

@@ -12,6 +12,7 @@ use crate::complain;
 use crate::connect::load_document;
 use crate::exit::{Exit, failure};
 use crate::launch::SERVICES;
+use crate::launch::programs::absent_services;
 use crate::output::View;
 
 /// Runs the command.
@@ -35,13 +36,8 @@ fn check(common: &Common) -> Result<()> {
         .map(ToString::to_string)
         .collect();
 
-    let mut warnings = Vec::new();
-    for name in SERVICES {
-        let answer = ask_service(name, "--check", document.source())?;
-        warnings.extend(warnings_in(&answer));
-        lines.extend(faults_in(name, &answer));
-    }
-
+    let (faults, warnings) = ask_services(document.source())?;
+    lines.extend(faults);
     lines.sort();
     lines.dedup();
 
@@ -63,16 +59,39 @@ fn check(common: &Common) -> Result<()> {
     Err(failure(Exit::No, format!("{} faults", lines.len())))
 }
 
+/// Returns the faults and the warnings that the services report about the configuration at `source`, each once.
+///
+/// # Errors
+/// Fails if a service cannot be run.
+pub fn ask_services(source: &str) -> Result<(Vec<String>, Vec<String>)> {
+    let (mut faults, mut warnings) = (Vec::new(), Vec::new());
+    for name in SERVICES {
+        let answer = ask_service(name, "--check", source)?;
+        warnings.extend(warnings_in(&answer));
+        faults.extend(faults_in(name, &answer));
+    }
+
+    faults.sort();
+    faults.dedup();
+    Ok((faults, warnings))
+}
+
 /// Runs service `name` on the configuration at `source` with `flag`.
 fn ask_service(name: &str, flag: &str, source: &str) -> Result<Output> {
-    let me = std::env::current_exe().context("find this binary")?;
+    let me = std::env::current_exe().context("failed to find the program file of nexus")?;
     let program = me.with_file_name(name);
     let mut command = Command::new(&program);
     command.arg(flag);
     if std::path::Path::new(source).exists() {
         command.arg("--config").arg(source);
     }
-    command.output().with_context(|| format!("run {}", program.display()))
+    command.output().with_context(|| {
+        if program.exists() {
+            format!("failed to run {}", program.display())
+        } else {
+            absent_services(&me)
+        }
+    })
 }
 
 /// Returns the warnings in the output of `{name} --check`: settings that are valid but weaker than they should be.
@@ -99,7 +118,7 @@ fn faults_in(name: &str, answer: &Output) -> Vec<String> {
 fn show(common: &Common) -> Result<()> {
     let document = load_document(common);
     let (shared, _) = Shared::load(&document);
-    let mut texts = vec![toml::to_string(&shared).context("write TOML")?];
+    let mut texts = vec![toml::to_string(&shared).context("failed to write TOML")?];
     for name in SERVICES {
         let output = ask_service(name, "--show", document.source())?;
         texts.push(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -107,7 +126,7 @@ fn show(common: &Common) -> Result<()> {
 
     let mut whole = Map::new();
     for text in &texts {
-        let part: Map<String, Value> = toml::from_str(text).context("read the configuration of a service")?;
+        let part: Map<String, Value> = toml::from_str(text).context("failed to read the configuration of a service")?;
         whole.extend(part);
     }
 

@@ -45,7 +45,7 @@ pub fn check_named_config(common: &Common) -> Result<()> {
         "NEXUS_CONFIG"
     };
     let read = std::fs::read_to_string(&path);
-    read.with_context(|| format!("{by}: cannot read the configuration {}", path.display()))
+    read.with_context(|| format!("{by}: failed to read the configuration {}", path.display()))
         .exit(Exit::Usage)?;
 
     Ok(())
@@ -123,7 +123,7 @@ fn as_operator(mut config: NatsConfig) -> Result<NatsConfig> {
     let operator = services.and_then(Path::parent).map(|users| users.join(OPERATOR_USER));
     if let Some(path) = operator.filter(|path| path.is_file()) {
         let password = SecretValue::resolve(&format!("file:{}", path.display()));
-        config.password = Some(password.context("read the operator's password")?);
+        config.password = Some(password.context("failed to read the operator's password")?);
         OPERATOR_USER.clone_into(&mut config.user);
     }
 

@@ -40,7 +40,7 @@ pub async fn execute(common: &Common, options: DemoOptions) -> Result<()> {
     let directory = tempfile::Builder::new()
         .prefix("nexus-demo-")
         .tempdir()
-        .context("make a temporary directory")?;
+        .context("failed to create a temporary directory")?;
     let path = directory.path().to_owned();
     tell(
         common,
@@ -70,7 +70,7 @@ pub async fn execute(common: &Common, options: DemoOptions) -> Result<()> {
 /// Writes the hooks and accounts into `directory`, and returns the rest of `nexus.toml`.
 fn write_files(directory: &Path, receiver: &str) -> Result<String> {
     let hooks = directory.join("hooks");
-    std::fs::create_dir_all(&hooks).context("make the hooks directory")?;
+    std::fs::create_dir_all(&hooks).context("failed to create the hooks directory")?;
 
     for (name, text) in [
         (
@@ -82,14 +82,14 @@ fn write_files(directory: &Path, receiver: &str) -> Result<String> {
             include_str!("../../deploy/hooks/github-webhook.ts"),
         ),
     ] {
-        std::fs::write(hooks.join(name), text).with_context(|| format!("write {name}"))?;
+        std::fs::write(hooks.join(name), text).with_context(|| format!("failed to write {name}"))?;
     }
 
     let channels = directory.join("channels.yaml");
     let accounts = format!(
         "webhook:\n  accounts:\n    demo:\n      url: {receiver}\n      secret: env:NEXUS_DEMO_CHANNEL_SECRET\n"
     );
-    std::fs::write(&channels, accounts).context("write channels.yaml")?;
+    std::fs::write(&channels, accounts).context("failed to write channels.yaml")?;
 
     Ok(format!(
         "[telemetry]\nlisten = \"127.0.0.1:0\"\n\n[files]\nchannels = {channels:?}\n\n\

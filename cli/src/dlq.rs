@@ -68,7 +68,7 @@ async fn read_letter(bus: &Bus, number: u64) -> Result<(StoredMessage, DeadLette
         .at_sequence(DLQ, number)
         .await?
         .ok_or_else(|| failure(Exit::NotFound, format!("no dead letter {number}; see `nexus dlq list`")))?;
-    let letter = stored.decode().context("the dead letter cannot be read")?;
+    let letter = stored.decode().context("failed to read the dead letter")?;
     Ok((stored, letter))
 }
 
@@ -206,7 +206,7 @@ async fn drop_letter(bus: &Bus, stored: &StoredMessage, letter: &DeadLetter) -> 
     let number = stored.sequence;
     refuse_held(number, letter)?;
     let deleted = bus.delete_message(DLQ, number).await;
-    deleted.with_context(|| format!("delete dead letter {number}"))?;
+    deleted.with_context(|| format!("failed to delete dead letter {number}"))?;
 
     Ok(HandledLetter {
         number,
@@ -266,7 +266,7 @@ fn payload_of(number: u64, letter: &DeadLetter) -> Result<Vec<u8>> {
 
     letter
         .payload_bytes()
-        .with_context(|| format!("dead letter {number} holds no payload"))
+        .with_context(|| format!("dead letter {number} has no payload"))
         .exit(Exit::Refused)
 }
 

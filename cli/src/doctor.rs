@@ -107,9 +107,9 @@ type Check = for<'a> fn(&'a Surroundings) -> LocalBoxFuture<'a, Vec<Finding>>;
 const CHECKS: [(&str, Check); 17] = [
     ("programs", local::programs),
     ("disk", local::disk),
-    ("doors", local::doors),
+    ("access", local::access),
     ("server", server::server),
-    ("promise", server::promise),
+    ("durability", server::durability),
     ("payload", server::payload),
     ("topology", server::topology),
     ("clock", server::clock),
@@ -185,7 +185,7 @@ fn print_findings(common: &Common, findings: &[Finding]) -> Result<()> {
     match findings.iter().filter(|finding| !finding.ok).count() {
         0 => Ok(()),
         bad => {
-            let text = format!("{bad} of {} things are not as they should be", findings.len());
+            let text = format!("{bad} of {} checks failed", findings.len());
             Err(failure(Exit::No, text))
         }
     }

@@ -38,7 +38,7 @@ pub async fn execute(common: &Common, options: &DownOptions) -> Result<()> {
 
         if !ended(std::slice::from_ref(up), DEADLINE).await {
             bail!(
-                "process {} has not ended after {} s; `kill -9 {}` ends it with all that it runs",
+                "process {} did not stop within {} s; run `kill -9 {}`",
                 up.pid,
                 DEADLINE.as_secs(),
                 up.pid
@@ -51,7 +51,7 @@ pub async fn execute(common: &Common, options: &DownOptions) -> Result<()> {
     let left = end_remains(&data).await?;
     if !left.is_empty() {
         lines.push(format!(
-            "ended {} processes that a killed Nexus left: {}",
+            "ended {} processes of a killed `nexus up`: {}",
             left.len(),
             list_pids(&left)
         ));
@@ -81,7 +81,7 @@ async fn end_remains(data: &Path) -> Result<Vec<ProcessName>> {
     }
 
     let stuck: Vec<ProcessName> = left.into_iter().filter(ProcessName::is_running).collect();
-    bail!("processes {} do not end", list_pids(&stuck));
+    bail!("processes {} did not end", list_pids(&stuck));
 }
 
 /// Waits until all of `processes` have ended, at most `deadline`. Returns whether they have.

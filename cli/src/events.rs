@@ -69,7 +69,7 @@ async fn search(common: &Common, options: SearchOptions) -> Result<()> {
     });
 
     if !reply.by_meaning {
-        complain!("searched by words alone: no embedding model is in use (docs/read-model.md)");
+        complain!("searched by words only: no embedding model is in use (docs/read-model.md)");
     }
 
     View::list(&reply.hits, table)?.show(common)

@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn an_exit_code_keeps_the_words_of_its_error() {
-        let read = std::fs::read_to_string("/nowhere").context("read the file");
+        let read = std::fs::read_to_string("/nowhere").context("failed to read the file");
         let words = format!("{:#}", read.as_ref().expect_err("no such file"));
         let error = read.exit(Exit::Usage).expect_err("no such file");
         assert_eq!((Exit::of_error(&error), error.to_string()), (Exit::Usage, words));

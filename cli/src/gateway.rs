@@ -43,27 +43,8 @@ impl Gateway {
     /// # Errors
     /// Fails if there is no token; the error names the places that were searched.
     pub fn find(common: &Common, url: Option<&str>, token_file: Option<&Path>) -> Result<Self> {
-        let document = load_document(common);
-        let adapter: Value = document
-            .section::<toml::Table>("adapter", |_| Vec::new())
-            .shown_values()
-            .try_into()
-            .unwrap_or(Value::Null);
-
-        let here = Path::new(document.source())
-            .parent()
-            .unwrap_or(Path::new(""))
-            .to_owned();
-
-        let running = || {
-            let mut directories = [here.join("run"), Path::new(DATA).join("run")].into_iter();
-            directories.find_map(|directory| announced(&directory))
-        };
-        let configured = || adapter["listen"].as_str().unwrap_or(DEFAULT_LISTEN).to_owned();
-        let url = url.map_or_else(
-            || format!("http://{}", running().unwrap_or_else(configured)),
-            str::to_owned,
-        );
+        let (adapter, here) = adapter_section(common);
+        let url = url.map_or_else(|| address_of(&adapter, &here), str::to_owned);
 
         let named = adapter["http"]["local_token"].as_str();
         let named = named
@@ -112,6 +93,33 @@ impl Gateway {
         let ids = said["ids"].as_array().cloned().unwrap_or_default();
         Ok(ids.iter().filter_map(|id| id.as_str().map(str::to_owned)).collect())
     }
+}
+
+/// Returns the address of the running `nexus up`, else the configured one, as `http://…`.
+#[must_use]
+pub fn find_address(common: &Common) -> String {
+    let (adapter, here) = adapter_section(common);
+    address_of(&adapter, &here)
+}
+
+/// Returns the section `[adapter]` as JSON, and the directory of the configuration.
+fn adapter_section(common: &Common) -> (Value, PathBuf) {
+    let document = load_document(common);
+    let adapter = document
+        .section::<toml::Table>("adapter", |_| Vec::new())
+        .shown_values()
+        .try_into()
+        .unwrap_or(Value::Null);
+
+    let here = Path::new(document.source()).parent().unwrap_or(Path::new(""));
+    (adapter, here.to_owned())
+}
+
+fn address_of(adapter: &Value, here: &Path) -> String {
+    let mut directories = [here.join("run"), Path::new(DATA).join("run")].into_iter();
+    let running = directories.find_map(|directory| announced(&directory));
+    let configured = || adapter["listen"].as_str().unwrap_or(DEFAULT_LISTEN).to_owned();
+    format!("http://{}", running.unwrap_or_else(configured))
 }
 
 /// Returns the error of a post to `url`, with a hint if nothing listens there.
@@ -184,5 +192,13 @@ mod tests {
 
         write("adapter-svc-b.json", &own, "127.0.0.1:3");
         assert_eq!(announced(directory.path()).as_deref(), Some("127.0.0.1:3"));
+
+        // The chat page of the owner's link is that of the running adapter, else the configured one.
+        let adapter = json!({ "listen": "127.0.0.1:9" });
+        let here = tempfile::tempdir().expect("a directory");
+        assert_eq!(address_of(&adapter, here.path()), "http://127.0.0.1:9");
+
+        std::fs::rename(directory.path(), here.path().join("run")).expect("moved");
+        assert_eq!(address_of(&adapter, here.path()), "http://127.0.0.1:3");
     }
 }

@@ -13,14 +13,16 @@ mod trial;
 use std::time::Duration;
 
 use anyhow::Result;
+use hook_svc::registry::authored::DELETED;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shared::bus::Bus;
 use shared::model::hook::HookStatus;
-use shared::model::hook_api::{DisableHook, HookView, ListHooks, NameHook};
+use shared::model::hook_api::{DisableHook, GetHook, HookDetails, HookView, ListHooks, NameHook};
 
 use crate::args::{Common, HookAction, Status};
 use crate::connect::connect_bus;
+use crate::exit::{Exit, failure};
 use crate::output::View;
 use crate::service::call_service;
 
@@ -53,7 +55,7 @@ pub async fn execute(common: &Common, action: HookAction) -> Result<()> {
             };
             switch_hook(common, "disable", &disable).await
         }
-        HookAction::Rm { id } => switch_hook(common, "delete", &by_name(id)).await,
+        HookAction::Rm { id } => delete_hook(common, id).await,
     }
 }
 
@@ -79,6 +81,25 @@ async fn switch_hook<Q: Serialize>(common: &Common, what: &str, question: &Q) ->
         None => format!("{} is {}", view.id, show::name(view.status)),
     };
 
+    View::one(&view.id, &view)?.line(sentence).show(common)
+}
+
+async fn delete_hook(common: &Common, id: String) -> Result<()> {
+    let bus = connect_bus(common).await?;
+    let question = GetHook {
+        name: id.clone(),
+        invocations: Some(0),
+    };
+    let former: HookDetails = ask_hooks(&bus, "get", &question).await?;
+
+    // The entry of a deleted hook stays for its history.
+    let is_deleted = former.hook.status == HookStatus::Disabled;
+    if is_deleted && former.hook.disabled_reason.as_deref() == Some(DELETED) {
+        return Err(failure(Exit::NotFound, format!("hook {id} does not exist")));
+    }
+
+    let view: HookView = ask_hooks(&bus, "delete", &by_name(id)).await?;
+    let sentence = format!("{} is deleted; its history is kept", view.id);
     View::one(&view.id, &view)?.line(sentence).show(common)
 }
 

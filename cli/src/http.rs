@@ -12,5 +12,5 @@ pub fn client() -> Result<reqwest::Client> {
     let builder = reqwest::Client::builder()
         .connect_timeout(Duration::from_secs(5))
         .timeout(Duration::from_secs(60));
-    builder.build().context("make an HTTP client")
+    builder.build().context("failed to create an HTTP client")
 }

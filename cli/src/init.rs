@@ -76,7 +76,7 @@ pub fn execute(common: &Common, options: &InitOptions) -> Result<()> {
 
 fn write(path: &Path, text: &str) -> Result<()> {
     if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+        std::fs::create_dir_all(directory).with_context(|| format!("failed to create {}", directory.display()))?;
     }
-    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    std::fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
 }

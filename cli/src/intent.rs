@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shared::bus::Bus;
@@ -14,12 +14,13 @@ use shared::model::intent::service::{
 };
 use shared::model::intent::{Intent, IntentRecord, IntentStatus};
 use shared::model::permission::{PermissionLevel, PermissionSet};
+use shared::serde_text::reword_json_problem;
 use ulid::Ulid;
 
 use crate::args::{Common, IntentAction, ListedIntents, ProposedIntent};
 use crate::complain;
 use crate::connect::connect_bus;
-use crate::exit::{Exit, ExitContext as _, failure};
+use crate::exit::{Exit, failure};
 use crate::output::{Cell, Column, Table, View, reader_zone};
 use crate::service::call_service;
 
@@ -53,7 +54,7 @@ pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
             let schedule = serde_json::from_str(&schedule);
             let question = RescheduleIntent {
                 id: parse_id(&id)?,
-                schedule: schedule.context("the schedule is not valid JSON").exit(Exit::Usage)?,
+                schedule: schedule.map_err(|error| invalid_json("schedule", &error))?,
                 agent: None,
                 by,
                 reason,
@@ -121,16 +122,23 @@ fn parse_id(id: &str) -> Result<Ulid> {
         .map_err(|_| failure(Exit::Usage, format!("`{id}` is not the id of an intent")))
 }
 
+/// Returns the error of a JSON argument that is no `what`.
+fn invalid_json(what: &str, error: &serde_json::Error) -> anyhow::Error {
+    let problem = reword_json_problem(&error.to_string());
+    failure(Exit::Usage, format!("invalid {what}: {problem}"))
+}
+
 fn build_proposal(options: ProposedIntent) -> Result<ProposeIntent> {
     let id = options.id.as_deref().map(parse_id).transpose()?;
-    let level: PermissionLevel = serde_json::from_value(options.level.clone().into())
-        .with_context(|| format!("--level {}: full, restricted, group or minimal", options.level))
-        .exit(Exit::Usage)?;
+    let level: PermissionLevel = serde_json::from_value(options.level.clone().into()).map_err(|_| {
+        let text = format!("--level {}: expected full, restricted, group or minimal", options.level);
+        failure(Exit::Usage, text)
+    })?;
     let wish = serde_json::from_str(&options.wish);
 
     Ok(ProposeIntent {
         id,
-        wish: wish.context("the intent is not valid JSON").exit(Exit::Usage)?,
+        wish: wish.map_err(|error| invalid_json("intent", &error))?,
         agent: options.agent,
         session: options.session,
         turn: None,
@@ -154,11 +162,10 @@ async fn ask_scheduler<Q: Serialize, A: DeserializeOwned>(bus: &Bus, endpoint: &
 
 async fn list_intents(common: &Common, options: ListedIntents) -> Result<()> {
     let status: Option<IntentStatus> = match &options.status {
-        Some(status) => Some(
-            serde_json::from_value(status.clone().into())
-                .with_context(|| format!("--status {status}: no status of an intent"))
-                .exit(Exit::Usage)?,
-        ),
+        Some(status) => Some(serde_json::from_value(status.clone().into()).map_err(|_| {
+            let expected = IntentStatus::ALL.map(|one| one.to_string()).join(", ");
+            failure(Exit::Usage, format!("--status {status}: expected one of {expected}"))
+        })?),
         None => None,
     };
 
@@ -176,7 +183,7 @@ async fn list_intents(common: &Common, options: ListedIntents) -> Result<()> {
         Column::id("INTENT"),
         Column::text("STATUS"),
         Column::text("KIND"),
-        Column::text("AGENT"),
+        Column::text("PERSONA"),
         Column::text("SESSION").extra(),
         Column::time("DUE"),
         Column::text("SCHEDULE").extra(),

@@ -126,7 +126,7 @@ impl ServerAlone {
 /// Fails if the server program is missing or does not start.
 pub async fn server_alone(data: &Path, store: &Path, hold: &Hold) -> Result<ServerAlone> {
     let programs = Programs::find()?;
-    std::fs::create_dir_all(data.join("log")).context("make the directory of logs")?;
+    std::fs::create_dir_all(data.join("log")).context("failed to create the directory of logs")?;
     let plan = Plan {
         users: true,
         store: Some(store.to_owned()),
@@ -151,7 +151,7 @@ async fn connected(config: &NatsConfig, name: &str) -> Result<Bus> {
             }
         }
     });
-    connected.await.context("connect to NATS")
+    connected.await.context("failed to connect to NATS")
 }
 
 impl Stack {
@@ -164,7 +164,7 @@ impl Stack {
         let programs = Programs::find()?;
 
         for sub in ["run", "log", "data"] {
-            std::fs::create_dir_all(plan.directory.join(sub)).context("make the data directory")?;
+            std::fs::create_dir_all(plan.directory.join(sub)).context("failed to create the data directory")?;
         }
 
         let hold = Hold::take(&plan.directory).await?;
@@ -208,12 +208,17 @@ impl Stack {
         }
 
         let trust = self.trust_section()?;
-        std::fs::write(self.config_path(), format!("{nats}\n{trust}{}", self.plan.config)).context("write nexus.toml")
+        std::fs::write(self.config_path(), format!("{nats}\n{trust}{}", self.plan.config))
+            .context("failed to write nexus.toml")
     }
 
     /// Returns section `[trust]` with a key in the data directory; empty if the configuration has that section.
     fn trust_section(&self) -> Result<String> {
-        let written: toml::Table = self.plan.config.parse().context("the configuration is not TOML")?;
+        let written: toml::Table = self
+            .plan
+            .config
+            .parse()
+            .context("the configuration is not valid TOML")?;
         if written.contains_key("trust") {
             return Ok(String::new());
         }
@@ -245,8 +250,8 @@ impl Stack {
 
         match (made.await, last) {
             (Ok(()), _) => Ok(()),
-            (Err(_), Some(error)) => Err(error).context("make the topology"),
-            (Err(_), None) => bail!("make the topology: no answer"),
+            (Err(_), Some(error)) => Err(error).context("failed to create the streams and consumers"),
+            (Err(_), None) => bail!("failed to create the streams and consumers: no answer"),
         }
     }
 
@@ -330,7 +335,7 @@ impl Stack {
             .services
             .iter()
             .find(|running| running.name == "adapter-svc")
-            .context("no adapter runs")?;
+            .context("adapter-svc is not running")?;
         Ok(format!("http://{}", adapter.address("gateway")?))
     }
 

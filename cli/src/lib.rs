@@ -13,6 +13,7 @@ pub mod backup;
 #[cfg(feature = "bench")]
 pub mod bench;
 pub mod breaker;
+pub mod codes;
 pub mod config;
 pub mod connect;
 pub mod demo;

@@ -99,7 +99,8 @@ impl Logs {
         let mut lines = Vec::new();
         for (name, path) in self.files() {
             let place = self.read.entry(name.clone()).or_default();
-            let text = read_from(&path, &mut place.offset).with_context(|| format!("read {}", path.display()))?;
+            let text =
+                read_from(&path, &mut place.offset).with_context(|| format!("failed to read {}", path.display()))?;
             lines.extend(parse_lines(&name, &text, &mut place.at, &self.zone));
         }
 

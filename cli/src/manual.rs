@@ -16,7 +16,7 @@ use crate::output::{View, print};
 pub fn completions(shell: clap_complete::Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "nexus", &mut script);
-    print(&String::from_utf8(script).context("write the completions")?)
+    print(&String::from_utf8(script).context("failed to write the completions")?)
 }
 
 /// Writes a page for each command into `directory`: `nexus.1`, `nexus-up.1`, ….
@@ -24,13 +24,14 @@ pub fn completions(shell: clap_complete::Shell) -> Result<()> {
 /// # Errors
 /// Fails if a page cannot be written.
 pub fn pages(common: &Common, directory: &Path) -> Result<()> {
-    std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+    std::fs::create_dir_all(directory).with_context(|| format!("failed to create {}", directory.display()))?;
     let command = Cli::command().disable_help_subcommand(true);
-    clap_mangen::generate_to(command, directory).with_context(|| format!("write into {}", directory.display()))?;
+    clap_mangen::generate_to(command, directory)
+        .with_context(|| format!("failed to write into {}", directory.display()))?;
 
     let mut written = Vec::new();
-    for entry in std::fs::read_dir(directory).context("list the pages")? {
-        let path = entry.context("list the pages")?.path();
+    for entry in std::fs::read_dir(directory).context("failed to list the pages")? {
+        let path = entry.context("failed to list the pages")?.path();
         if path.extension().is_some_and(|end| end == "1") {
             written.push(path.display().to_string());
         }

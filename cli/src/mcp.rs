@@ -40,8 +40,11 @@ pub async fn execute(common: &Common, options: McpOptions) -> Result<()> {
         bus: connect_bus(common).await?,
         created_by: options.created_by,
     };
-    let running = tools.serve(rmcp::transport::stdio()).await.context("speak MCP")?;
-    running.waiting().await.context("serve MCP")?;
+    let running = tools
+        .serve(rmcp::transport::stdio())
+        .await
+        .context("failed to start the MCP server")?;
+    running.waiting().await.context("failed to serve MCP")?;
     Ok(())
 }
 
@@ -73,7 +76,7 @@ fn tools() -> Vec<Tool> {
     vec![
         tool(
             "create_hook",
-            "Create a hook: writes its file and puts it in force",
+            "Create a hook; it becomes active at once",
             &json!({
                 "name": { "type": "string", "pattern": "^[a-z0-9-]{1,64}$", "description": "Becomes its id and its file's name" },
                 "description": text("What it does, in one line"),
@@ -99,13 +102,13 @@ fn tools() -> Vec<Tool> {
         ),
         tool(
             "disable_hook",
-            "Switch a hook off; its file and its history stay",
+            "Disable a hook; its file and history are kept",
             &json!({ "name": text("The hook's name"), "reason": text("Why") }),
             &["name"],
         ),
         tool(
             "delete_hook",
-            "Delete a hook and its file; its history stays",
+            "Delete a hook and its file; its history is kept",
             &name,
             &["name"],
         ),
@@ -181,7 +184,7 @@ impl ServerHandler for Tools {
             Ok(answer) => CallToolResult::structured(answer),
             Err(RequestError::Service { text, .. }) => CallToolResult::error(vec![ContentBlock::text(text)]),
             Err(error) => {
-                let text = format!("{subject} does not answer ({error}): does hook-svc run?");
+                let text = format!("hook-svc does not answer: {error}; see `nexus status`");
                 CallToolResult::error(vec![ContentBlock::text(text)])
             }
         };

@@ -10,6 +10,7 @@ use shared::wire::topology::buckets;
 use crate::args::{Common, OwnerAction};
 use crate::connect::connect_bus;
 use crate::exit::{Exit, failure};
+use crate::gateway::find_address;
 use crate::launch::keys::random_text;
 use crate::output::{Column, Table, View};
 
@@ -22,7 +23,8 @@ pub async fn execute(common: &Common, action: OwnerAction) -> Result<()> {
     match action {
         OwnerAction::Link { minutes, url } => {
             let token = offer_link(&bus, minutes).await?;
-            let link = page_url(&url, &token);
+            let page = url.unwrap_or_else(|| find_address(common));
+            let link = page_url(&page, &token);
             View::one(&link, &json!({ "link": link, "minutes": minutes }))?
                 .line(&link)
                 .line(format!(
@@ -53,7 +55,7 @@ pub fn page_url(gateway: &str, token: &str) -> String {
 /// Fails if the link cannot be stored.
 pub async fn offer_link(bus: &Bus, minutes: u32) -> Result<String> {
     let (links, now) = (link_bucket(bus), SystemClock.now());
-    for (key, link) in links.entries().await.context("read the links")? {
+    for (key, link) in links.entries().await.context("failed to read the links")? {
         if link.value.is_stale(now) {
             // A link that changes at this moment is checked again next time.
             let _ = links.delete(&key, Some(link.revision)).await;
@@ -62,7 +64,10 @@ pub async fn offer_link(bus: &Bus, minutes: u32) -> Result<String> {
 
     let token = random_text();
     let link = OwnerLink::offered(now, minutes);
-    links.create(&link_key(&token), &link).await.context("store the link")?;
+    links
+        .create(&link_key(&token), &link)
+        .await
+        .context("failed to store the link")?;
 
     Ok(token)
 }
@@ -93,7 +98,7 @@ async fn remove_page(common: &Common, bus: &Bus, visitor: &str) -> Result<()> {
             links
                 .delete(&key, Some(link.revision))
                 .await
-                .context("remove the page")?;
+                .context("failed to remove the page")?;
             removed += 1;
         }
     }

@@ -39,7 +39,7 @@ async fn list_held(bus: &Bus) -> Result<Vec<KvEntry<HeldMessage>>> {
         .held_bucket()
         .entries()
         .await
-        .context("what is held cannot be read")?;
+        .context("failed to read the held messages")?;
     let mut held: Vec<KvEntry<HeldMessage>> = found.into_iter().map(|(_, entry)| entry).collect();
     held.sort_by_key(|entry| (entry.value.at, entry.value.sequence));
     Ok(held)
@@ -143,18 +143,18 @@ async fn decide_one(bus: &Bus, held: &HeldMessage, revision: u64, wanted: HeldUn
     if held.wanted == HeldUntil::Decided {
         bus.decide_held(held, wanted, revision)
             .await
-            .with_context(|| format!("the decision on {} is not stored", held.id))?;
+            .with_context(|| format!("failed to store the decision on {}", held.id))?;
     }
 
     if wanted == HeldUntil::Redo {
         publish(bus, held)
             .await
-            .with_context(|| format!("{} is not published, try again", held.id))?;
+            .with_context(|| format!("failed to publish {}; run the command again", held.id))?;
     }
 
     bus.take_held_letters(held)
         .await
-        .with_context(|| format!("the letter of {} is left, try again", held.id))
+        .with_context(|| format!("failed to delete the dead letter of {}; run the command again", held.id))
 }
 
 /// Publishes `held` again: a dispatch under an id that is derived from its own, so that its session treats it as a new
@@ -168,14 +168,14 @@ async fn publish(bus: &Bus, held: &HeldMessage) -> Result<()> {
         .filter(|(name, _)| !of_the_first.iter().any(|left_out| name.eq_ignore_ascii_case(left_out)));
 
     let headers: Headers = kept.map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let payload = held.payload_bytes().context("the payload is not base64")?;
+    let payload = held.payload_bytes().context("the payload is not valid base64")?;
     match held.kind {
         HeldKind::Delivery => {
             let out = OutgoingMessage::raw(held.subject.clone(), headers, payload.into()).repeated();
             bus.publish(out.msg_id(format!("{REDO}{}", held.id))).await?;
         }
         HeldKind::Dispatch => {
-            let was: Dispatch = decode(&headers, &payload).context("the dispatch cannot be read")?;
+            let was: Dispatch = decode(&headers, &payload).context("failed to read the dispatch")?;
             let id = HeldMessage::redone_id(was.id);
             let target = was.target.clone();
             let again = OutgoingMessage::new(held.subject.clone(), &Dispatch { id, ..was }).msg_id(id.to_string());

@@ -138,7 +138,7 @@ fn show_schedule(common: &Common, record: &ScheduleRecord) -> Result<()> {
         format!("{nominal}, decided at {at}")
     });
 
-    let policies = serde_json::to_string(&spec.policies).context("write the policies")?;
+    let policies = serde_json::to_string(&spec.policies).context("failed to write the policies")?;
     let fields = [
         ("id", Cell::from(&spec.id)),
         ("schedule", (&spec.schedule).into()),

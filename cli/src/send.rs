@@ -19,7 +19,9 @@ pub async fn execute(common: &Common, options: SendOptions) -> Result<()> {
     let is_list = options.content == "-";
     let body = if is_list {
         let mut text = Vec::new();
-        std::io::stdin().read_to_end(&mut text).context("read standard input")?;
+        std::io::stdin()
+            .read_to_end(&mut text)
+            .context("failed to read standard input")?;
         text
     } else {
         event_body(options)

@@ -30,9 +30,9 @@ pub async fn call_service<Q: Serialize, A: DeserializeOwned>(
 fn explain_request(service: &str, patience: Duration, error: RequestError) -> anyhow::Error {
     match error {
         RequestError::Service { code, text, .. } => failure(of_status(code), text),
-        RequestError::NoResponder { .. } => {
-            anyhow::Error::new(error).context(format!("no {service} listens on this server: is it running?"))
-        }
+        RequestError::NoResponder { .. } => anyhow::Error::new(error).context(format!(
+            "{service} is not running on this server; start it (`nexus up`), or see `nexus status`"
+        )),
         RequestError::Timeout { .. } => {
             let waited = patience.as_secs_f64();
             anyhow::Error::new(error).context(format!("{service} did not answer within {waited} s"))

@@ -50,6 +50,10 @@ pub async fn execute(common: &Common, action: SessionAction) -> Result<()> {
             cap,
             overflow,
         } => {
+            let (mode, overflow) = (
+                mode.as_ref().and_then(value_name),
+                overflow.as_ref().and_then(value_name),
+            );
             let mut settings = json!({ "mode": mode, "debounce_ms": debounce_ms, "cap": cap, "overflow": overflow });
             if let Some(map) = settings.as_object_mut() {
                 map.retain(|_, value| !value.is_null());
@@ -64,6 +68,11 @@ pub async fn execute(common: &Common, action: SessionAction) -> Result<()> {
         }
         SessionAction::Wait { name, seconds } => wait(common, &bus, &name, seconds).await,
     }
+}
+
+/// Returns the name of an option's value, as the command line and the broker spell it.
+fn value_name(value: &impl clap::ValueEnum) -> Option<String> {
+    value.to_possible_value().map(|value| value.get_name().to_owned())
 }
 
 fn name_json(name: &SessionName) -> Value {
@@ -117,7 +126,10 @@ async fn give_order(
 
     let answer = ask_broker(bus, endpoint, question, ANSWER).await?;
     let id = answer["id"].as_str().unwrap_or_default().to_owned();
-    let sentence = format!("{endpoint} is ordered of {}: {id}", full_name(&order.name));
+    let sentence = format!(
+        "{endpoint} sent to {} as order {id}; see `nexus session show`",
+        full_name(&order.name)
+    );
 
     View::one(id, &answer)?.line(sentence).show(common)
 }
@@ -137,10 +149,9 @@ pub fn absence_text(view: &Value, zone: &Zone) -> Option<String> {
     let since = away.get("since").and_then(Value::as_i64).unwrap_or_default();
     let since = zone.date_time(UnixMillis(since));
     let why = away.get("why").and_then(Value::as_str).unwrap_or_default();
-    Some(format!(
-        "its agent cannot be reached since {since}: {}",
-        escape_controls(why)
-    ))
+    // The sentence says it already.
+    let why = why.strip_prefix("failed to call the agent: ").unwrap_or(why);
+    Some(format!("agent unreachable since {since}: {}", escape_controls(why)))
 }
 
 /// Returns what a session does, as one sentence.
@@ -162,7 +173,7 @@ fn state_text(view: &Value, zone: &Zone) -> String {
             }
         }
         (_, _, Value::Bool(true)) => "idle".to_owned(),
-        (_, _, _) => "has something to do".to_owned(),
+        (_, _, _) => "messages are queued".to_owned(),
     }
 }
 
@@ -249,7 +260,7 @@ async fn tail_ledger(common: &Common, bus: &Bus, name: SessionName, limit: u64, 
         let message = records.next().await;
         let record: LedgerRecord = message
             .decode()
-            .with_context(|| format!("ledger entry {}", message.sequence))?;
+            .with_context(|| format!("failed to read ledger entry {}", message.sequence))?;
 
         let sequence = message.sequence;
         let item = json!({ "sequence": sequence, "at": record.at, "append": record.append, "entries": record.entries });

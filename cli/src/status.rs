@@ -40,7 +40,7 @@ struct PartStatus {
 pub async fn execute(common: &Common) -> Result<()> {
     let bus = connect_bus(common).await?;
     let heard = hear_replicas(&bus, REPLICAS_WITHIN).await.map_err(anyhow::Error::msg);
-    let heard = heard.context("ask the replicas")?;
+    let heard = heard.context("failed to ask the replicas")?;
 
     let mut parts = vec![PartStatus {
         service: "nats-server".to_owned(),
@@ -104,7 +104,7 @@ fn service_parts(replicas: &[ReplicaStatus]) -> Vec<PartStatus> {
                 ready: false,
                 version: String::new(),
                 pid: None,
-                detail: "no replica answers".to_owned(),
+                detail: "no replica answers; start one".to_owned(),
             });
         }
     }

@@ -56,7 +56,7 @@ pub async fn execute(common: &Common, options: TopOptions) -> Result<()> {
     }
 
     let zone = reader_zone(common);
-    let mut terminal = ratatui::try_init().context("the terminal")?;
+    let mut terminal = ratatui::try_init().context("failed to set up the terminal")?;
     let mut before = None;
     let mut left = options.limit.unwrap_or(u64::MAX);
 
@@ -124,8 +124,8 @@ async fn print_boards(common: &Common, bus: &Bus, options: TopOptions) -> Result
 async fn wants_to_end(wait: Duration) -> Result<bool> {
     let until = SystemClock.monotonic() + wait;
     while SystemClock.monotonic() < until {
-        while poll(Duration::ZERO).context("the keyboard")? {
-            let Event::Key(key) = read().context("the keyboard")? else {
+        while poll(Duration::ZERO).context("failed to read the keyboard")? {
+            let Event::Key(key) = read().context("failed to read the keyboard")? else {
                 continue;
             };
             let interrupts = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);

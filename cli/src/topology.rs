@@ -33,7 +33,7 @@ pub async fn execute(common: &Common, action: TopologyAction) -> Result<()> {
             match drift.len() {
                 0 => Ok(()),
                 count => {
-                    let text = format!("{count} differences; `nexus topology apply` makes them");
+                    let text = format!("{count} differences; run `nexus topology apply` to remove them");
                     Err(failure(Exit::No, text))
                 }
             }

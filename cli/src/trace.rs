@@ -9,6 +9,7 @@ use shared::model::event::EventId;
 use shared::projection::api::{EventTrace, TraceRequest, TraceStage};
 
 use crate::args::{Common, SessionName, TraceOptions};
+use crate::codes::explain_step;
 use crate::connect::connect_bus;
 use crate::events::{parse_event_id, unknown_event};
 use crate::output::{Column, Table, View, Zone, reader_zone};
@@ -142,7 +143,7 @@ pub fn trace_view<T: serde::Serialize>(trace: &EventTrace, whole: &T) -> Result<
             step.took_ms.map(|ms| format!("{ms:.1} ms")).into(),
             format!("{}{}", " ".repeat(usize::from(step.depth)), name(step.stage)).into(),
             (&step.id).into(),
-            (&step.detail).into(),
+            explain_step(step.stage, &step.detail).into(),
         ]
     });
 

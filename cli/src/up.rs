@@ -12,8 +12,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{Common, UpOptions};
 use crate::complain;
+use crate::config::ask_services;
 use crate::connect::named_config;
-use crate::exit::{Exit, ExitContext as _};
+use crate::exit::{Exit, ExitContext as _, failure};
 use crate::launch::local;
 use crate::launch::process::ignores_hangup;
 use crate::launch::token;
@@ -25,7 +26,7 @@ use crate::owner;
 /// Configuration that is used if none is named, as in every other command.
 const CONFIG_HERE: &str = "nexus.toml";
 /// Hint for an adapter that has announced no address.
-const ADDRESS_HINT: &str = "is its port in use? setting adapter.listen; `nexus up --http-port`";
+const ADDRESS_HINT: &str = "is its port in use? set adapter.listen or --http-port";
 
 /// Runs the command, until SIGTERM, SIGHUP or Ctrl-C.
 ///
@@ -34,8 +35,9 @@ const ADDRESS_HINT: &str = "is its port in use? setting adapter.listen; `nexus u
 pub async fn execute(common: &Common, options: UpOptions) -> Result<()> {
     let mut signals = StopSignals::listen()?;
     let directory = &options.data;
-    std::fs::create_dir_all(directory.join("run")).with_context(|| format!("make {}", directory.display()))?;
-    let directory = directory.canonicalize().context("find the data directory")?;
+    std::fs::create_dir_all(directory.join("run"))
+        .with_context(|| format!("failed to create {}", directory.display()))?;
+    let directory = directory.canonicalize().context("failed to find the data directory")?;
     let plan = plan(common, &options, &directory)?;
     let hooks = hooks_directory(&plan.config)?;
 
@@ -69,7 +71,7 @@ struct StopSignals {
 
 impl StopSignals {
     fn listen() -> Result<Self> {
-        let listen = |kind| signal(kind).context("listen for signals");
+        let listen = |kind| signal(kind).context("failed to listen for signals");
         Ok(Self {
             term: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
@@ -105,9 +107,11 @@ fn plan(common: &Common, options: &UpOptions, directory: &Path) -> Result<Plan> 
 
     plan.config = match named_config(common).or(beside) {
         Some(path) => {
-            complain!("settings: {}", path.display());
-            let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-            on_own_server(&text, options.http_port).exit(Exit::Usage)?
+            complain!("configuration: {}", path.display());
+            let text = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
+            let config = on_own_server(&text, options.http_port).exit(Exit::Usage)?;
+            check_file(&path)?;
+            config
         }
         None => default_config(directory, options.http_port)?,
     };
@@ -122,22 +126,39 @@ fn plan(common: &Common, options: &UpOptions, directory: &Path) -> Result<Plan> 
     Ok(plan)
 }
 
+/// Checks the configuration file before anything starts: a service that refuses it would name the copy in the data
+/// directory, which nobody edits.
+fn check_file(path: &Path) -> Result<()> {
+    let (mut faults, _) = ask_services(&path.to_string_lossy())?;
+    // The server is our own, so the section about another one has no effect.
+    faults.retain(|fault| !fault.contains(": nats."));
+    if faults.is_empty() {
+        return Ok(());
+    }
+
+    for fault in &faults {
+        complain!("{fault}");
+    }
+    let text = format!("{} faults in {}", faults.len(), path.display());
+    Err(failure(Exit::Usage, text))
+}
+
 /// Returns the file without its section `[nats]`, because the server is our own, and with `http_port` if it names no
 /// address.
 fn on_own_server(text: &str, http_port: u16) -> Result<String> {
-    let mut root: toml::Table = text.parse().context("the configuration is not TOML")?;
+    let mut root: toml::Table = text.parse().context("the configuration is not valid TOML")?;
     root.remove("nats");
     let section = root.entry("adapter").or_insert_with(|| toml::Table::new().into());
     if let Some(adapter) = section.as_table_mut() {
         let listen = format!("127.0.0.1:{http_port}");
         adapter.entry("listen").or_insert_with(|| listen.into());
     }
-    toml::to_string(&root).context("write TOML")
+    toml::to_string(&root).context("failed to write TOML")
 }
 
 /// Returns `hooks.dir` of `config`, or an empty text if it is not set.
 fn hooks_directory(config: &str) -> Result<String> {
-    let root: toml::Table = config.parse().context("the configuration is not TOML")?;
+    let root: toml::Table = config.parse().context("the configuration is not valid TOML")?;
     let dir = root.get("hooks").and_then(|hooks| hooks.get("dir"));
     Ok(dir.and_then(toml::Value::as_str).unwrap_or_default().to_owned())
 }
@@ -145,9 +166,9 @@ fn hooks_directory(config: &str) -> Result<String> {
 fn default_config(directory: &Path, http_port: u16) -> Result<String> {
     let hooks = directory.join("hooks");
     if !hooks.exists() {
-        std::fs::create_dir_all(&hooks).context("make the hooks directory")?;
+        std::fs::create_dir_all(&hooks).context("failed to create the hooks directory")?;
         let text = include_str!("../../deploy/hooks/default-dm-routing.ts");
-        std::fs::write(hooks.join("default-dm-routing.ts"), text).context("write the first hook")?;
+        std::fs::write(hooks.join("default-dm-routing.ts"), text).context("failed to write the first hook")?;
     }
 
     Ok(format!(
@@ -160,7 +181,7 @@ fn default_config(directory: &Path, http_port: u16) -> Result<String> {
 async fn greeting(stack: &Stack, directory: &Path, hooks: &str) -> Result<View> {
     let gateway = stack.gateway().with_context(|| {
         format!(
-            "the adapter serves nothing ({ADDRESS_HINT}); see {}/log",
+            "adapter-svc did not announce its address ({ADDRESS_HINT}); see {}/log",
             directory.display()
         )
     })?;

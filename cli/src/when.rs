@@ -36,8 +36,7 @@ pub fn parse_when(option: &str, text: &str, now: UnixMillis) -> Result<UnixMilli
         Some(_) | None => Err(failure(
             Exit::Usage,
             format!(
-                "{option} `{text}`: expected a span like 90s, 15m, 2h, 7d or 1w, an instant like 2026-11-22T09:00:00Z, \
-                 or Unix milliseconds"
+                "{option} `{text}`: expected an age such as 90s, 15m, 2h, 7d or 1w, an instant such as 2026-11-22T09:00:00Z, or Unix milliseconds"
             ),
         )),
     }

@@ -74,7 +74,7 @@ fn check(directory: &Path, words: &[String], flag: Option<&Path>, variable: Opti
 
     assert_eq!(ended.status.code(), Some(2), "nexus {words:?} with {by}: {said}");
     assert!(
-        said.contains(&format!("{by}: cannot read the configuration {path}")),
+        said.contains(&format!("{by}: failed to read the configuration {path}")),
         "nexus {words:?}: {said}"
     );
     assert!(ended.stdout.is_empty(), "nexus {words:?} did something first");

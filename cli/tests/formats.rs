@@ -142,11 +142,40 @@ async fn the_exit_code_says_what_went_wrong() {
     let both = world.nexus(&["dlq", "list", "--json", "--quiet"]).await;
     assert_eq!(both.code, 2, "{both:?}");
 
+    for (words, told) in [
+        (
+            ["intent", "list", "--status", "foo"],
+            "--status foo: expected one of proposed, pending, running,",
+        ),
+        (
+            ["approval", "list", "--status", "foo"],
+            "--status foo: expected one of pending, approved,",
+        ),
+        (
+            ["intent", "propose", "--level=most", "{}"],
+            "--level most: expected full, restricted,",
+        ),
+        (
+            ["intent", "propose", "--persona=a", "{}"],
+            "invalid intent: missing key `kind`",
+        ),
+        (
+            ["intent", "propose", "--persona=a", "{"],
+            "invalid intent: EOF while parsing an object",
+        ),
+        (
+            ["intent", "reschedule", "01M8B1GR000000000000000000", "{}"],
+            "invalid schedule: ",
+        ),
+    ] {
+        world.fails(2, &words, told).await;
+    }
+
     // 3: the thing does not exist.
     world.fails(3, &["dlq", "show", "99"], "no dead letter 99").await;
     world.fails(3, &["dlq", "drop", "99"], "no dead letter 99").await;
     world
-        .fails(3, &["breaker", "reset", "nobody"], "no failure of nobody")
+        .fails(3, &["breaker", "reset", "nobody"], "nobody has no recorded errors")
         .await;
     world.fails(3, &["owner", "remove", "nobody"], "nobody").await;
     world.fails(3, &["recover", "redo", "nobody"], "nobody").await;
@@ -162,13 +191,13 @@ async fn the_exit_code_says_what_went_wrong() {
         "{ended:?}"
     );
     world
-        .fails(4, &["hook", "list"], "no hook-svc listens on this server")
+        .fails(4, &["hook", "list"], "hook-svc is not running on this server")
         .await;
-    world.fails(4, &["approval", "list"], "no broker-svc listens").await;
+    world.fails(4, &["approval", "list"], "broker-svc is not running").await;
 
     // 5: the state does not allow it.
     world
-        .fails(5, &["breaker", "reset", "rests"], "has not failed since")
+        .fails(5, &["breaker", "reset", "rests"], "rests is not paused")
         .await;
     world.fails(5, &["dlq", "drop", &held], "nexus recover list").await;
     assert_eq!(world.nexus(&["init", "new"]).await.code, 0);

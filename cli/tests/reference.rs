@@ -20,7 +20,7 @@ Every command prints the same result in one of three forms:
 | form | a list | one thing | a stream (`tail`, `logs -f`, `hook logs -f`, `session tail`, `top`) |
 | --- | --- | --- | --- |
 | table | a header and a line for each entry | labels and values | a line for each entry |
-| `--json` | an array | one object | one object a line |
+| `--json` | an array | one object | one object per line |
 | `--quiet` | the id of each entry | the id | the id of each entry |
 
 The names of JSON fields are those of the NATS services (`nexus.svc.*`), times are Unix milliseconds, and a field without a value may be missing.

@@ -122,7 +122,7 @@ impl DeliveryEffects<'_> {
                 let reply = &self.job.reply;
                 metrics::counter!("nexus_delivery_oversize_total").increment(1);
                 tracing::error!(
-                    delivery = %reply.id, event_id = %reply.causation.event, session = %reply.session,
+                    delivery_id = %reply.id, event_id = %reply.causation.event, session = %reply.session,
                     %error, "message is too large to store"
                 );
 

@@ -109,7 +109,7 @@ impl FormerOwners<'_> {
                         was_mute = true;
                         metrics::counter!("nexus_delivery_mute_owners_total").increment(1);
                         tracing::warn!(
-                            instance, delivery = %id.delivery, patience_s = self.patience.as_secs(),
+                            instance, delivery_id = %id.delivery, patience_s = self.patience.as_secs(),
                             "waiting for the replica that started a call"
                         );
                     }

@@ -116,7 +116,7 @@ impl DeliveryJob {
                 .collect(),
             payload: HeldMessage::encode_payload(&self.payload),
             why: format!(
-                "the receipts are older than the reply to {}, which may have been sent",
+                "the receipts were restored to a state before the reply to {}, which may have been sent",
                 self.destination.as_str()
             ),
             at,

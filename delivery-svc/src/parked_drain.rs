@@ -130,7 +130,7 @@ async fn settle_head(
     let brought = bring_on(deliverer, &job, head, slots, stop).await;
     if let Err(error) = &brought {
         tracing::warn!(
-            destination = at, sequence, delivery = %job.reply.id, event_id = %job.reply.causation.event,
+            destination = at, sequence, delivery_id = %job.reply.id, event_id = %job.reply.causation.event,
             session = %job.reply.session, dispatch_id = head.headers.get(DISPATCH), %error, "failed to process a parked reply; retrying"
         );
     }

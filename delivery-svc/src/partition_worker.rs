@@ -197,7 +197,7 @@ impl<'a> Desk<'a> {
             Ok(()) => incoming.ack().await,
             Err(error) => {
                 tracing::error!(
-                    delivery = incoming.headers.get(MSG_ID), event_id = incoming.headers.event_id(),
+                    delivery_id = incoming.headers.get(MSG_ID), event_id = incoming.headers.event_id(),
                     subject = %incoming.subject, sequence = incoming.sequence, %error, "failed to store a dead letter"
                 );
                 incoming.nak(Some(PROGRESS_EVERY)).await;
@@ -289,7 +289,7 @@ async fn deliver_or_park(deliverer: &PartitionDeliverer<'_>, message: Arc<Messag
             Ok(DeliveryProgress::Later(_)) => return Ended::Failed(job.destination.clone(), Arc::clone(&message)),
             Err(error) => {
                 tracing::warn!(
-                    delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
+                    delivery_id = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
                     dispatch_id = message.incoming.headers.get(DISPATCH), error = %error, "delivery restarted"
                 );
                 // The failed attempt may have made the call.
@@ -314,7 +314,7 @@ async fn park_message(deliverer: &PartitionDeliverer<'_>, message: Arc<Message>,
             }
             Err(error) => {
                 tracing::error!(
-                    delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
+                    delivery_id = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
                     dispatch_id = message.incoming.headers.get(DISPATCH), error = %error, "failed to park a reply"
                 );
                 wait(REPAIR_PAUSE, stop).await;

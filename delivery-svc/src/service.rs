@@ -81,7 +81,7 @@ impl Service for DeliveryService {
             policy: config.send_policy.clone(),
             restored: RestoreGate::open(&shell.bus, shell.clock.now())
                 .await
-                .context("read what a restore has left")?,
+                .context("failed to read the state of the restore")?,
             schedule: config.retry,
             clock: Arc::clone(&shell.clock),
             ids: Arc::clone(&shell.ids),
@@ -163,7 +163,7 @@ fn open_channels(
 
     // The channel exists even without accounts, so that a dead letter reports the missing account.
     accounts.entry(webhook::NAME.to_owned()).or_default();
-    let called = |endpoints| WebhookChannel::new(endpoints, timeouts).context("set up the http client");
+    let called = |endpoints| WebhookChannel::new(endpoints, timeouts).context("failed to set up the HTTP client");
     let all = accounts.into_iter().try_fold(own, |channels, (name, endpoints)| {
         Ok::<_, anyhow::Error>(channels.with(&name, called(endpoints)?))
     })?;

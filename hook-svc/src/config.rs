@@ -183,7 +183,7 @@ impl HooksConfig {
 
         // A file that an agent made would otherwise become an operator's hook as soon as its entry is gone.
         if both && (agents.starts_with(dir) || dir.starts_with(agents)) {
-            faults.push("agent_dir: a folder outside of `dir`, and not around it, is expected".to_owned());
+            faults.push("agent_dir: expected a folder that neither contains `dir` nor lies in it".to_owned());
         }
 
         if self.workers > MAX_WORKERS {
@@ -204,11 +204,11 @@ impl HooksConfig {
         }
 
         if self.embedder == EmbedderKind::Openai && self.embedder_model.is_empty() {
-            faults.push("embedder_model: the model's name is expected with embedder = \"openai\"".to_owned());
+            faults.push("embedder_model: required if embedder is openai".to_owned());
         }
 
         if !self.embedder_url.starts_with("http://") && !self.embedder_url.starts_with("https://") {
-            faults.push("embedder_url: an address that begins with http:// or https:// is expected".to_owned());
+            faults.push("embedder_url: expected http://… or https://…".to_owned());
         }
 
         if let Err(error) = shared::schedule::zone_named(&self.time_zone) {
@@ -265,7 +265,7 @@ impl HooksConfig {
         };
         let unbound = self.budget_limits().into_iter().filter(|(_, value)| *value > 0.0);
         unbound
-            .map(|(key, value)| format!("{key}: {value} US dollars cannot be enforced: {error}"))
+            .map(|(key, value)| format!("{key}: a limit of {value} US dollars needs the model's price: {error}"))
             .collect()
     }
 

@@ -32,11 +32,11 @@ const MIB: u64 = 1024 * 1024;
 /// Runs the program in the jail that `arguments` describe; returns only if that fails.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let Some(end) = arguments.iter().position(|argument| argument == "--") else {
-        return refuse_start("`--` and a program are expected");
+        return refuse_start("expected `--` and a program");
     };
     let (options, program) = (&arguments[..end], &arguments[end + 1..]);
     let Some((path, rest)) = program.split_first() else {
-        return refuse_start("a program is expected after `--`");
+        return refuse_start("expected a program after `--`");
     };
 
     let options: Vec<(&str, &str)> = options.iter().filter_map(|option| option.split_once('=')).collect();
@@ -96,7 +96,7 @@ fn become_user(user: &str, arguments: &[String]) -> String {
     let numbers = user.split_once(':');
     let numbers = numbers.and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
     let Some((uid, gid)) = numbers else {
-        return format!("user={user}: two numbers are expected");
+        return format!("user={user}: expected two numbers");
     };
 
     let jail = match std::env::current_exe() {
@@ -136,7 +136,7 @@ fn die_with_parent(options: &[(&str, &str)]) -> Result<(), String> {
 /// Lets the program inherit its three pipes and the named descriptors, and no other: the later rules do not apply to
 /// descriptors that are already open.
 fn keep_descriptors(options: &[(&str, &str)]) -> Result<(), String> {
-    let number = |value: &str| value.parse().map_err(|_| format!("keep={value}: a number is expected"));
+    let number = |value: &str| value.parse().map_err(|_| format!("keep={value}: expected a number"));
     let kept: Result<Vec<i32>, String> = values(options, "keep").map(number).collect();
     close_fds::set_fds_cloexec(FIRST_DESCRIPTOR, &kept?);
 
@@ -160,9 +160,7 @@ fn set_limits(options: &[(&str, &str)]) -> Result<(), String> {
     ] {
         // Set for good: the program cannot raise them again.
         for value in values(options, key) {
-            let number: u64 = value
-                .parse()
-                .map_err(|_| format!("{key}={value}: a number is expected"))?;
+            let number: u64 = value.parse().map_err(|_| format!("{key}={value}: expected a number"))?;
             set(resource, number.saturating_mul(unit))?;
         }
     }
@@ -222,7 +220,7 @@ fn confine_calls(options: &[(&str, &str)]) -> Result<(), String> {
     let refusal = match values(options, "errno").next() {
         Some(number) => number
             .parse()
-            .map_err(|_| format!("errno={number}: a number is expected"))?,
+            .map_err(|_| format!("errno={number}: expected a number"))?,
         None => libc::EPERM,
     };
 

@@ -112,7 +112,7 @@ impl Service for HookService {
         let (file, presets) = identities::load(&shell.common.files.identities, &shell.common.files.personas)?;
         let people = KnownPeople::read(file, &shell.bus)
             .await
-            .context("read the owner's chat pages")?;
+            .context("failed to read the owner's chat pages")?;
         let identities = people.all_identities();
 
         let (rules, followed_rules) = watch::channel(Arc::new(routing_rules(config, &identities, presets)));
@@ -301,7 +301,7 @@ fn tell_sandbox(health: &Health, pool: &WorkerPools) {
     let detail = match (pool.missing_confinement(), pool.as_own()) {
         ([], None) => "hooks are confined".to_owned(),
         ([], Some(why)) => {
-            tracing::warn!(why, "hooks run as root: no other user is available");
+            tracing::warn!(error = why, "hooks run as root: no other user is available");
             format!("hooks are confined, but run as root; running as user nobody failed: {why}")
         }
         (lacks, _) => return health.set_degraded("sandbox", &lacks.join("; ")),
@@ -396,7 +396,7 @@ fn new_host(shell: &ServiceShell<HooksConfig>, model: &ModelAccess) -> anyhow::R
 
     let provider = llm::open_model(&shell.llm, clock(), shell.shutdown.clone());
     if let Err(why) = &provider {
-        tracing::info!(why, "no model configured for hooks");
+        tracing::info!(error = why, "no model configured for hooks");
     }
 
     let fetch = FetchHost::new(&shell.config.grants, Arc::new(SearchHost::new(model.clone())))?;

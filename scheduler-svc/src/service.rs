@@ -102,7 +102,7 @@ async fn run_intents(
     let known = known.map_err(|faults| anyhow::anyhow!("files.identities: {}", faults.join("; ")))?;
     let known = KnownPeople::read(known, &shell.bus)
         .await
-        .context("read the owner's chat pages")?;
+        .context("failed to read the owner's chat pages")?;
     let (put, owner) = watch::channel(known.all_identities().owner);
 
     let needs = intent::service::IntentContext {
@@ -145,7 +145,7 @@ fn configured_schedules(
     let text = if path.is_empty() {
         String::new()
     } else {
-        std::fs::read_to_string(Path::new(path)).with_context(|| format!("read {path}"))?
+        std::fs::read_to_string(Path::new(path)).with_context(|| format!("failed to read {path}"))?
     };
 
     let beats = heartbeat_specs(&text, clock.now())?;

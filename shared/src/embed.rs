@@ -74,7 +74,7 @@ pub trait TextEmbedder: std::fmt::Debug + Send + Sync {
 pub enum LoadModelError {
     /// A file of the model is missing.
     #[error(
-        "there is no embedding model: {file} is missing; `deploy/fetch-tools {model}` brings it, `hooks.embedder_model` names another folder"
+        "no embedding model: {file} is missing; run `deploy/fetch-tools {model}`, or set hooks.embedder_model to another folder"
     )]
     Absent {
         /// Path of the missing file.

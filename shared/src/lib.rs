@@ -13,6 +13,7 @@ pub mod process;
 pub mod projection;
 pub mod retry;
 pub mod schedule;
+pub mod serde_text;
 pub mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -113,7 +113,11 @@ async fn doctor(operator: &Operator) {
     let bad: Vec<&str> = words.lines().filter_map(|line| line.strip_prefix("BAD  ")).collect();
     assert!(bad.len() == 1 && bad[0].starts_with("scheduler-svc"), "{words}");
 
-    for part in ["topology         as it should be", "dead letters     0", "payload "] {
+    for part in [
+        "topology         matches this version",
+        "dead letters     0",
+        "payload ",
+    ] {
         assert!(words.contains(part), "{part}: {words}");
     }
 
@@ -128,7 +132,7 @@ async fn doctor(operator: &Operator) {
     let said = nexus(operator.world.path(), &arguments).await;
     assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
     assert!(said.out.contains("BAD  server"), "{}", said.out);
-    assert!(said.err.contains("1 of 6 things"), "{}", said.err);
+    assert!(said.err.contains("1 of 6 checks failed"), "{}", said.err);
 }
 
 /// The server differs, the plan says how, and it is put right.
@@ -158,7 +162,7 @@ async fn planned(operator: &Operator) {
         "{out}{err}"
     );
     assert!(
-        err.contains("1 differences; `nexus topology apply` makes them"),
+        err.contains("1 differences; run `nexus topology apply` to remove them"),
         "{err}"
     );
 
@@ -263,7 +267,7 @@ async fn searched(operator: &Operator) {
     operator.refused(2, &["events", "show", "nobody"], "nobody").await;
     let when = ["events", "search", "yellow", "--since", "yesterday"];
     operator
-        .refused(2, &when, "`yesterday`: expected a span like 90s")
+        .refused(2, &when, "`yesterday`: expected an age such as 90s")
         .await;
 }
 
@@ -399,7 +403,7 @@ async fn sick(operator: &Operator) {
         out.contains("BAD  dead letters     ") && out.contains("(`nexus dlq list`)"),
         "{out}"
     );
-    assert!(err.contains("things are not as they should be"), "{err}");
+    assert!(err.contains("checks failed"), "{err}");
 
     let (out, _) = operator.fails(1, &["--json", "doctor"]).await;
     let found: Value = serde_json::from_str(&out).expect("JSON");

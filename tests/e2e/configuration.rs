@@ -68,6 +68,34 @@ fn a_service_refuses_a_configuration_that_cannot_be_read() {
     }
 }
 
+/// Each service gets a copy of the file, which nobody edits.
+#[test]
+fn a_fault_is_told_of_the_file_that_was_written_before_anything_starts() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    std::fs::write(
+        here.join("nexus.toml"),
+        "[hooks]\nworkers = \"many\"\n[nats]\nreplicas = 2\n",
+    )
+    .expect("written");
+
+    let ended = run("nexus", here, &["up", "--data", "data"], None);
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("\nnexus.toml: hooks.workers: expected a non-negative integer, found string \"many\""),
+        "{said}"
+    );
+
+    // The section about another server has no effect here.
+    assert!(
+        said.contains("1 faults in nexus.toml") && !said.contains("nats."),
+        "{said}"
+    );
+    let logs = std::fs::read_dir(here.join("data/log"));
+    assert!(logs.is_err(), "nothing was started");
+}
+
 #[test]
 fn a_budget_of_dollars_beside_a_model_without_a_price_is_refused_with_key_and_model() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -143,7 +143,7 @@ async fn a_newcomer_writes_a_configuration_runs_it_and_stops_it() {
     ask(&["config", "check"]).await;
     let second = nexus(here, &["up", data[0], data[1], "--nats-port", &ports[0]]).await;
     assert!(
-        second.code == Some(5) && second.err.contains("Nexus runs there already"),
+        second.code == Some(5) && second.err.contains("is in use by a running `nexus up`"),
         "{second:?}"
     );
 

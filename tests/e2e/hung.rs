@@ -23,8 +23,9 @@ async fn doctor_names_a_replica_that_hangs_beside_one_that_works() {
     signal(hung, "STOP");
     let told = world.nexus(&["doctor", "--offline"]).await;
     signal(hung, "CONT");
-    let says_so =
-        |line: &str| line.starts_with("BAD") && line.contains("broker-svc-1") && line.contains("does it hang?");
+    let says_so = |line: &str| {
+        line.starts_with("BAD") && line.contains("broker-svc-1") && line.contains("does not answer; restart it")
+    };
     assert!(told.out.lines().any(says_so), "{}", told.out);
     assert_ne!(told.code, Some(0));
 

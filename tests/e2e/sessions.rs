@@ -284,7 +284,10 @@ async fn queued_and_interrupted(operator: &mut Operator) -> String {
         .words(&["session", "interrupt", PERSONA, ANN, "--reason", "wrong way"])
         .await;
 
-    assert!(words.starts_with("interrupt is ordered of default/s-ann: "), "{words}");
+    assert!(
+        words.starts_with("interrupt sent to default/s-ann as order "),
+        "{words}"
+    );
 
     let (question, behind) = operator.asked().await;
     let last = &behind.messages.last().expect("a message").content;

@@ -60,7 +60,7 @@ impl WebhookConfig {
         let mut faults = Vec::new();
         if !is_plain_name(name) {
             faults.push(format!(
-                "name: letters, digits, `-`, `_` and `.`, at most {MAX_NAME_BYTES}"
+                "name: expected at most {MAX_NAME_BYTES} letters, digits, `-`, `_` and `.`"
             ));
         }
 
@@ -85,19 +85,22 @@ impl WebhookConfig {
         let mut faults = Vec::new();
         let is_signed = self.scheme != SignatureScheme::Unsigned;
         if is_signed && matches!(self.mapping.id, Some(FieldSource::Header(_))) {
-            let expected = "expected a place in the body, which is signed; a header is not";
+            let expected = "expected a place in the body; headers are not signed";
             faults.push(format!(
-                "mapping.id: {expected} (of `hmac`: `{{id}}` in hmac.signed and hmac.id_header)"
+                "mapping.id: {expected} (or put `{{id}}` into hmac.signed and set hmac.id_header)"
             ));
         }
 
         if matches!(self.mapping.id, Some(FieldSource::Constant(_))) {
-            faults.push("mapping.id: a constant would make all deliveries one event".to_owned());
+            faults.push(
+                "mapping.id: expected a place in the body; with a constant all deliveries would be one event"
+                    .to_owned(),
+            );
         }
 
         // A person may only be named by a part that the signature covers.
         if self.persons && !is_signed {
-            faults.push("persons: an unsigned source proves no person; choose a scheme that signs".to_owned());
+            faults.push("persons: expected a scheme that signs; an unsigned source proves no person".to_owned());
         }
 
         for (key, pick) in [("from", &self.mapping.from), ("peer", &self.mapping.peer)] {
@@ -114,9 +117,7 @@ impl WebhookConfig {
             }
 
             if channel.is_empty() || is_reserved(channel) || channel.eq_ignore_ascii_case(WEBCHAT) {
-                faults.push(format!(
-                    "channel: `{channel}` is the system's own or empty; choose another"
-                ));
+                faults.push(format!("channel: `{channel}` is empty or reserved; choose another"));
             }
         }
 
@@ -141,7 +142,8 @@ impl WebhookConfig {
         let mut mapping = self.mapping.clone();
         if let Some(header) = &self.event_type_header {
             let pick = format!("header:{header}").try_into();
-            mapping.event_type = Some(pick.map_err(|_| "event_type_header: the name of an HTTP header".to_owned())?);
+            mapping.event_type =
+                Some(pick.map_err(|_| "event_type_header: expected the name of an HTTP header".to_owned())?);
         }
 
         Ok(WebhookEndpoint {

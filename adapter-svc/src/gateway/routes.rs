@@ -12,8 +12,11 @@ use axum::routing::{get, post};
 use super::GatewayState;
 use super::client_address::{ClientAddress, ConnectionPeer};
 use crate::approvals;
-use crate::error::RequestRejection;
+use crate::error::{RejectionNote, RequestRejection};
 use crate::source::{post_events, webchat, webhook};
+
+/// Number of bytes of a rejected request's path that are logged.
+const MAX_LOGGED_PATH: usize = 200;
 
 impl GatewayState {
     /// Returns the routes of the gateway.
@@ -39,14 +42,28 @@ impl GatewayState {
 
         router
             .fallback(async || RequestRejection::UnknownPath)
-            .layer(from_fn_with_state(self.clone(), bound_request))
+            .layer(from_fn_with_state(self.clone(), handle_request))
             .with_state(self.clone())
     }
 }
 
+/// Handles a request within the limits, and logs its rejection with its path, which names the source.
+async fn handle_request(State(gateway): State<GatewayState>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let path = path[..path.floor_char_boundary(MAX_LOGGED_PATH)].to_owned();
+
+    let response = bound_request(gateway, request, next).await;
+    if let Some(note) = response.extensions().get::<RejectionNote>() {
+        let (status, RejectionNote { code, error, place }) = (response.status(), note);
+        tracing::info!(%status, code, path, error, place, "request rejected");
+    }
+
+    response
+}
+
 /// Applies the limits to every request: its client's rate, the number of requests at once, the host name, the time,
 /// and the headers of its response.
-async fn bound_request(State(gateway): State<GatewayState>, mut request: Request, next: Next) -> Response {
+async fn bound_request(gateway: GatewayState, mut request: Request, next: Next) -> Response {
     // The rate comes first, because every later step costs more.
     if let Some(peer) = request.extensions().get::<ConnectionPeer>() {
         let client = ClientAddress::from_request(*peer, request.headers(), &gateway.trusted);

@@ -200,7 +200,7 @@ async fn show(state: Arc<State>, whose: Whose) {
 
         let why = state.lock_trouble().why.clone();
         let (session, turn) = (&whose.session, whose.turn);
-        tracing::warn!(%session, %turn, why, "agent unreachable; retrying");
+        tracing::warn!(%session, %turn, error = why, "agent unreachable; retrying");
 
         // Repeated, because a page that was opened meanwhile, and a note that expires, need the state again.
         loop {

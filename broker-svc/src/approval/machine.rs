@@ -173,7 +173,7 @@ fn decision_fault(word: &DecisionInput) -> Option<String> {
     }
 
     if word.arguments.as_ref().is_some_and(|arguments| !arguments.is_object()) {
-        return Some("arguments: a JSON object is expected".to_owned());
+        return Some("arguments: expected a JSON object".to_owned());
     }
 
     if bytes > MAX_EDITED_BYTES {
@@ -183,7 +183,7 @@ fn decision_fault(word: &DecisionInput) -> Option<String> {
     }
 
     let response = word.response.as_ref().map_or(0, String::len);
-    (response > MAX_RESPONSE_BYTES).then(|| format!("response: at most {MAX_RESPONSE_BYTES} bytes"))
+    (response > MAX_RESPONSE_BYTES).then(|| format!("response: expected at most {MAX_RESPONSE_BYTES} bytes"))
 }
 
 /// Returns why the arguments of `word` do not fit the schema of the tool that `standing` asks about. The check comes

@@ -239,7 +239,7 @@ impl ApprovalStore {
             // A card that no server takes must not keep a human from deciding in another way.
             Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
                 tracing::warn!(
-                    delivery = %reply.id, event_id = %reply.causation.event, session = %reply.session, %error,
+                    delivery_id = %reply.id, event_id = %reply.causation.event, session = %reply.session, %error,
                     "failed to send an approval card"
                 );
                 Ok(())

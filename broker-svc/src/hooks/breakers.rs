@@ -129,7 +129,7 @@ impl TurnBreakers {
 
         if opened {
             tracing::error!(
-                hook = hook.name,
+                hook_id = hook.name,
                 failures = breaker.failures,
                 "hook paused after repeated errors"
             );
@@ -150,7 +150,7 @@ impl TurnBreakers {
         match self.view.change(&id, &hash, &mut next).await {
             Ok((breaker, _)) => breaker,
             Err(error) => {
-                tracing::warn!(hook = hook.name, %error, "failed to share a hook's circuit breaker; using a local one");
+                tracing::warn!(hook_id = hook.name, %error, "failed to share a hook's circuit breaker; using a local one");
                 self.view.change_alone(&id, &hash, next)
             }
         }

@@ -211,7 +211,7 @@ impl BuiltinHook {
                 parse_parameters(with, fields).map(|Shell { argument }| Self::ShellAllowList { argument })
             }
             other => {
-                let problem = format!("there is no builtin `{other}`, expected one of {}", NAMES.join(", "));
+                let problem = format!("unknown builtin `{other}`: expected one of {}", NAMES.join(", "));
                 fields.add_fault("builtin", problem);
                 None
             }

@@ -127,7 +127,10 @@ async fn answer_call(broker: &BrokerContext, asked: GateRequest) -> Result<GateA
         .flatten()
         .any(|id| id.len() > MAX_ID_BYTES)
     {
-        return Err((WRONG, format!("tool_use_id, attempt: at most {MAX_ID_BYTES} bytes")));
+        return Err((
+            WRONG,
+            format!("tool_use_id, attempt: expected at most {MAX_ID_BYTES} bytes"),
+        ));
     }
 
     // Loaded for each request: any broker answers, not only the owner of the session.
@@ -137,7 +140,7 @@ async fn answer_call(broker: &BrokerContext, asked: GateRequest) -> Result<GateA
         .map_err(|error| unavailable(error.to_string()))?;
     let fold = remembered.fold;
     let running = fold.running.as_ref().filter(|running| running.turn == asked.turn);
-    let running = running.ok_or_else(|| (OVER, format!("turn {} is not under way", asked.turn)))?;
+    let running = running.ok_or_else(|| (OVER, format!("turn {} is not running", asked.turn)))?;
     let pendings = turn_dispatches(broker, &asked.session, running).await?;
     let turn = Turn::from_running(&asked.session, &fold, running, &pendings);
     let set = broker.hooks().hooks_of(&asked.session, turn.works_for());

@@ -114,7 +114,7 @@ impl CommandRunner {
         let commands = self.clone();
         tokio::spawn(async move {
             if let Err(error) = commands.run_to_end(&run, plain).await {
-                tracing::info!(hook = run.hook.name, %error, "hook command failed");
+                tracing::info!(hook_id = run.hook.name, %error, "hook command failed");
             }
             drop(slot);
         });
@@ -173,7 +173,7 @@ impl CommandRunner {
         tracing::warn!(
             session = %run.moment.session,
             turn = %run.moment.turn,
-            hook = run.hook.name,
+            hook_id = run.hook.name,
             command = run.command,
             hint,
             "hook command skipped"

@@ -226,7 +226,7 @@ fn read_point(fields: &mut FieldReader<'_>) -> Option<HookPoint> {
     let point = HookPoint::from_name(&name);
     if point.is_none() {
         let names: Vec<&str> = HookPoint::ALL.iter().map(|point| point.name()).collect();
-        let problem = format!("there is no point `{name}`, expected one of {}", names.join(", "));
+        let problem = format!("unknown point `{name}`: expected one of {}", names.join(", "));
         fields.add_fault("hook", problem);
     }
 

@@ -3,6 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use shared::process::config::KeyFault;
+use shared::serde_text::reword_config_problem;
 
 /// The fields of a mapping, taken one by one; fields left at the end are unknown keys.
 pub(super) struct FieldReader<'a> {
@@ -29,7 +30,7 @@ impl FieldReader<'_> {
         match serde_json::from_value(value) {
             Ok(read) => Some(read),
             Err(error) => {
-                self.add_fault(key, error.to_string());
+                self.add_fault(key, reword_config_problem(&error.to_string()));
                 None
             }
         }
@@ -38,7 +39,7 @@ impl FieldReader<'_> {
     pub(super) fn reject_unknown(mut self, expected: &str) {
         let unknown: Vec<String> = self.map.keys().cloned().collect();
         for key in unknown {
-            self.add_fault(&key, format!("is not a known key here, expected {expected}"));
+            self.add_fault(&key, format!("unknown key: expected {expected}"));
         }
     }
 }

@@ -46,7 +46,7 @@ impl HookRecorder {
         let what = format!("{}:{}:{round}:{}", ran.point, ran.hook, moment.visit);
         let id = id(moment, context, &what);
         if let Err(error) = self.publish(&record, id).await {
-            tracing::warn!(session = %moment.session, turn = %moment.turn, hook = ran.hook, error, "failed to audit a hook");
+            tracing::warn!(session = %moment.session, turn = %moment.turn, hook_id = ran.hook, error, "failed to audit a hook");
         }
     }
 

@@ -281,13 +281,13 @@ impl HookRules {
 
             if !self.commands {
                 tracing::warn!(
-                    hook = hook.name,
+                    hook_id = hook.name,
                     "command hooks are disabled (`enabled: false`); skipping the hook"
                 );
             } else if let Err(refusal) =
                 CommandDirectories::here().and_then(|place| self.allow.admit_command(command, &place))
             {
-                tracing::warn!(hook = hook.name, command, hint = %refusal, "command is not on the allow-list; skipping the hook");
+                tracing::warn!(hook_id = hook.name, command, hint = %refusal, "command is not on the allow-list; skipping the hook");
             }
         }
     }

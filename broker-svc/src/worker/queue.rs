@@ -110,7 +110,9 @@ impl Worker<'_> {
                 (None, arrival) => good.push(arrival),
                 (Some(DoubtResolution::Repeated), arrival) => left.repeated.push(arrival),
                 (Some(DoubtResolution::Unknown), InboxItem::Dispatch(pending)) => {
-                    let why = format!("the ledger of {session} is older than the dispatch, which may have run");
+                    let why = format!(
+                        "the ledger of {session} was restored to a state before the dispatch, which may have run"
+                    );
                     hold_dispatch(self.broker, &pending, &why).await?;
                     left.held.push(InboxItem::Dispatch(pending));
                 }
@@ -253,7 +255,7 @@ impl Worker<'_> {
     fn carry_out_order(&mut self, placed: PlacedOrder) {
         let PlacedOrder { sequence, order, .. } = placed;
         let (wanted, by) = (order.wanted.name(), order.by.as_str());
-        tracing::info!(session = %self.claimed.session, wanted, by, reason = order.reason, "order applied");
+        tracing::info!(session = %self.claimed.session, order = wanted, by, reason = order.reason, "order applied");
 
         if order.wanted == OrderKind::Reset {
             let reason = format!("by {}", order.by);

@@ -11,7 +11,7 @@ pub enum ApprovalAction {
         #[arg(long)]
         status: Option<String>,
         /// Maximum number of entries.
-        #[arg(long, default_value_t = 50)]
+        #[arg(long, default_value_t = 50, value_name = "N")]
         limit: usize,
     },
     /// Show one approval.
@@ -19,11 +19,11 @@ pub enum ApprovalAction {
         /// Id of the approval.
         id: String,
     },
-    /// Approve a call.
+    /// Approve a tool call or an intent.
     Approve(Speaker),
-    /// Deny a call.
+    /// Deny a tool call or an intent.
     Deny(Speaker),
-    /// Approve a call with edited arguments.
+    /// Approve a tool call with edited arguments.
     Edit {
         /// All arguments of the call, as one JSON object.
         #[arg(long, value_name = "JSON")]

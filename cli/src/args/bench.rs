@@ -9,22 +9,22 @@ use clap::{Args, Subcommand};
 #[command(args_conflicts_with_subcommands = true)]
 pub struct BenchOptions {
     /// Number of events in the throughput run.
-    #[arg(long, default_value_t = 60_000)]
+    #[arg(long, default_value_t = 60_000, value_name = "N")]
     pub events: u64,
     /// Number of sessions that receive the events.
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 1_000, value_name = "N")]
     pub sessions: u64,
     /// Size of an event, bytes.
-    #[arg(long, default_value_t = 1_024)]
+    #[arg(long, default_value_t = 1_024, value_name = "N")]
     pub size: usize,
     /// Number of deterministic hooks; one of them fires.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_name = "N")]
     pub hooks: usize,
-    /// Rate of the latency run, events a second.
-    #[arg(long, default_value_t = 500)]
+    /// Rate of the latency run, events per second.
+    #[arg(long, default_value_t = 500, value_name = "N")]
     pub rate: u64,
     /// Length of the latency run, seconds.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_name = "N")]
     pub seconds: u64,
     /// Durability levels to measure: process, power, replicated.
     #[arg(long, value_delimiter = ',', default_value = "process")]
@@ -37,7 +37,7 @@ pub struct BenchOptions {
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub replicas: Vec<u16>,
     /// Number of times that the list of `--replicas` is measured, in turn; medians are shown.
-    #[arg(long, default_value_t = 1, requires = "replicas", value_parser = clap::value_parser!(u16).range(1..=99))]
+    #[arg(long, default_value_t = 1, requires = "replicas", value_parser = clap::value_parser!(u16).range(1..=99), value_name = "N")]
     pub runs: u16,
     /// Measure only growth: memory, disk and time per event, at `--rate` for this long, with each of `--replicas` or one.
     #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(u64).range(1..=1_440))]
@@ -66,10 +66,10 @@ pub struct BenchHooksOptions {
     #[arg(long, value_delimiter = ',', default_value = "1,10,100,1000")]
     pub counts: Vec<usize>,
     /// Duration of each measurement, seconds.
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 3.0, value_name = "N")]
     pub seconds: f64,
     /// Number of worker processes; 0 starts one for each core.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_name = "N")]
     pub workers: usize,
 }
 

@@ -11,7 +11,7 @@ pub enum DlqAction {
         #[arg(long)]
         service: Option<String>,
         /// Maximum number of entries.
-        #[arg(long, default_value_t = 50)]
+        #[arg(long, default_value_t = 50, value_name = "N")]
         limit: usize,
     },
     /// Show one dead letter.
@@ -27,12 +27,12 @@ pub enum DlqAction {
 
 /// One dead letter, or all.
 #[derive(Debug, Clone, Args)]
+#[command(group(clap::ArgGroup::new("choice").required(true).args(["number", "all"])))]
 pub struct LetterChoice {
     /// Number of the dead letter, as `nexus dlq list` prints it.
-    #[arg(required_unless_present = "all")]
     pub number: Option<u64>,
     /// All of them.
-    #[arg(long, conflicts_with = "number")]
+    #[arg(long)]
     pub all: bool,
     /// With `--all`: only dead letters of this service.
     #[arg(long, conflicts_with = "number")]

@@ -67,7 +67,7 @@ pub enum HookAction {
         /// Id of the hook.
         id: String,
         /// Maximum number of earlier invocations.
-        #[arg(long, default_value_t = 50)]
+        #[arg(long, default_value_t = 50, value_name = "N")]
         limit: u32,
         /// Continue with new invocations.
         #[arg(long, short)]
@@ -107,20 +107,21 @@ pub enum Status {
 
 /// `nexus hook test`.
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("choice").required(true).args(["event", "text"])))]
 pub struct TestOptions {
     /// Hook file.
     pub file: PathBuf,
     /// Event: a file with one event as JSON (`-` reads standard input), or the id of a stored event.
-    #[arg(long, required_unless_present = "text")]
+    #[arg(long)]
     pub event: Option<String>,
     /// Text of a direct message, instead of an event.
-    #[arg(long, conflicts_with = "event")]
+    #[arg(long)]
     pub text: Option<String>,
     /// Channel of the direct message.
     #[arg(long, default_value = "cli")]
     pub channel: String,
     /// Current time as the hook sees it, Unix milliseconds [default: now].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pub now: Option<i64>,
 }
 
@@ -129,16 +130,16 @@ pub struct TestOptions {
 pub struct BacktestOptions {
     /// Hook file.
     pub file: PathBuf,
-    /// Time of the oldest event: an age (90m, 12h, 7d), an instant (2026-11-22T09:00:00Z), Unix milliseconds, or `all`.
+    /// Time of the oldest event: an age (90s, 15m, 2h, 7d, 1w), an instant (2026-11-22T09:00:00Z), Unix milliseconds, or `all`.
     #[arg(long, default_value = "7d", value_name = "WHEN")]
     pub since: String,
     /// Only events on this channel.
     #[arg(long)]
     pub channel: Option<String>,
     /// Maximum number of events to replay.
-    #[arg(long, default_value_t = 10_000_000)]
+    #[arg(long, default_value_t = 10_000_000, value_name = "N")]
     pub limit: u64,
     /// Maximum number of fires to list.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_name = "N")]
     pub show: usize,
 }

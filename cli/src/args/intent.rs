@@ -52,19 +52,19 @@ pub enum IntentAction {
 #[derive(Debug, Args)]
 pub struct ListedIntents {
     /// Only intents of this persona.
-    #[arg(long)]
+    #[arg(long = "persona", alias = "agent", value_name = "PERSONA")]
     pub agent: Option<String>,
     /// Only intents that this session proposed.
     #[arg(long)]
     pub session: Option<String>,
-    /// Only intents with this status: proposed, pending, running, completed, failed, canceled, rejected.
+    /// Only intents with this status: proposed, pending, running, completed, failed, canceled, rescheduled, rejected.
     #[arg(long)]
     pub status: Option<String>,
     /// Continue after this position, as printed by the previous list.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_name = "N")]
     pub after: u64,
     /// Maximum number of entries.
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_name = "N")]
     pub limit: usize,
 }
 
@@ -72,12 +72,13 @@ pub struct ListedIntents {
 #[derive(Debug, Args)]
 pub struct ProposedIntent {
     /// Intent as JSON: `{"kind":"remind","parameters":{…},"schedule":{…}}`.
+    #[arg(value_name = "INTENT")]
     pub wish: String,
     /// Id of the intent [default: a new one].
     #[arg(long)]
     pub id: Option<String>,
     /// Persona that proposes the intent.
-    #[arg(long, default_value = "default")]
+    #[arg(long = "persona", alias = "agent", value_name = "PERSONA", default_value = "default")]
     pub agent: String,
     /// Session that proposes the intent.
     #[arg(long, default_value = "main")]

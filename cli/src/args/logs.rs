@@ -13,9 +13,9 @@ pub struct LogsOptions {
     #[arg(long, short)]
     pub follow: bool,
     /// Maximum number of earlier lines.
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_name = "N")]
     pub limit: usize,
-    /// Only lines since this time: an age (90s, 15m, 2h, 7d), an instant (2026-11-22T09:00:00Z) or Unix milliseconds.
+    /// Only lines since this time: an age (90s, 15m, 2h, 7d, 1w), an instant (2026-11-22T09:00:00Z) or Unix milliseconds.
     #[arg(long, value_name = "WHEN")]
     pub since: Option<String>,
     /// Data directory of `nexus up`.

@@ -24,7 +24,7 @@ pub enum ScheduleAction {
         #[arg(long, value_name = "ZONE")]
         zone: Option<String>,
         /// Maximum number of times.
-        #[arg(long, default_value_t = 10)]
+        #[arg(long, default_value_t = 10, value_name = "N")]
         limit: usize,
     },
     /// Pause a schedule until it is resumed.
@@ -49,10 +49,10 @@ pub enum ScheduleAction {
     Backfill {
         /// Id of the schedule.
         id: String,
-        /// Start of the period: an age (90s, 15m, 2h, 7d), an instant (2026-11-22T09:00:00Z) or Unix milliseconds.
+        /// Start of the period: an age (90s, 15m, 2h, 7d, 1w), an instant (2026-11-22T09:00:00Z) or Unix milliseconds.
         #[arg(long, value_name = "WHEN")]
         since: String,
-        /// End of the period, exclusive [default: now].
+        /// End of the period, exclusive, in the same form as `--since` [default: now].
         #[arg(long, value_name = "WHEN")]
         until: Option<String>,
     },

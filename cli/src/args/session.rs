@@ -1,19 +1,17 @@
 //! Arguments of `nexus session`.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 /// `nexus session`.
 #[derive(Debug, Subcommand)]
 pub enum SessionAction {
-    /// Release a session from quarantine.
-    Release(SessionName),
     /// List sessions with the number of records in their ledgers.
     List {
         /// Only sessions of this persona.
         #[arg(long)]
         persona: Option<String>,
         /// Maximum number of entries, up to 1000.
-        #[arg(long, default_value_t = 50)]
+        #[arg(long, default_value_t = 50, value_name = "N")]
         limit: usize,
     },
     /// Show the state of a session.
@@ -24,7 +22,7 @@ pub enum SessionAction {
         #[command(flatten)]
         name: SessionName,
         /// Maximum number of records; the command ends after the last one.
-        #[arg(long)]
+        #[arg(long, value_name = "N")]
         limit: Option<u64>,
         /// Start at the first record of the ledger.
         #[arg(long)]
@@ -42,18 +40,20 @@ pub enum SessionAction {
         #[command(flatten)]
         order: SessionOrderOptions,
         /// Effect of a message that arrives during a turn.
-        #[arg(long, value_parser = ["followup", "queue", "collect", "steer", "steer-backlog", "interrupt"])]
-        mode: Option<String>,
-        /// Time between the last message and the start of a collected turn, milliseconds.
         #[arg(long)]
+        mode: Option<BusyMode>,
+        /// Time without a new message before a collected turn starts, milliseconds.
+        #[arg(long, value_name = "N")]
         debounce_ms: Option<u64>,
         /// Maximum number of queued messages.
-        #[arg(long)]
+        #[arg(long, value_name = "N")]
         cap: Option<u32>,
-        /// Treatment of messages beyond `cap`.
-        #[arg(long, value_parser = ["summarize", "old", "new"])]
-        overflow: Option<String>,
+        /// Messages to drop if more than `--cap` are queued.
+        #[arg(long)]
+        overflow: Option<Overflow>,
     },
+    /// Release a session from quarantine.
+    Release(SessionName),
     /// Copy the history of a session into a new session.
     Fork {
         /// The session.
@@ -71,9 +71,36 @@ pub enum SessionAction {
         #[command(flatten)]
         name: SessionName,
         /// Maximum time to wait, seconds.
-        #[arg(long, default_value_t = 60)]
+        #[arg(long, default_value_t = 60, value_name = "N")]
         seconds: u64,
     },
+}
+
+/// Effect of a message that arrives during a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BusyMode {
+    /// The message gets a turn of its own afterwards.
+    #[value(alias = "queue")]
+    Followup,
+    /// The message is buffered; one turn handles all buffered messages of the same target.
+    Collect,
+    /// The message is injected into the running turn before its next model call.
+    Steer,
+    /// As `steer`, and the message gets a turn of its own afterwards as well.
+    SteerBacklog,
+    /// The running turn is canceled, and the newest message runs.
+    Interrupt,
+}
+
+/// Messages to drop if more are queued than allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Overflow {
+    /// Drop the oldest, and tell the agent in the next turn.
+    Summarize,
+    /// Drop the oldest.
+    Old,
+    /// Drop the newest.
+    New,
 }
 
 /// Names a session.

@@ -45,7 +45,7 @@ pub(super) async fn begin(bus: &Bus, manifest: &Manifest) -> Result<()> {
     };
 
     let written = holds.put(HOLD_KEY, &hold).await;
-    written.context("hold deliveries that may have been made before")?;
+    written.context("failed to hold the deliveries that may have been sent before")?;
 
     Ok(())
 }
@@ -121,8 +121,12 @@ async fn made(bus: &Bus, replies: &[Reply]) -> Result<HashSet<Ulid>> {
 pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
     let bus = connect_bus(common).await?;
     let holds: Kv<RestoreHold> = bus.kv(buckets::RESTORE);
-    let Some(found) = holds.get(HOLD_KEY).await.context("read what a restore has left")? else {
-        let text = "no restore has left anything to be decided";
+    let Some(found) = holds
+        .get(HOLD_KEY)
+        .await
+        .context("failed to read the state of the restore")?
+    else {
+        let text = "no deliveries are held since a restore";
         return Err(failure(Exit::NotFound, text));
     };
 
@@ -139,7 +143,10 @@ pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result
     }
 
     if is_decided {
-        let text = format!("the restore of backup {} is decided already", hold.backup);
+        let text = format!(
+            "the deliveries of the restore of backup {} were decided before",
+            hold.backup
+        );
         return Err(failure(Exit::Refused, text));
     }
 
@@ -152,16 +159,13 @@ pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result
     };
 
     let written = holds.update(HOLD_KEY, &hold, found.revision).await;
-    written.context("write the decision")?;
+    written.context("failed to write the decision")?;
 
     let what = if options.drop { "dropped" } else { "sent" };
     let result = json!({ "decision": what, "deliveries": waiting.len() });
     View::of(&result)?
         .ids(waiting.iter().map(|reply| reply.id.to_string()))
-        .line(format!(
-            "{} deliveries are {what}; nothing waits for the restore any more",
-            waiting.len()
-        ))
+        .line(format!("{} deliveries are {what}; no more are held", waiting.len()))
         .show(common)
 }
 
@@ -209,7 +213,7 @@ fn list(common: &Common, waiting: &[Reply]) -> Result<()> {
 
     View::list(&rows, table)?
         .line(format!(
-            "{} deliveries wait; they may have been made before the restore",
+            "{} deliveries are held; they may have been sent before the restore",
             waiting.len()
         ))
         .show(common)

@@ -71,12 +71,12 @@ pub fn snapshot_file(directory: &Path, name: &str) -> PathBuf {
 /// Fails if there is anything else in the directory.
 pub fn begin(directory: &Path) -> Result<()> {
     let shown = directory.display();
-    std::fs::create_dir_all(directory).with_context(|| format!("make {shown}"))?;
+    std::fs::create_dir_all(directory).with_context(|| format!("failed to create {shown}"))?;
 
     let is_ours = directory.join(UNFINISHED).exists();
     if !is_ours
         && std::fs::read_dir(directory)
-            .with_context(|| format!("list {shown}"))?
+            .with_context(|| format!("failed to list {shown}"))?
             .next()
             .is_some()
     {
@@ -93,10 +93,10 @@ pub fn begin(directory: &Path) -> Result<()> {
 
     let streams = directory.join(STREAMS);
     if streams.exists() {
-        std::fs::remove_dir_all(&streams).with_context(|| format!("remove {}", streams.display()))?;
+        std::fs::remove_dir_all(&streams).with_context(|| format!("failed to remove {}", streams.display()))?;
     }
 
-    std::fs::create_dir_all(&streams).with_context(|| format!("make {}", streams.display()))
+    std::fs::create_dir_all(&streams).with_context(|| format!("failed to create {}", streams.display()))
 }
 
 impl Manifest {
@@ -105,15 +105,15 @@ impl Manifest {
     /// # Errors
     /// Fails if the manifest cannot be written.
     pub fn finish(&self, directory: &Path) -> Result<()> {
-        let text = serde_json::to_vec_pretty(self).context("write the manifest")?;
+        let text = serde_json::to_vec_pretty(self).context("failed to write the manifest")?;
         let sum = format!("{}  {FILE}\n", hex::encode(Sha256::digest(&text)));
         write_synced(&directory.join(CHECKSUM), sum.as_bytes())?;
         let unfinished = directory.join(format!("{FILE}.new"));
         write_synced(&unfinished, &text)?;
-        std::fs::rename(&unfinished, directory.join(FILE)).context("put the manifest in place")?;
+        std::fs::rename(&unfinished, directory.join(FILE)).context("failed to move the manifest into place")?;
         remove(&directory.join(UNFINISHED))?;
-        let handle = std::fs::File::open(directory).context("open the backup's directory")?;
-        handle.sync_all().context("sync the backup's directory")
+        let handle = std::fs::File::open(directory).context("failed to open the backup's directory")?;
+        handle.sync_all().context("failed to sync the backup's directory")
     }
 
     /// Reads the backup in `directory` and checks every file's checksum.
@@ -131,8 +131,9 @@ impl Manifest {
             return Err(failure(Exit::NotFound, text));
         }
 
-        let text = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-        let sum = std::fs::read_to_string(directory.join(CHECKSUM)).with_context(|| format!("read {CHECKSUM}"))?;
+        let text = std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+        let sum =
+            std::fs::read_to_string(directory.join(CHECKSUM)).with_context(|| format!("failed to read {CHECKSUM}"))?;
         if sum.split_whitespace().next() != Some(hex::encode(Sha256::digest(&text)).as_str()) {
             bail!(
                 "{} is damaged: its checksum is not the one in {CHECKSUM}",
@@ -140,7 +141,8 @@ impl Manifest {
             );
         }
 
-        let manifest: Self = serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
+        let manifest: Self =
+            serde_json::from_slice(&text).with_context(|| format!("failed to read {}", path.display()))?;
         if manifest.format != FORMAT {
             bail!(
                 "{shown}: the backup has the form {}, expected {FORMAT}",
@@ -166,13 +168,13 @@ fn write_synced(path: &Path, content: &[u8]) -> Result<()> {
         file.write_all(content)?;
         file.sync_all()
     };
-    write().with_context(|| format!("write {}", path.display()))
+    write().with_context(|| format!("failed to write {}", path.display()))
 }
 
 fn remove(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("remove {}", path.display()))
+            Err(error).with_context(|| format!("failed to remove {}", path.display()))
         }
         Ok(()) | Err(_) => Ok(()),
     }

@@ -33,9 +33,9 @@ const HELD: &str = "KV_held";
 const LEFT_OUT: [(&str, &str); 3] = [
     (
         buckets::POSITIONS,
-        "how far the restored streams come is witnessed anew",
+        "the positions of the restored streams are recorded again",
     ),
-    (buckets::LEASES, "who holds a partition is decided anew"),
+    (buckets::LEASES, "replicas acquire their leases again"),
     (buckets::MEMBERS, "replicas announce themselves"),
 ];
 
@@ -44,7 +44,7 @@ pub(super) fn left_out() -> Vec<(String, String)> {
     let buckets = LEFT_OUT.map(|(name, why)| (format!("KV_{name}"), why.to_owned()));
     let copies = (
         format!("OBJ_{}", objects::SNAPSHOTS),
-        "copies of the read model are made anew from the streams".to_owned(),
+        "rebuilt from the streams".to_owned(),
     );
 
     let spool = (
@@ -53,7 +53,8 @@ pub(super) fn left_out() -> Vec<(String, String)> {
     );
     let key = (
         "the cluster's key".to_owned(),
-        "it is a secret: keep the file that [trust] cluster_key names, restored events are checked with it".to_owned(),
+        "it is a secret: back up the file of [trust] cluster_key separately; restored events are verified with it"
+            .to_owned(),
     );
 
     buckets.into_iter().chain([copies, spool, key]).collect()

@@ -51,8 +51,7 @@ pub(super) enum QuiesceError {
     Over,
     /// A stream was written to after it was copied.
     #[error(
-        "stream {stream} has come from message {from} to {to} since it was copied: something writes that --quiesce does not \
-         stop; stop it, or make the backup without --quiesce"
+        "stream {stream} grew from message {from} to {to} after it was copied: a program that --quiesce does not pause is publishing; stop it, or run the backup without --quiesce"
     )]
     Moved {
         /// Name of the stream.
@@ -97,7 +96,7 @@ impl Standstill {
             return Err(QuiesceError::Busy { data: shown }.into());
         }
 
-        std::fs::write(&asked, format!("{own}\n")).context("ask for a standstill")?;
+        std::fs::write(&asked, format!("{own}\n")).context("failed to request the pause")?;
         let standstill = Self::Asked {
             asked,
             begun: SystemClock.monotonic(),
@@ -106,7 +105,7 @@ impl Standstill {
         let standing = data.join(STANDING);
         while read(&standing).as_ref() != Some(&own) {
             let in_time = standstill.in_time();
-            in_time.context("the services have not finished what is under way")?;
+            in_time.with_context(|| format!("the services did not finish their work in {} s", MOST.as_secs()))?;
             pause(LOOK_EVERY).await;
         }
 

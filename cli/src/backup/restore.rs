@@ -59,8 +59,8 @@ pub async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
 
     if !manifest.quiesced {
         view = view.line(format!(
-            "it was made while work went on: what was done from {} on is done again; deliveries as old as that wait\n\
-             next: `nexus up`, and once nothing is under way `nexus restore --list`, then --send or --drop",
+            "this backup was made without --quiesce: work since {} is repeated, and deliveries from that time are held\n\
+             next: `nexus up`; once all sessions are idle, `nexus restore --list`, then `nexus restore --send` or `--drop`",
             reader_zone(common).date_time(manifest.begun_at)
         ));
     }
@@ -88,10 +88,12 @@ fn tell_key(common: &Common, options: &RestoreOptions, manifest: &Manifest) {
         || "[trust] cluster_key".to_owned(),
         |path| format!("{} or [trust] cluster_key", path.display()),
     );
-    let found = key.map_or_else(|| "none is here".to_owned(), |key| format!("the one here is {key}"));
+    let found = key.map_or_else(
+        || "no cluster key is configured".to_owned(),
+        |key| format!("the configured key is {key}"),
+    );
     complain!(
-        "warning: the restored events are sealed with the cluster's key {sealed}, and {found}: before the services start, put \
-         the key that was kept with the backup into {place}, else those events count as open"
+        "warning: the events of this backup were sealed with cluster key {sealed}, but {found}. Before you start the services, put that key into {place}; otherwise the restored events are treated as unsealed"
     );
 }
 
@@ -114,11 +116,15 @@ struct Restored {
 /// Restores into the data directory `data`, with a server of our own. The new store is built beside the existing one
 /// and takes its place, complete, at the end.
 async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Path) -> Result<Vec<Restored>> {
-    std::fs::create_dir_all(data.join("run")).with_context(|| format!("make {}", data.display()))?;
-    let data = data.canonicalize().context("find the data directory")?;
+    std::fs::create_dir_all(data.join("run")).with_context(|| format!("failed to create {}", data.display()))?;
+    let data = data.canonicalize().context("failed to find the data directory")?;
     let hold = Hold::take(&data).await?;
     let store = data.join(STORE);
-    let is_taken = store.is_dir() && std::fs::read_dir(&store).context("list the store")?.next().is_some();
+    let is_taken = store.is_dir()
+        && std::fs::read_dir(&store)
+            .context("failed to list the store")?
+            .next()
+            .is_some();
 
     if is_taken && !options.replace {
         let text = format!(
@@ -131,7 +137,7 @@ async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Pa
     let unfinished = data.join(format!("{STORE}.restoring"));
     // A killed restore has left an incomplete store.
     if unfinished.exists() {
-        std::fs::remove_dir_all(&unfinished).with_context(|| format!("remove {}", unfinished.display()))?;
+        std::fs::remove_dir_all(&unfinished).with_context(|| format!("failed to remove {}", unfinished.display()))?;
     }
 
     let server = server_alone(&data, &unfinished, &hold).await?;
@@ -141,15 +147,15 @@ async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Pa
     if is_taken {
         // The former store is only moved, so that the operator can put it back.
         let aside = data.join(format!("{STORE}.replaced-{}", SystemClock.now().0));
-        std::fs::rename(&store, &aside).with_context(|| format!("move {} aside", store.display()))?;
+        std::fs::rename(&store, &aside).with_context(|| format!("failed to move {} aside", store.display()))?;
         if !source.is_quiet {
             say!("what was there is kept in {}", aside.display());
         }
     } else if store.exists() {
-        std::fs::remove_dir(&store).with_context(|| format!("remove {}", store.display()))?;
+        std::fs::remove_dir(&store).with_context(|| format!("failed to remove {}", store.display()))?;
     }
 
-    std::fs::rename(&unfinished, &store).with_context(|| format!("put {} in place", store.display()))?;
+    std::fs::rename(&unfinished, &store).with_context(|| format!("failed to move {} into place", store.display()))?;
     remove_read_models(&data)?;
 
     Ok(restored)
@@ -166,7 +172,7 @@ fn remove_read_models(data: &Path) -> Result<()> {
         name.is_some_and(|name| name.starts_with(READ_MODELS))
     };
     for path in entries.flatten().map(|entry| entry.path()).filter(is_model) {
-        std::fs::remove_dir_all(&path).with_context(|| format!("remove {}", path.display()))?;
+        std::fs::remove_dir_all(&path).with_context(|| format!("failed to remove {}", path.display()))?;
     }
 
     Ok(())
@@ -184,10 +190,10 @@ async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<
     }
 
     let told = bus.restore_under_way().await.map_err(anyhow::Error::msg);
-    let under_way = told.context("ask whether a restore is under way")?;
+    let under_way = told.context("failed to ask whether a restore is in progress")?;
     let listed = bus.stream_names().await.map_err(anyhow::Error::msg);
     let ours: Vec<String> = topology(1).streams.into_iter().map(|stream| stream.name).collect();
-    let there: Vec<String> = listed.context("list the streams")?;
+    let there: Vec<String> = listed.context("failed to list the streams")?;
     let there: Vec<String> = there.into_iter().filter(|name| ours.contains(name)).collect();
 
     let goes_on = under_way.as_deref() == Some(source.manifest.id.as_str());
@@ -207,19 +213,19 @@ async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<
 
     bus.may_restore(&there, &names)
         .await
-        .context("nothing was changed; the user `restore` may (docs/operations.md)")?;
+        .context("nothing was changed; run `nexus restore` as NATS user `restore`, which may delete streams (docs/operations.md)")?;
 
     let marked = bus.begin_restore(&source.manifest.id).await.map_err(anyhow::Error::msg);
-    marked.context("mark the restore")?;
+    marked.context("failed to mark the restore")?;
 
     for name in &there {
         let deleted = bus.delete_stream(name).await.map_err(anyhow::Error::msg);
-        deleted.with_context(|| format!("delete stream {name}"))?;
+        deleted.with_context(|| format!("failed to delete stream {name}"))?;
     }
 
     let restored = restore_all(&bus, source, replicas).await?;
     let ended = bus.end_restore().await.map_err(anyhow::Error::msg);
-    ended.context("take the mark of the restore away")?;
+    ended.context("failed to remove the mark of the restore")?;
 
     Ok(restored)
 }
@@ -253,7 +259,7 @@ async fn restore_all(bus: &Bus, source: &Source<'_>, replicas: usize) -> Result<
     }
 
     let made = bus.ensure_topology(&topology(replicas), true).await;
-    made.context("make the streams that are not in the backup")?;
+    made.context("failed to create the streams that are not in the backup")?;
     held::begin(bus, source.manifest).await?;
 
     Ok(restored)
@@ -267,7 +273,7 @@ async fn restore_one(bus: &Bus, stream: &CopiedStream, directory: &Path, replica
     head.renew_incarnation(&SystemIds.ulid().to_string());
     let path = snapshot_file(directory, &stream.name);
     let file = tokio::fs::File::open(&path).await;
-    let mut file = file.with_context(|| format!("open {}", path.display()))?;
+    let mut file = file.with_context(|| format!("failed to open {}", path.display()))?;
     let state = bus.restore_stream(&stream.name, &head, &mut file).await?;
 
     let expected = stream.head.position();

@@ -27,7 +27,7 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
         &bus.stream_names()
             .await
             .map_err(anyhow::Error::msg)
-            .context("list the streams")?,
+            .context("failed to list the streams")?,
     );
 
     if !names.iter().any(|name| name == streams::EVENTS) {
@@ -87,11 +87,11 @@ async fn copy_all(common: &Common, bus: &Bus, names: &[String], directory: &Path
 async fn copy_stream(bus: &Bus, name: &str, directory: &Path) -> Result<CopiedStream> {
     let path = snapshot_file(directory, name);
     let file = tokio::fs::File::create(&path).await;
-    let mut file = file.with_context(|| format!("make {}", path.display()))?;
+    let mut file = file.with_context(|| format!("failed to create {}", path.display()))?;
     let head = bus.write_snapshot(name, &mut file).await?;
     file.sync_all()
         .await
-        .with_context(|| format!("sync {}", path.display()))?;
+        .with_context(|| format!("failed to sync {}", path.display()))?;
 
     let (sha256, bytes) = super::checksum(&path)?;
     Ok(CopiedStream {

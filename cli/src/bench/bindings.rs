@@ -60,7 +60,7 @@ fn file() -> Result<String> {
 /// Returns an event that the binding `number * 7` decides.
 fn event(number: usize) -> Result<Event> {
     let room = number * 7;
-    let id = EventId::parse(format!("discord:{number}")).context("an event id")?;
+    let id = EventId::parse(format!("discord:{number}")).context("failed to create an event id")?;
     let mut event = Event::new(id, "discord", &format!("room{room}"), UnixMillis(1_769_000_000_000));
     event.peer = EventPeer {
         guild_id: Some(format!("g{}", room % 100)),

@@ -74,12 +74,12 @@ async fn asking(directory: &Path, options: &BenchOptions, durability: &str) -> R
 
 async fn publish(bus: &Bus, event: &Event) -> Result<()> {
     let out = OutgoingMessage::event(event, bus.trust());
-    bus.publish(out).await.context("publish an event")?;
+    bus.publish(out).await.context("failed to publish an event")?;
     Ok(())
 }
 
 async fn one(directory: &Path, options: &BenchOptions, durability: &str, firing: bool) -> Result<f64> {
-    std::fs::create_dir_all(directory).context("make the directory")?;
+    std::fs::create_dir_all(directory).context("failed to create the directory")?;
     let plan = setting::hooks_only(directory, options, durability, firing)?;
     let mut stack = Stack::start(Plan {
         services: Vec::new(),

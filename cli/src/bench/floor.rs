@@ -32,7 +32,7 @@ struct Bare {
 impl Bare {
     async fn start(folder: &Path, count: usize) -> Result<Self> {
         let script = folder.join("floor.ts");
-        std::fs::write(&script, LOOP).context("write the bare loop")?;
+        std::fs::write(&script, LOOP).context("failed to write the bare loop")?;
         let mut child = Command::new(tool("bun", BUN_MINIMUM)?)
             .arg("run")
             .arg(&script)
@@ -42,13 +42,13 @@ impl Bare {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .context("start bun")?;
+            .context("failed to start bun")?;
 
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let mut bare = Self {
             _child: child,
-            stdin: stdin.context("a pipe")?,
-            stdout: stdout.context("a pipe")?,
+            stdin: stdin.context("failed to open a pipe")?,
+            stdout: stdout.context("failed to open a pipe")?,
         };
 
         bare.answer().await?;
@@ -59,16 +59,19 @@ impl Bare {
         let body = format!("[{}]", events.join(","));
         let mut frame = u32::try_from(body.len())?.to_le_bytes().to_vec();
         frame.extend_from_slice(body.as_bytes());
-        self.stdin.write_all(&frame).await.context("write to bun")
+        self.stdin.write_all(&frame).await.context("failed to write to bun")
     }
 
     async fn answer(&mut self) -> Result<()> {
-        let size = self.stdout.read_u32_le().await.context("read from bun")? as usize;
+        let size = self.stdout.read_u32_le().await.context("failed to read from bun")? as usize;
         if size > MAX_FRAME {
             bail!("bun said {size} bytes");
         }
         let mut body = vec![0; size];
-        self.stdout.read_exact(&mut body).await.context("read from bun")?;
+        self.stdout
+            .read_exact(&mut body)
+            .await
+            .context("failed to read from bun")?;
         Ok(())
     }
 }

@@ -67,7 +67,7 @@ pub(super) async fn execute(common: &Common, options: &BenchHooksOptions) -> Res
     let mut rows = Vec::new();
     for &count in &options.counts {
         if count == 0 {
-            return Err(failure(Exit::Usage, "--counts: at least 1 hook"));
+            return Err(failure(Exit::Usage, "--counts: expected at least 1 hook"));
         }
         rows.push(row(count, workers, span).await?);
     }
@@ -86,9 +86,9 @@ pub(super) async fn execute(common: &Common, options: &BenchHooksOptions) -> Res
 
 async fn row(count: usize, workers: usize, span: Duration) -> Result<Row> {
     let bar = step(&format!("{count} hooks: a bare Bun loop"));
-    let folder = tempfile::tempdir().context("make a directory")?;
+    let folder = tempfile::tempdir().context("failed to create a temporary directory")?;
     for (number, text) in (0..count).map(|number| (number, source(number, false))) {
-        std::fs::write(folder.path().join(format!("bench-{number}.ts")), text).context("write a hook")?;
+        std::fs::write(folder.path().join(format!("bench-{number}.ts")), text).context("failed to write a hook")?;
     }
 
     let events = events(count)?;
@@ -142,7 +142,7 @@ fn source(number: usize, matching: bool) -> String {
 /// Returns events on the channels of `count` hooks in turn.
 fn events(count: usize) -> Result<Vec<Event>> {
     let one = |number: usize| {
-        let id = EventId::parse(format!("bench:{number}")).context("an event id")?;
+        let id = EventId::parse(format!("bench:{number}")).context("failed to create an event id")?;
         let at = UnixMillis(1_769_000_000_000 + i64::try_from(number)?);
         let mut event = Event::new(id, &format!("bench-{}", number % count), "p", at);
         event.content = format!("message {number} ")

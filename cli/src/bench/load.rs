@@ -39,7 +39,7 @@ impl Sender {
     /// Posts a batch; retries while the service is full, and if the connection fails: the gateway closes one that was
     /// idle for some time, also if a request is on its way. It recognises events that it has by their ids.
     pub(super) async fn post(&self, events: &[Event]) -> Result<()> {
-        let body = serde_json::to_vec(events).context("write the events")?;
+        let body = serde_json::to_vec(events).context("failed to write the events")?;
         let mut failed = 0;
         loop {
             let posted = self
@@ -56,7 +56,7 @@ impl Sender {
                     pause(RETRY_AFTER).await;
                     continue;
                 }
-                Err(error) => return Err(error).context("post events"),
+                Err(error) => return Err(error).context("failed to post events"),
             };
             match answer.status().as_u16() {
                 200..300 => return Ok(()),

@@ -75,7 +75,7 @@ pub(super) async fn execute(common: &Common, options: &BenchReadModelOptions) ->
     };
     let mut rows = Vec::new();
     for &events in &options.events {
-        ensure!(events >= 100, "--events: at least 100");
+        ensure!(events >= 100, "--events: expected at least 100");
         rows.push(row(events, model.clone()).await?);
     }
 
@@ -86,7 +86,7 @@ pub(super) async fn execute(common: &Common, options: &BenchReadModelOptions) ->
 
 async fn row(events: u64, model: Option<Arc<dyn TextEmbedder>>) -> Result<Row> {
     let bar = step(&format!("{events} events are taken in"));
-    let folder = tempfile::tempdir().context("make a directory")?;
+    let folder = tempfile::tempdir().context("failed to create a temporary directory")?;
     let projection = Projection::open(&folder.path().join("read-model.sqlite"))?;
     let rows_per_s = events as f64 / take_in(&projection, events).await?;
     let (mut model_per_s, mut embedded_per_s) = (None, None);
@@ -219,7 +219,7 @@ fn content(number: u64) -> String {
 }
 
 fn stored(number: u64) -> Result<AppliedRecord> {
-    let id = EventId::parse(id(number)).context("an event id")?;
+    let id = EventId::parse(id(number)).context("failed to create an event id")?;
     let mut event = Event::new(id, channel(number), &format!("peer-{}", number % PEERS), at(number));
     event.from.id = format!("+1555{:04}", number % PEERS);
     event.content = content(number);

@@ -98,7 +98,7 @@ async fn measure_once(options: &BenchOptions, durability: &str, replicas: u16) -
     let directory = tempfile::Builder::new()
         .prefix("nexus-bench-")
         .tempdir()
-        .context("make a temporary directory")?;
+        .context("failed to create a temporary directory")?;
     let stack = Stack::start(setting::replicated(directory.path(), options, durability, replicas)?).await?;
     let bus = stack.bus("nexus-bench").await?;
     warm_up(&stack, options).await?;

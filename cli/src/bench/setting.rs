@@ -15,7 +15,7 @@ pub(super) const TOKEN_FILE: &str = "bench-token";
 
 /// Writes the hooks: all check the event, the first fires, and each conversation has a session of its own.
 fn write_hooks(directory: &Path, count: usize, firing: bool) -> Result<()> {
-    std::fs::create_dir_all(directory).context("make the hooks directory")?;
+    std::fs::create_dir_all(directory).context("failed to create the hooks directory")?;
 
     for number in 0..count {
         let body = if number == 0 && firing {
@@ -32,7 +32,7 @@ fn write_hooks(directory: &Path, count: usize, firing: bool) -> Result<()> {
 
         let text =
             format!("/** @name bench {number} */\nexport default (ctx) => {{\n  const e = ctx.event;\n  {body}\n}};\n");
-        std::fs::write(directory.join(format!("bench-{number}.ts")), text).context("write a hook")?;
+        std::fs::write(directory.join(format!("bench-{number}.ts")), text).context("failed to write a hook")?;
     }
 
     Ok(())
@@ -59,7 +59,7 @@ export default (ctx) => {
 };
 "#;
 
-    std::fs::write(directory.join("hooks").join("bench-asking.ts"), text).context("write a hook")
+    std::fs::write(directory.join("hooks").join("bench-asking.ts"), text).context("failed to write a hook")
 }
 
 /// Writes the only hook of a run with replicas: it fires on every event that came from outside, and is called for no
@@ -74,8 +74,8 @@ export default (ctx) => {
 };
 "#;
 
-    std::fs::create_dir_all(directory).context("make the hooks directory")?;
-    std::fs::write(directory.join("bench.ts"), text).context("write a hook")
+    std::fs::create_dir_all(directory).context("failed to create the hooks directory")?;
+    std::fs::write(directory.join("bench.ts"), text).context("failed to write a hook")
 }
 
 /// Returns the plan of one replica of each service, with the hooks below `directory`.
@@ -125,7 +125,7 @@ pub(super) fn hooks_only(directory: &Path, options: &BenchOptions, durability: &
 /// Returns event `number` of run `run`, of about `options.size` bytes.
 pub(super) fn event(run: &str, number: u64, options: &BenchOptions, now: UnixMillis) -> Result<Event> {
     let peer = (number % options.sessions.max(1)).to_string();
-    let id = EventId::parse(format!("bench:{run}/{number}")).context("make an event id")?;
+    let id = EventId::parse(format!("bench:{run}/{number}")).context("failed to create an event id")?;
     let mut event = Event::new(id, "bench", &peer, now);
     event.from.id = format!("user-{peer}");
     let padding = options.size.saturating_sub(event.id.as_str().len() + 8);

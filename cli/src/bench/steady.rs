@@ -82,7 +82,7 @@ pub(super) async fn run(
     let directory = tempfile::Builder::new()
         .prefix("nexus-bench-")
         .tempdir()
-        .context("make a temporary directory")?;
+        .context("failed to create a temporary directory")?;
     let stack = Stack::start(setting::replicated(directory.path(), options, durability, replicas)?).await?;
     warm_up(&stack, options).await?;
 

@@ -179,8 +179,8 @@ async fn ask<T: DeserializeOwned>(monitor: &str, question: &str) -> Result<T> {
     let url = format!("{monitor}/{question}");
     let asked = crate::http::client()?.get(&url).send().await;
     let answer = asked.and_then(reqwest::Response::error_for_status);
-    let body = answer.with_context(|| format!("ask {url}"))?.bytes().await?;
-    serde_json::from_slice(&body).with_context(|| format!("read the answer of {url}"))
+    let body = answer.with_context(|| format!("failed to call {url}"))?.bytes().await?;
+    serde_json::from_slice(&body).with_context(|| format!("failed to read the answer of {url}"))
 }
 
 async fn ask_connections(monitor: &str) -> Result<ConnectionsAnswer> {

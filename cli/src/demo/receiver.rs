@@ -33,8 +33,10 @@ impl Receiver {
     pub async fn start() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")
             .await
-            .context("listen for the channel's request")?;
-        let address = listener.local_addr().context("listen for the channel's request")?;
+            .context("failed to listen for the channel's request")?;
+        let address = listener
+            .local_addr()
+            .context("failed to listen for the channel's request")?;
         let (sender, requests) = mpsc::channel(BACKLOG);
         let router = Router::new().route("/inbound", post(keep)).with_state(sender);
         let server = tokio::spawn(async move {

@@ -24,7 +24,7 @@ pub async fn github(gateway: &str, secret: &str) -> Result<String> {
     })
     .to_string();
 
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).context("make the signature")?;
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).context("failed to create the signature")?;
     mac.update(body.as_bytes());
     let signature = hex::encode(mac.finalize().into_bytes());
 
@@ -37,7 +37,7 @@ pub async fn github(gateway: &str, secret: &str) -> Result<String> {
         .body(body)
         .send()
         .await
-        .context("post the webhook")?;
+        .context("failed to post the webhook")?;
 
     if !answer.status().is_success() {
         bail!(
@@ -47,7 +47,7 @@ pub async fn github(gateway: &str, secret: &str) -> Result<String> {
         );
     }
 
-    let answer: Value = answer.json().await.context("read the gateway's answer")?;
+    let answer: Value = answer.json().await.context("failed to read the gateway's answer")?;
     let id = answer["id"].as_str().context("the gateway's answer names no event")?;
 
     Ok(id.to_owned())
@@ -61,26 +61,26 @@ pub async fn chat(gateway: &str, text: &str, patience: Duration) -> Result<(Stri
     let address = gateway.replacen("http", "ws", 1);
     let (mut socket, _) = tokio_tungstenite::connect_async(format!("{address}/webchat/ws"))
         .await
-        .context("open the web chat")?;
+        .context("failed to open the web chat")?;
     let hello = json!({ "type": "hello", "key": format!("{}{}", SystemIds.ulid(), SystemIds.ulid()) });
     socket
         .send(Message::text(hello.to_string()))
         .await
-        .context("say who speaks")?;
+        .context("failed to send the hello to the web chat")?;
 
     let message = json!({ "type": "message", "id": SystemIds.ulid().to_string(), "text": text });
     socket
         .send(Message::text(message.to_string()))
         .await
-        .context("send the chat message")?;
+        .context("failed to send the chat message")?;
 
     let conversation = tokio::time::timeout(patience, async {
         let mut event = None;
         while let Some(frame) = socket.next().await {
-            let Message::Text(text) = frame.context("read the web chat")? else {
+            let Message::Text(text) = frame.context("failed to read the web chat")? else {
                 continue;
             };
-            let value: Value = serde_json::from_str(&text).context("read the web chat")?;
+            let value: Value = serde_json::from_str(&text).context("failed to read the web chat")?;
             match value["type"].as_str() {
                 Some("stored") => event = value["event_id"].as_str().map(str::to_owned),
                 Some("error") => bail!("the web chat refused it: {}", value["error"]),
@@ -88,7 +88,7 @@ pub async fn chat(gateway: &str, text: &str, patience: Duration) -> Result<(Stri
                     let answer = value["text"].as_str().unwrap_or_default().to_owned();
                     return event
                         .map(|event| (event, answer))
-                        .context("answered before it was stored");
+                        .context("the reply came before the message was stored");
                 }
                 Some(_) | None => {}
             }

@@ -73,7 +73,7 @@ fn available_kib(text: &str) -> Option<u64> {
 }
 
 /// Checks the access that the configuration gives to strangers.
-pub(super) fn doors(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
+pub(super) fn access(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     let document = &surroundings.document;
     let adapter = document.value("adapter");
     let hooks = document.value("hooks");
@@ -93,9 +93,9 @@ pub(super) fn doors(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Findi
     }
 
     let found = if open.is_empty() {
-        vec![Finding::ok("doors", "the configuration opens none to strangers")]
+        vec![Finding::ok("access", "no setting gives strangers more access")]
     } else {
-        open.into_iter().map(|door| Finding::warning("doors", door)).collect()
+        open.into_iter().map(|door| Finding::warning("access", door)).collect()
     };
 
     async { found }.boxed_local()

@@ -20,15 +20,18 @@ const CLOCKS_APART_MS: u64 = 5_000;
 const ONCE_MORE: Duration = Duration::from_secs(9);
 /// Gauges that should be zero, each with the meaning of another value.
 const SHOULD_BE_ZERO: [(&str, &str); 4] = [
-    ("nexus_hook_breakers_open", "hooks are paused (`nexus breaker list`)"),
-    ("nexus_broker_sessions_quarantined", "sessions are quarantined"),
+    ("nexus_hook_breakers_open", "hooks paused (`nexus breaker list`)"),
+    (
+        "nexus_broker_sessions_quarantined",
+        "sessions quarantined (`nexus session release`)",
+    ),
     (
         "nexus_delivery_parked_destinations",
         "destinations fail; their replies are parked",
     ),
     (
         "nexus_positions_degraded",
-        "positions are void: done work is found by its records",
+        "positions are void: a stream was restored; completed work is found by its records",
     ),
 ];
 
@@ -72,14 +75,14 @@ async fn silent(bus: &Bus, surroundings: &Surroundings, heard: &[ReplicaStatus])
     let hung = here
         .iter()
         .filter(is_silent)
-        .map(|name| Finding::fault(name, "its process runs and does not answer: does it hang?"));
+        .map(|name| Finding::fault(name, "the process is running but does not answer; restart it"));
     let gone = elsewhere
         .iter()
         .filter(|name| is_silent(name) && !here.contains(*name))
         .map(|name| {
             Finding::warning(
                 name,
-                "was there within ten minutes and does not answer: it hangs, or was killed",
+                "seen in the last ten minutes, does not answer now: it hangs or was killed",
             )
         });
 
@@ -106,7 +109,7 @@ fn look(replicas: &[ReplicaStatus], now: i64) -> Vec<Finding> {
     for name in SERVICES {
         let of_service: Vec<&ReplicaStatus> = replicas.iter().filter(|replica| replica.service == name).collect();
         if of_service.is_empty() {
-            findings.push(Finding::fault(name, "no replica answers: does one run?"));
+            findings.push(Finding::fault(name, "no replica answers; start one"));
         }
 
         for replica in of_service {
@@ -127,7 +130,7 @@ fn look(replicas: &[ReplicaStatus], now: i64) -> Vec<Finding> {
 
 /// Returns a finding about replicas whose answers this version cannot read, if there are any.
 fn unread(answers: usize) -> Option<Finding> {
-    let why = format!("{answers} replicas answer what this version cannot read");
+    let why = format!("{answers} replicas sent an answer that this version cannot read");
     (answers > 0).then(|| Finding::unknown("services", why))
 }
 
@@ -170,7 +173,7 @@ fn weakened(replica: &ReplicaStatus) -> Vec<Finding> {
 fn counted(replica: &ReplicaStatus) -> Vec<Finding> {
     let counted = SHOULD_BE_ZERO.iter().filter_map(|(name, meaning)| {
         let value = replica.metrics.get(*name).copied().filter(|value| *value > 0.0)?;
-        Some(Finding::warning(&replica.instance, format!("{value}: {meaning}")))
+        Some(Finding::warning(&replica.instance, format!("{value} {meaning}")))
     });
     counted.collect()
 }
@@ -267,6 +270,6 @@ mod tests {
         let paused = changed(&|one| {
             one.metrics.insert("nexus_hook_breakers_open".to_owned(), 2.0);
         });
-        check(&paused, Level::Warning, "2: hooks are paused");
+        check(&paused, Level::Warning, "2 hooks paused (`nexus breaker list`)");
     }
 }

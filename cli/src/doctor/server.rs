@@ -27,19 +27,23 @@ fn is_new_enough(version: &str) -> bool {
 }
 
 /// Checks whether the server keeps the promise of `nats.durability`.
-pub(super) fn promise(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
+pub(super) fn durability(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let (Ok(_), Ok(config)) = (&surroundings.bus, &surroundings.nats) else {
             return Vec::new();
         };
         let promise = DurabilityPromise::check_servers(config).await;
         let detail = format!(
-            "durability {}, {} copies of each stream: {promise}",
+            "{}, {} copies of each stream; {promise}",
             durability_name(config.durability),
             config.replicas
         );
 
-        vec![Finding::judged("promise", promise != DurabilityPromise::Broken, detail)]
+        vec![Finding::judged(
+            "durability",
+            promise != DurabilityPromise::Broken,
+            detail,
+        )]
     }
     .boxed_local()
 }
@@ -57,7 +61,8 @@ const fn durability_name(durability: StreamDurability) -> &'static str {
 pub(super) fn payload(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     let found = surroundings.bus.as_ref().map(|bus| {
         let (found, wanted) = (bus.max_payload(), MIN_SERVER_PAYLOAD_BYTES);
-        let detail = format!("the server takes {found} bytes a message, {wanted} are needed (`max_payload: 8MB`)");
+        let detail =
+            format!("the server accepts messages of {found} bytes, {wanted} are required (set `max_payload: 8MB`)");
         Finding::judged("payload", found >= wanted, detail)
     });
     async { found.into_iter().collect() }.boxed_local()
@@ -71,7 +76,7 @@ pub(super) fn topology(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fi
         };
         let wanted = shared::wire::topology::topology(config.replicas);
         let mut findings = vec![match bus.find_drift(&wanted).await {
-            Ok(drift) if drift.is_empty() => Finding::ok("topology", "as it should be"),
+            Ok(drift) if drift.is_empty() => Finding::ok("topology", "matches this version"),
             Ok(drift) => {
                 let detail = format!(
                     "{} differences, the first: {}; see `nexus topology plan`",
@@ -86,7 +91,7 @@ pub(super) fn topology(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fi
         match bus.restore_under_way().await {
             Ok(Some(backup)) => {
                 let detail =
-                    format!("backup {backup} is being restored; if that was interrupted, give `nexus restore` again");
+                    format!("backup {backup} is being restored; if that was interrupted, run `nexus restore` again");
                 findings.push(Finding::fault("restore", detail));
             }
             Ok(None) => {}

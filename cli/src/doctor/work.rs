@@ -51,7 +51,7 @@ pub(super) fn waiting(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fin
 
         let mut findings: Vec<Finding> = counted
             .map(|(what, counted)| match counted {
-                Ok(waiting) => Finding::ok(what, format!("{waiting} messages wait")),
+                Ok(waiting) => Finding::ok(what, format!("{waiting} messages are waiting")),
                 Err(error) => Finding::unknown(what, error),
             })
             .into();
@@ -60,7 +60,7 @@ pub(super) fn waiting(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fin
 
         match crate::backup::waiting(bus).await {
             Ok(Some(count)) => {
-                let detail = format!("{count} deliveries wait since a restore (`nexus restore --list`)");
+                let detail = format!("{count} deliveries are held since a restore (`nexus restore --list`)");
                 findings.push(Finding::warning("restored", detail));
             }
             Ok(None) => {}
@@ -88,7 +88,7 @@ async fn parked(bus: &Bus) -> Finding {
         Ok(state) => state,
         Err(error) => return Finding::unknown("parked", error),
     };
-    let detail = format!("{} replies wait behind destinations that fail", state.messages);
+    let detail = format!("{} replies are parked because their destinations fail", state.messages);
     if state.messages == 0 {
         Finding::ok("parked", detail)
     } else {
@@ -195,7 +195,7 @@ async fn positions(witnessed: &Kv<WitnessedPosition>) -> Vec<Finding> {
         return vec![Finding::ok("positions", detail)];
     }
 
-    let detail = format!("put back to an older state: {}", older.join(", "));
+    let detail = format!("restored to an earlier state: {}", older.join(", "));
     vec![Finding::warning("positions", detail)]
 }
 
@@ -215,7 +215,7 @@ fn paused(breakers: Vec<KvEntry<Breaker>>) -> Finding {
         .filter(|entry| !matches!(entry.value.circuit, BreakerState::Closed));
     let paused: Vec<String> = open.map(|entry| entry.value.hook_id).collect();
 
-    let detail = format!("{} are paused after failures", paused.len());
+    let detail = format!("{} are paused after errors", paused.len());
     if paused.is_empty() {
         return Finding::ok("paused hooks", detail);
     }

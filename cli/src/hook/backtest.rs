@@ -46,7 +46,7 @@ const STEP: u64 = 256;
 
 pub(super) async fn run(common: &Common, options: BacktestOptions) -> Result<()> {
     let source = std::fs::read_to_string(&options.file);
-    let source = source.with_context(|| format!("read {}", options.file.display()));
+    let source = source.with_context(|| format!("failed to read {}", options.file.display()));
     let source = source.exit(Exit::Usage)?;
     let since = match options.since.as_str() {
         "all" => None,

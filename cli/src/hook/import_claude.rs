@@ -69,16 +69,16 @@ struct Import {
 /// after everything was written, if a hook or a list of permissions was left out: it may have been a guard.
 pub(super) fn write(common: &Common, options: &ImportOptions) -> Result<()> {
     let source = options.file.display().to_string();
-    let text = std::fs::read_to_string(&options.file).with_context(|| format!("read {source}"));
+    let text = std::fs::read_to_string(&options.file).with_context(|| format!("failed to read {source}"));
     let settings = serde_json::from_str(&text.exit(Exit::Usage)?);
     let settings: Value = settings
         .with_context(|| format!("{source} is not valid JSON"))
         .exit(Exit::Usage)?;
 
-    let folder = std::path::absolute(&options.scripts).context("find the directory of the scripts")?;
+    let folder = std::path::absolute(&options.scripts).context("failed to find the directory of the scripts")?;
     let folder = folder.to_str().filter(|path| is_plain(path));
     let Some(folder) = folder else {
-        let text = "--scripts: a path of letters, digits, `_`, `.`, `-` and `/` is expected";
+        let text = "--scripts: expected a path of letters, digits, `_`, `.`, `-` and `/`";
         return Err(failure(Exit::Usage, text));
     };
 
@@ -114,7 +114,8 @@ pub(super) fn write(common: &Common, options: &ImportOptions) -> Result<()> {
     for (path, script) in scripts.iter().zip(&import.scripts) {
         write_file(path, &script.text)?;
         let executable = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(path, executable).with_context(|| format!("make {} executable", path.display()))?;
+        std::fs::set_permissions(path, executable)
+            .with_context(|| format!("failed to make {} executable", path.display()))?;
     }
 
     write_file(&options.out, &import.yaml(&source))?;
@@ -161,7 +162,7 @@ impl Import {
         let mut import = Self::default();
         for (event, groups) in settings["hooks"].as_object().into_iter().flatten() {
             let Some((_, name)) = EVENTS.iter().find(|(known, _)| known == event) else {
-                import.left_out.push(format!("{event}: there is no such point here"));
+                import.left_out.push(format!("{event}: Nexus has no such hook point"));
                 continue;
             };
 
@@ -200,7 +201,7 @@ impl Import {
             return Err(format!("a hook of type `{kind}`; only commands can be imported"));
         }
         if hook.get("if").is_some_and(|rule| !rule.is_null()) {
-            return Err("its `if` cannot be written here; test the call in the command".to_owned());
+            return Err("`if` is not supported; test the call in the command".to_owned());
         }
         if hook["shell"].as_str().is_some_and(|shell| shell != "bash") {
             return Err("only commands for bash can be imported".to_owned());
@@ -214,7 +215,7 @@ impl Import {
             (false, matcher) if event == "SessionStart" && matcher.split('|').any(|one| one == "startup") => {
                 Tools::default()
             }
-            (false, matcher) => return Err(format!("its matcher `{matcher}` has no meaning here")),
+            (false, matcher) => return Err(format!("its matcher `{matcher}` is not supported at this point")),
         };
 
         let mut fields = vec![format!("name: {}", json!(name)), format!("hook: {event}")];

@@ -38,7 +38,7 @@ pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Res
 
     let mut refused = 0_usize;
     for (id, file) in files {
-        let source = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()));
+        let source = std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()));
         let source = source.exit(Exit::Usage)?;
         let question = PushHook {
             id: id.clone(),
@@ -48,9 +48,9 @@ pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Res
 
         match ask_hooks::<_, HookView>(&bus, "push", &question).await {
             Ok(view) => views.push(view),
-            Err(error) if !is_directory => return Err(error),
+            Err(error) if !is_directory => return Err(place_fault(&file, error)),
             Err(error) => {
-                complain!("{}: {}", file.display(), plain_lines(&format!("{error:#}")));
+                complain!("{}", plain_lines(&format!("{:#}", place_fault(&file, error))));
                 refused += 1;
             }
         }
@@ -76,10 +76,23 @@ pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Res
     Ok(())
 }
 
+/// Returns the error of a service about the source in `file`; a fault in a line names both: `hooks/a.ts:2: …`.
+pub(super) fn place_fault(file: &Path, error: anyhow::Error) -> anyhow::Error {
+    let text = format!("{error:#}");
+    let shown = file.display();
+    let in_line = text.strip_prefix("line ").and_then(|rest| rest.split_once(": "));
+    match in_line {
+        Some((line, fault)) if line.parse::<usize>().is_ok() => {
+            failure(Exit::of_error(&error), format!("{shown}:{line}: {fault}"))
+        }
+        Some(_) | None => error.context(shown.to_string()),
+    }
+}
+
 fn hook_stem(path: &Path) -> Result<String> {
     let name = PathBuf::from(path)
         .file_name()
         .map(|name| name.to_string_lossy().into_owned());
-    let name = name.with_context(|| format!("{} names no file", path.display()))?;
+    let name = name.with_context(|| format!("{}: expected the path of a file", path.display()))?;
     Ok(name.strip_suffix(".ts").unwrap_or(&name).to_owned())
 }

@@ -12,6 +12,7 @@ use shared::wire::topology::streams::INVOCATIONS;
 
 use super::ask_hooks;
 use crate::args::Common;
+use crate::codes::explain_code;
 use crate::connect::connect_bus;
 use crate::output::{Cell, Column, LinePrinter, Table, View};
 
@@ -125,7 +126,12 @@ fn invocation_table(rows: &[InvocationRow]) -> Table {
 }
 
 fn invocation_cells(row: &InvocationRow) -> [Cell; 6] {
-    let detail = row.error.as_ref().or(row.reason.as_ref()).or(row.dispatch_id.as_ref());
+    let reason = row.reason.as_deref().map(explain_code);
+    let detail = row
+        .error
+        .as_deref()
+        .or(reason.as_deref())
+        .or(row.dispatch_id.as_deref());
     let llm = match row.llm_calls {
         0 => String::new(),
         calls => format!("{calls}, ${:.4}", row.llm_cost_usd),

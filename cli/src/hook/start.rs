@@ -48,9 +48,9 @@ pub(super) fn written_view(written: &[String], next: &str) -> Result<View> {
 /// Writes `text` to `path`, and makes the directories above it.
 pub(super) fn write_file(path: &Path, text: &str) -> Result<()> {
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
+        std::fs::create_dir_all(parent).with_context(|| format!("failed to create {}", parent.display()))?;
     }
-    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    std::fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
 }
 
 /// Returns the source of a first hook; the path to the types is relative to the hook's file.

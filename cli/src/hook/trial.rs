@@ -11,6 +11,7 @@ use shared::model::hook_api::{HookRun, TestHook};
 use shared::model::time::UnixMillis;
 
 use super::ask_hooks;
+use super::push::place_fault;
 use crate::args::{Common, TestOptions};
 use crate::connect::connect_bus;
 use crate::events::parse_event_id;
@@ -19,7 +20,7 @@ use crate::output::{Cell, View, json_text};
 
 pub(super) async fn run(common: &Common, options: &TestOptions) -> Result<()> {
     let source = std::fs::read_to_string(&options.file);
-    let source = source.with_context(|| format!("read {}", options.file.display()));
+    let source = source.with_context(|| format!("failed to read {}", options.file.display()));
     let question = TestHook {
         source: source.exit(Exit::Usage)?,
         event: read_event(options).exit(Exit::Usage)?,
@@ -27,7 +28,8 @@ pub(super) async fn run(common: &Common, options: &TestOptions) -> Result<()> {
     };
 
     let bus = connect_bus(common).await?;
-    let run: HookRun = ask_hooks(&bus, "test", &question).await?;
+    let run = ask_hooks(&bus, "test", &question).await;
+    let run: HookRun = run.map_err(|error| place_fault(&options.file, error))?;
     run_view(&run)?.show(common)?;
 
     if run.error.is_some() {
@@ -44,19 +46,21 @@ fn read_event(options: &TestOptions) -> Result<Value> {
         let id = parse_event_id(format!("{}:{}", options.channel, SystemIds.ulid()))?;
         let mut event = Event::new(id, &options.channel, "me", now);
         event.content.clone_from(text);
-        return serde_json::to_value(&event).context("write the event");
+        return serde_json::to_value(&event).context("failed to write the event");
     }
 
     let given = options.event.as_deref().unwrap_or_default();
     if given == "-" {
         let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).context("read the event")?;
-        return serde_json::from_str(&text).context("the event is not JSON");
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .context("failed to read the event")?;
+        return serde_json::from_str(&text).context("the event is not valid JSON");
     }
 
     if Path::new(given).is_file() {
-        let text = std::fs::read_to_string(given).with_context(|| format!("read {given}"))?;
-        return serde_json::from_str(&text).with_context(|| format!("{given} is not JSON"));
+        let text = std::fs::read_to_string(given).with_context(|| format!("failed to read {given}"))?;
+        return serde_json::from_str(&text).with_context(|| format!("{given} is not valid JSON"));
     }
 
     Ok(Value::from(given))

@@ -49,15 +49,15 @@ impl Hold {
     /// # Errors
     /// Fails if another process holds the directory; the error names it.
     pub async fn take(data: &Path) -> Result<Self> {
-        let data = data.canonicalize().context("find the data directory")?;
-        let handle = File::open(&data).with_context(|| format!("open {}", data.display()))?;
+        let data = data.canonicalize().context("failed to find the data directory")?;
+        let handle = File::open(&data).with_context(|| format!("failed to open {}", data.display()))?;
 
         let begun = SystemClock.monotonic();
         loop {
             match handle.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::Error(error)) => {
-                    return Err(error).with_context(|| format!("lock {}", data.display()));
+                    return Err(error).with_context(|| format!("failed to lock {}", data.display()));
                 }
                 Err(TryLockError::WouldBlock) => {}
             }
@@ -66,7 +66,7 @@ impl Hold {
             let shown = data.display();
             if let Some(holder) = holder(&data) {
                 let text = format!(
-                    "{shown} is in use by process {}: Nexus runs there already; `nexus down --data {shown}` stops it",
+                    "{shown} is in use by a running `nexus up` (process {}); run `nexus down --data {shown}` to stop it",
                     holder.pid
                 );
                 return Err(failure(Exit::Refused, text));
@@ -75,7 +75,7 @@ impl Hold {
             if SystemClock.monotonic().saturating_duration_since(begun) > REMAINS_DEADLINE {
                 let pids: Vec<String> = remains(&data).iter().map(|left| left.pid.to_string()).collect();
                 let text = format!(
-                    "{shown} is in use by what a killed Nexus left (processes {}); `nexus down --data {shown}` ends it",
+                    "{shown} is in use by processes {} of a killed `nexus up`; run `nexus down --data {shown}` to end them",
                     pids.join(", ")
                 );
                 return Err(failure(Exit::Refused, text));
@@ -88,14 +88,14 @@ impl Hold {
         let children = data.join(CHILDREN);
         match std::fs::remove_dir_all(&children) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).context("remove the records of former processes");
+                return Err(error).context("failed to remove the records of former processes");
             }
             Ok(()) | Err(_) => {}
         }
 
-        std::fs::create_dir_all(&children).context("make the directory of process records")?;
+        std::fs::create_dir_all(&children).context("failed to create the directory of process records")?;
         let own = format!("{}\n", ProcessName::own()?);
-        std::fs::write(data.join(PID_FILE), own).context("write the process id")?;
+        std::fs::write(data.join(PID_FILE), own).context("failed to write the process id")?;
 
         Ok(Self { data, handle })
     }
@@ -106,7 +106,10 @@ impl Hold {
     /// # Errors
     /// Fails if the system has no descriptor left.
     pub fn handle(&self) -> Result<Stdio> {
-        let copy = self.handle.try_clone().context("hand the data directory on")?;
+        let copy = self
+            .handle
+            .try_clone()
+            .context("failed to pass on the lock of the data directory")?;
         Ok(copy.into())
     }
 
@@ -118,7 +121,7 @@ impl Hold {
         let path = self.data.join(CHILDREN).join(pid.to_string());
         // A process that has ended already needs no record.
         if let Some(process) = ProcessName::find(pid) {
-            std::fs::write(&path, format!("{process}\n")).context("write a process record")?;
+            std::fs::write(&path, format!("{process}\n")).context("failed to write a process record")?;
         }
         Ok(Recorded(path))
     }

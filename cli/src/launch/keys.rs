@@ -18,7 +18,7 @@ pub const CLUSTER_KEY: &str = "cluster.key";
 /// Fails if the file cannot be written, or no random bytes can be read.
 pub fn cluster_key(directory: &Path) -> Result<PathBuf> {
     let path = directory.join(CLUSTER_KEY);
-    ensure_secret(&path, make).with_context(|| format!("make the cluster's key {}", path.display()))?;
+    ensure_secret(&path, make).with_context(|| format!("failed to create the cluster key {}", path.display()))?;
     Ok(path)
 }
 

@@ -38,8 +38,8 @@ pub struct Nats {
 /// # Errors
 /// Fails if loopback has no free port.
 pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
-    Ok(listener.local_addr().context("find a free port")?.port())
+    let listener = TcpListener::bind("127.0.0.1:0").context("failed to find a free port")?;
+    Ok(listener.local_addr().context("failed to find a free port")?.port())
 }
 
 impl Nats {
@@ -106,7 +106,7 @@ impl Nats {
         );
 
         let config = plan.directory.join(format!("nats-{index}.conf"));
-        std::fs::write(&config, text).context("write the server's configuration")?;
+        std::fs::write(&config, text).context("failed to write the server's configuration")?;
         let log = plan.directory.join(format!("log/nats-{index}.log"));
 
         Ok(Self {
@@ -126,29 +126,26 @@ impl Nats {
     /// Fails if the port is taken or the program does not start.
     pub(super) fn launch(&mut self, hold: &Hold) -> Result<()> {
         if TcpListener::bind(("127.0.0.1", self.port)).is_err() {
-            bail!(
-                "port {} is in use (setting nats.servers; `nexus up --nats-port`)",
-                self.port
-            );
+            bail!("port {} is in use; set nats.servers or --nats-port", self.port);
         }
 
         let log = File::options()
             .create(true)
             .append(true)
             .open(&self.log)
-            .context("open the server's log")?;
+            .context("failed to open the server's log")?;
         let mut command = spawner::tethered(&self.programs.services, &self.programs.nats_server);
         command
             .arg("-c")
             .arg(&self.config)
             .envs(COLLECTOR)
             .envs(self.passwords.iter().map(|(name, password)| (name, password)))
-            .stdout(log.try_clone().context("open the server's log")?)
+            .stdout(log.try_clone().context("failed to open the server's log")?)
             .stderr(log)
             // The lock on the data directory, which lasts as long as the server lives.
             .stdin(hold.handle()?);
 
-        let child = spawner::spawn(command).context("start nats-server")?;
+        let child = spawner::spawn(command).context("failed to start nats-server")?;
         let record = hold.record(child.id())?;
         self.child = Some((child, record));
 

@@ -5,6 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
+use super::SERVICES;
+
 /// Oldest nats-server with the features that are needed (message schedules, per-message time to live, consumer reset).
 pub const NATS_MINIMUM: (u32, u32) = (2, 15);
 /// Oldest Bun that hooks are tested with.
@@ -40,18 +42,22 @@ impl Programs {
 
 /// Returns the directory of the service binaries: this binary's own, or the one above it (tests live in `deps`).
 fn services_directory() -> Result<PathBuf> {
-    let me = std::env::current_exe().context("find this binary")?;
+    let me = std::env::current_exe().context("failed to find the program file of nexus")?;
     let mut directories = me.ancestors().skip(1).take(2);
 
     directories
         .find(|directory| directory.join("hook-svc").is_file())
         .map(Path::to_owned)
-        .with_context(|| {
-            format!(
-                "the services are not beside {}: `cargo build --workspace` makes them",
-                me.display()
-            )
-        })
+        .with_context(|| absent_services(&me))
+}
+
+/// Returns the error text if the services are not in the directory of the program `me`.
+pub(crate) fn absent_services(me: &Path) -> String {
+    format!(
+        "{} are not in {}; install all programs into one directory (from source: cargo build --workspace)",
+        SERVICES.join(", "),
+        me.parent().unwrap_or(me).display()
+    )
 }
 
 /// Finds the tool `name`, at least version `minimum`: in `.tools/bin` above the working directory or above this binary,
@@ -91,10 +97,7 @@ pub fn tool(name: &str, minimum: (u32, u32)) -> Result<PathBuf> {
         refused.join(", ")
     };
     let (major, minor) = minimum;
-    bail!(
-        "{name} {major}.{minor} or newer is needed ({found}). `make tools` brings it into .tools/bin; \
-         Debian's nats-server (2.9) is too old"
-    )
+    bail!("{name} {major}.{minor} or newer is required ({found}); run `make tools` to install it into .tools/bin")
 }
 
 /// Returns the major and minor version that `program --version` prints.

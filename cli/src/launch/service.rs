@@ -72,7 +72,7 @@ impl Running {
             .create(true)
             .append(true)
             .open(&log)
-            .context("open the service's log")?;
+            .context("failed to open the service's log")?;
 
         let data = plan.directory.join("data").join(&instance);
         let token = super::token::file(&plan.directory);
@@ -93,10 +93,10 @@ impl Running {
             .env("NEXUS__HOOKS__BUN", &programs.bun)
             .envs(plan.environment.iter().map(|(key, value)| (key, value)))
             .stdin(hold.handle()?)
-            .stdout(file.try_clone().context("open the service's log")?)
+            .stdout(file.try_clone().context("failed to open the service's log")?)
             .stderr(file);
 
-        let child = spawner::spawn(command).with_context(|| format!("start {name}"))?;
+        let child = spawner::spawn(command).with_context(|| format!("failed to start {name}"))?;
         let record = hold.record(child.id())?;
 
         Ok(Self {
@@ -122,12 +122,12 @@ impl Running {
     /// Fails if the replica has announced no such address.
     pub fn address(&self, what: &str) -> Result<String> {
         let text = std::fs::read_to_string(&self.announcement)
-            .with_context(|| format!("{} has announced no address", self.instance))?;
-        let value: serde_json::Value = serde_json::from_str(&text).context("read the announcement")?;
+            .with_context(|| format!("{} did not announce its address", self.instance))?;
+        let value: serde_json::Value = serde_json::from_str(&text).context("failed to read the announcement")?;
         let address = value[what].as_str();
         address
             .map(str::to_owned)
-            .with_context(|| format!("{} has not announced `{what}`", self.instance))
+            .with_context(|| format!("{} did not announce `{what}`", self.instance))
     }
 
     /// Returns whether the replica has announced every address that is needed later.
@@ -141,7 +141,7 @@ impl Running {
     /// Fails if the process ends, or if it is not ready at the deadline; the error names the parts that are not ready.
     pub async fn ready(&mut self, deadline: Duration) -> Result<()> {
         let client = crate::http::client()?;
-        let mut last = "it has announced no address".to_owned();
+        let mut last = "it did not announce its address".to_owned();
         let waited = tokio::time::timeout(deadline, async {
             loop {
                 if let Ok(Some(status)) = self.child.try_wait() {

@@ -25,9 +25,9 @@ pub fn file(data: &Path) -> PathBuf {
 /// Fails if the file cannot be written or read.
 pub fn ensure(path: &Path) -> Result<String> {
     if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+        std::fs::create_dir_all(directory).with_context(|| format!("failed to create {}", directory.display()))?;
     }
-    ensure_secret(path, make).with_context(|| format!("make the token {}", path.display()))?;
+    ensure_secret(path, make).with_context(|| format!("failed to create the token {}", path.display()))?;
     read(path)
 }
 
@@ -38,7 +38,7 @@ pub fn ensure(path: &Path) -> Result<String> {
 pub fn read(path: &Path) -> Result<String> {
     let text = std::fs::read_to_string(path).with_context(|| {
         format!(
-            "read the token {} (`nexus init` or `nexus up` makes it; another one: --token-file)",
+            "failed to read the token {}; run `nexus init` to create it, or name another file with --token-file",
             path.display()
         )
     })?;

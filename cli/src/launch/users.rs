@@ -23,12 +23,12 @@ pub fn password_file(data: &Path, user: &str) -> PathBuf {
 
 /// Makes the passwords that do not exist yet. Returns the variables for the server's environment.
 pub(super) fn passwords(data: &Path) -> Result<Vec<(String, String)>> {
-    std::fs::create_dir_all(data.join(DIRECTORY)).context("make the directory of passwords")?;
+    std::fs::create_dir_all(data.join(DIRECTORY)).context("failed to create the directory of passwords")?;
     let mut environment = Vec::new();
     for user in NAMES {
         let path = password_file(data, user);
-        ensure_secret(&path, make).with_context(|| format!("make the password of {user}"))?;
-        let password = std::fs::read_to_string(&path).context("read a password")?;
+        ensure_secret(&path, make).with_context(|| format!("failed to create the password of {user}"))?;
+        let password = std::fs::read_to_string(&path).context("failed to read a password")?;
         environment.push((format!("NATS_{}_PASSWORD", user.to_uppercase()), password));
     }
     Ok(environment)
@@ -46,7 +46,8 @@ pub(super) fn make(path: &Path) -> std::io::Result<()> {
 /// Fails if the user's password cannot be read.
 pub fn login(data: &Path, user: &str, servers: Vec<String>) -> Result<NatsConfig> {
     let reference = format!("file:{}", password_file(data, user).display());
-    let password = SecretValue::resolve(&reference).with_context(|| format!("the password of {user}"))?;
+    let password =
+        SecretValue::resolve(&reference).with_context(|| format!("failed to read the password of {user}"))?;
     Ok(NatsConfig {
         servers,
         user: user.to_owned(),

@@ -46,7 +46,7 @@ impl View {
     /// Fails if an item has no JSON form.
     pub fn list<T: Serialize>(items: &[T], table: Table) -> Result<Self> {
         Ok(Self {
-            json: serde_json::to_value(items).context("write JSON")?,
+            json: serde_json::to_value(items).context("failed to write JSON")?,
             ids: table.ids(),
             blocks: vec![Block::Table(table)],
         })
@@ -67,7 +67,7 @@ impl View {
     /// Fails if `value` has no JSON form.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
         Ok(Self {
-            json: serde_json::to_value(value).context("write JSON")?,
+            json: serde_json::to_value(value).context("failed to write JSON")?,
             ids: Vec::new(),
             blocks: Vec::new(),
         })

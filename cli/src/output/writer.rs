@@ -28,7 +28,7 @@ pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(ReaderGone.into()),
-        written => written.context("write to the standard output"),
+        written => written.context("failed to write to the standard output"),
     }
 }
 
@@ -93,7 +93,7 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
 /// # Errors
 /// Fails if `value` has no JSON form.
 pub fn json_text(value: &impl serde::Serialize) -> Result<String> {
-    let text = serde_json::to_string_pretty(value).context("write JSON")?;
+    let text = serde_json::to_string_pretty(value).context("failed to write JSON")?;
     Ok(plain_json(&text))
 }
 
@@ -102,6 +102,6 @@ pub fn json_text(value: &impl serde::Serialize) -> Result<String> {
 /// # Errors
 /// Fails if `value` has no JSON form. Returns [`ReaderGone`] if the reader has gone.
 pub fn json_line(value: &impl serde::Serialize) -> Result<()> {
-    let text = serde_json::to_string(value).context("write JSON")?;
+    let text = serde_json::to_string(value).context("failed to write JSON")?;
     print(&(plain_json(&text) + "\n"))
 }

@@ -87,19 +87,13 @@ pub(super) async fn supervise(stack: &mut Stack, directory: &Path) -> Infallible
 /// Stops the services in good order, and starts them again once `asker` has finished or the time is over.
 async fn stand_still(stack: &mut Stack, directory: &Path, asker: &ProcessName, log: &PathBuf) {
     let begun = SystemClock.monotonic();
-    say(
-        log,
-        &format!(
-            "process {} makes a backup: the services finish what is under way",
-            asker.pid
-        ),
-    );
+    say(log, &format!("backup by process {}: pausing the services", asker.pid));
 
     stack.stop_services().await;
 
     let (asked, standing) = (directory.join(quiesce::ASKED), directory.join(quiesce::STANDING));
     if let Err(error) = std::fs::write(&standing, format!("{asker}\n")) {
-        say(log, &format!("{}: cannot be written: {error}", standing.display()));
+        say(log, &format!("failed to write {}: {error}", standing.display()));
     }
 
     while since(begun) < quiesce::MOST && quiesce::read(&asked).as_ref() == Some(asker) && asker.is_running() {
@@ -112,10 +106,10 @@ async fn stand_still(stack: &mut Stack, directory: &Path, asker: &ProcessName, l
     }
 
     match stack.launch_all() {
-        Ok(()) => say(log, "the services are started again"),
+        Ok(()) => say(log, "services restarted"),
         Err(error) => say(
             log,
-            &format!("the services do not start: {error:#}; `nexus down` and `nexus up`"),
+            &format!("failed to start the services: {error:#}; run `nexus down`, then `nexus up`"),
         ),
     }
 }
@@ -180,6 +174,6 @@ fn say(log: &PathBuf, text: &str) {
     let line = format!("{at} {text}\n");
     let written = std::fs::File::options().create(true).append(true).open(log);
     if let Err(error) = written.and_then(|mut file| file.write_all(line.as_bytes())) {
-        complain!("{}: cannot be written: {error}", log.display());
+        complain!("failed to write {}: {error}", log.display());
     }
 }

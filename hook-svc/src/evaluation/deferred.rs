@@ -312,7 +312,7 @@ impl EventEvaluator {
         }
 
         let detail = format!(
-            "event {}: no place for {} within {MOST_TIMEOUTS} times their time-out",
+            "event {}: {} not called within {MOST_TIMEOUTS} times their time-out, because all slots were busy",
             task.event.id,
             hooks.join(", ")
         );

@@ -174,7 +174,7 @@ impl FireExecutor {
             Ok(dispatch) => Ok(HookOutcome::Fired { dispatch, result }),
             Err(detail) => {
                 self.meters.failures.increment(1);
-                tracing::warn!(event_id = %event.id, hook_id = wish.hook_id, detail, "hook result is not a valid dispatch");
+                tracing::warn!(event_id = %event.id, hook_id = wish.hook_id, error = detail, "hook result is not a valid dispatch");
                 Ok(failed_outcome(&detail, None))
             }
         }

@@ -165,22 +165,18 @@ fn report_model(health: &Health, standing: &ModelStanding) {
     let lag = lag_of(standing);
     metrics::gauge!("nexus_hook_projection_lag_seconds").set(lag.unwrap_or_default().as_secs_f64());
     match standing {
-        ModelStanding::Undecided => health.set("projection", false, "not known yet who keeps a copy"),
+        ModelStanding::Undecided => health.set("projection", false, "waiting to learn which replicas keep a copy"),
         ModelStanding::Own(lag) | ModelStanding::Building(lag) => {
             let lag = lag.map_or_else(|| "not known yet".to_owned(), |lag| format!("{} ms", lag.as_millis()));
             health.set("projection", lag_of(standing).is_some(), format!("behind by: {lag}"));
         }
         ModelStanding::Peers(names) => {
-            health.set(
-                "projection",
-                true,
-                format!("no own copy; asks those of {}", names.join(", ")),
-            );
+            health.set("projection", true, format!("uses the copies of {}", names.join(", ")));
         }
         ModelStanding::Lost => {
             health.set_degraded(
                 "projection",
-                "no copy of the read model answers: hooks that read it wait",
+                "no copy of the read model answers; hooks that read it are waiting",
             );
         }
     }

@@ -25,13 +25,13 @@ pub(crate) async fn run(config: HooksConfig, projection: Projection, clock: Shar
     let embedder = tokio::task::spawn_blocking(move || open_embedder(&config)).await;
     match embedder.unwrap_or_else(|error| Err(error.to_string())) {
         Ok(Some(embedder)) => {
-            health.set(PART, true, format!("by words and by meaning ({})", embedder.model()));
+            health.set(PART, true, format!("words and meaning ({})", embedder.model()));
             keep::run(projection, embedder, clock).await;
         }
-        Ok(None) => health.set(PART, true, "by words alone, as configured"),
+        Ok(None) => health.set(PART, true, "words only, as configured"),
         Err(reason) => {
-            tracing::warn!(reason, "no embedding model: search uses words only");
-            health.set_degraded(PART, &format!("by words alone: {reason}"));
+            tracing::warn!(error = reason, "no embedding model: search uses words only");
+            health.set_degraded(PART, &format!("words only: {reason}"));
         }
     }
 }

@@ -163,9 +163,8 @@ impl FetchHost {
 
     /// Returns the grant by which `hook` may request `url`.
     fn granting_entry(&self, hook: &HookSource, url: &Url) -> Result<&Grant, CallError> {
-        let wanted = url_origin(url).ok_or_else(|| {
-            bad_arguments("an address that begins with https:// or http://, without a name and a password, is expected")
-        })?;
+        let wanted =
+            url_origin(url).ok_or_else(|| bad_arguments("expected https://… or http://… without user and password"))?;
         let asked = hook
             .net
             .iter()

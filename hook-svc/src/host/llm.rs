@@ -21,6 +21,7 @@ use shared::llm::{
     SharedModel,
 };
 use shared::process::ShutdownSignal;
+use shared::serde_text::reword_json_problem;
 
 use self::budget::QuestionSize;
 pub use self::budget::{SpendBudget, SpendLimits};
@@ -142,20 +143,24 @@ pub fn model_price(config: &LlmConfig) -> Result<ModelPrice, String> {
 fn ask_of(call: &HostCall) -> Result<(ModelRequest, QuestionSize), CallError> {
     let bad = |text: String| CallError::new("bad_arguments", format!("llm(): {text}"));
     // A script's `undefined` is absent; `null` counts as absent too.
-    let given: Arguments = serde_json::from_value(call.args.clone()).map_err(|error| bad(error.to_string()))?;
+    let given: Arguments = serde_path_to_error::deserialize(call.args.clone()).map_err(|error| {
+        let problem = reword_json_problem(&error.inner().to_string());
+        match error.path().iter().next() {
+            Some(_) => bad(format!("{}: {problem}", error.path())),
+            None => bad(problem),
+        }
+    })?;
     let bytes = given.prompt.len() + given.system.as_ref().map_or(0, String::len);
     if given.prompt.is_empty() || bytes > MAX_PROMPT_BYTES {
         return Err(bad(format!(
-            "a prompt of 1 to {MAX_PROMPT_BYTES} bytes is expected, {bytes} found"
+            "prompt: expected 1 to {MAX_PROMPT_BYTES} bytes, found {bytes}"
         )));
     }
 
     // A number in JSON is a float. A range check on it also refuses NaN.
     let wanted = given.max_tokens.unwrap_or(f64::from(MAX_TOKENS));
     if !(1.0..=f64::from(MAX_TOKENS)).contains(&wanted) {
-        return Err(bad(format!(
-            "max_tokens of 1 to {MAX_TOKENS} is expected, {wanted} found"
-        )));
+        return Err(bad(format!("max_tokens: expected 1 to {MAX_TOKENS}, found {wanted}")));
     }
 
     #[expect(

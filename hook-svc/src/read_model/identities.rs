@@ -122,7 +122,7 @@ fn level_faults(file: &PersonasFile) -> Vec<KeyFault> {
     let levels = &file.permission_levels;
     let unknown = levels.keys().filter(|level| !LEVELS.contains(&level.as_str()));
     let unknown = unknown.map(|level| {
-        let problem = format!("one of {} is expected", LEVELS.join(", "));
+        let problem = format!("expected one of {}", LEVELS.join(", "));
         KeyFault::new(format!("permission_levels.{level}"), problem)
     });
 

@@ -93,10 +93,10 @@ impl CopyState {
     async fn next_state(&mut self) -> anyhow::Result<OpenCopy> {
         match self {
             Self::Closed => std::future::pending().await,
-            Self::Opening(opening) => opening.await.context("open the read model")?,
+            Self::Opening(opening) => opening.await.context("failed to open the read model")?,
             Self::Open(open) => match (&mut open.feed).await {
-                Ok(Err(error)) => Err(error).context("read model's feed"),
-                Ok(Ok(())) | Err(_) => Err(anyhow::anyhow!("the read model's feed has ended")),
+                Ok(Err(error)) => Err(error).context("the feed of the read model failed"),
+                Ok(Ok(())) | Err(_) => Err(anyhow::anyhow!("the feed of the read model ended")),
             },
         }
     }
@@ -201,11 +201,11 @@ impl CopyKeeper {
     async fn open(&self) -> anyhow::Result<OpenCopy> {
         let path = self.access.path();
         snapshot::bootstrap_model(&self.bus, path).await;
-        let projection = Projection::open(path).context("read model")?;
+        let projection = Projection::open(path).context("failed to open the read model")?;
 
         let persons = self.rules.borrow().identities.clone();
         let named = projection.set_identities(persons.clone(), self.clock.now()).await;
-        named.context("identities in the read model")?;
+        named.context("failed to name the identities in the read model")?;
 
         let feeding = ShutdownSignal::default();
         let feed = feed::run_tapped(self.bus.clone(), projection.clone(), self.tap.clone(), feeding.clone());

@@ -19,9 +19,6 @@ use crate::registry::metadata::ParseHookError;
 /// Reason for which a deleted entry is disabled.
 pub const DELETED: &str = "deleted";
 
-/// Reason for which an entry is disabled if none was given.
-const SWITCHED_OFF: &str = "switched off";
-
 /// Longest id of a pushed hook, in bytes.
 const MAX_ID_BYTES: usize = 256;
 
@@ -47,6 +44,14 @@ pub enum AuthorHookError {
         id: String,
         /// Origin of the existing hook.
         origin: String,
+    },
+    /// The hook is a file of a directory, and cannot be deleted by a request.
+    #[error("hook {id} is a file in directory {root}: delete the file, or run `nexus hook disable {id}`")]
+    Filed {
+        /// Id of the hook.
+        id: String,
+        /// Name of the directory.
+        root: String,
     },
     /// No hook has this id.
     #[error("hook {0} does not exist")]
@@ -219,8 +224,8 @@ fn is_authored(record: &HookRecord) -> bool {
 fn describe_origin(origin: &HookOrigin) -> String {
     match origin {
         HookOrigin::File { root } => format!("a file of directory {root}"),
-        HookOrigin::Pushed => "which was pushed".to_owned(),
-        HookOrigin::Tool => "made by a tool".to_owned(),
+        HookOrigin::Pushed => "pushed".to_owned(),
+        HookOrigin::Tool => "created by a tool".to_owned(),
     }
 }
 
@@ -233,15 +238,15 @@ pub fn is_deleted(record: &HookRecord) -> bool {
 /// Returns `record` as deleted.
 ///
 /// # Errors
-/// Returns [`AuthorHookError::Taken`] if it belongs to a directory: the file must be removed there.
+/// Returns [`AuthorHookError::Filed`] if it belongs to a directory: the file must be removed there.
 pub fn deleted_record(record: &HookRecord) -> Result<HookRecord, AuthorHookError> {
-    if !is_authored(record) {
-        return Err(AuthorHookError::Taken {
+    match &record.origin {
+        HookOrigin::File { root } => Err(AuthorHookError::Filed {
             id: record.id.clone(),
-            origin: format!("{}: remove it there, or disable it", describe_origin(&record.origin)),
-        });
+            root: root.clone(),
+        }),
+        HookOrigin::Pushed | HookOrigin::Tool => Ok(disabled_record(record, Some(DELETED))),
     }
-    Ok(disabled_record(record, Some(DELETED)))
 }
 
 /// Returns `record` as disabled, with `reason`.
@@ -249,7 +254,7 @@ pub fn deleted_record(record: &HookRecord) -> Result<HookRecord, AuthorHookError
 pub fn disabled_record(record: &HookRecord, reason: Option<&str>) -> HookRecord {
     HookRecord {
         enabled: false,
-        disabled_reason: Some(reason.unwrap_or(SWITCHED_OFF).to_owned()),
+        disabled_reason: reason.map(str::to_owned),
         ..record.clone()
     }
 }

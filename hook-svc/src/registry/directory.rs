@@ -159,7 +159,7 @@ impl HooksDirectory {
     fn tell_ignored(&self, ignored: BTreeMap<PathBuf, &'static str>) {
         let mut known = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
         for (path, why) in ignored.iter().filter(|(path, why)| known.get(*path) != Some(why)) {
-            tracing::warn!(path = %path.display(), why, "file in the hooks directory ignored");
+            tracing::warn!(path = %path.display(), reason = why, "file in the hooks directory ignored");
         }
         *known = ignored;
     }
@@ -233,7 +233,7 @@ impl HooksDirectory {
             };
             match written {
                 Ok(revision) => {
-                    log_record(&record);
+                    log_record(&record, file.is_some());
                     return Ok(revision);
                 }
                 Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
@@ -243,8 +243,10 @@ impl HooksDirectory {
     }
 }
 
-fn log_record(record: &HookRecord) {
+/// Logs what the registry now says about a hook; `is_present`: the directory has its file.
+fn log_record(record: &HookRecord, is_present: bool) {
     match &record.parse_error {
+        _ if !is_present => tracing::info!(hook_id = record.id, "hook file removed; hook disabled"),
         _ if !record.enabled => tracing::info!(hook_id = record.id, "hook synced (disabled)"),
         Some(error) if record.source.is_empty() => tracing::warn!(
             hook_id = record.id,

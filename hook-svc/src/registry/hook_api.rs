@@ -203,7 +203,9 @@ impl HookApi {
 fn keep_refusal(error: &KeepHookError) -> Refusal {
     let code = match error {
         KeepHookError::Author(AuthorHookError::Absent(_)) => ABSENT,
-        KeepHookError::Author(AuthorHookError::Taken { .. } | AuthorHookError::Foreign { .. }) => CONFLICT,
+        KeepHookError::Author(
+            AuthorHookError::Taken { .. } | AuthorHookError::Filed { .. } | AuthorHookError::Foreign { .. },
+        ) => CONFLICT,
         KeepHookError::Author(AuthorHookError::Name(_) | AuthorHookError::Id(_) | AuthorHookError::Source(_)) => WRONG,
         KeepHookError::Read(_) | KeepHookError::Write(_) | KeepHookError::Query(_) => {
             tracing::warn!(error = describe_error(error), "hook request failed");

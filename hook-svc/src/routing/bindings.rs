@@ -131,7 +131,7 @@ fn read(path: &std::path::Path) -> Result<BindingTable, LoadBindingsError> {
         .len();
     if length > MAX_FILE_BYTES {
         return Err(whole(format!(
-            "{length} bytes found, at most {MAX_FILE_BYTES} are expected"
+            "{length} bytes found, expected at most {MAX_FILE_BYTES}"
         )));
     }
 

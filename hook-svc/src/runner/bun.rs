@@ -32,9 +32,7 @@ const SHIM: [(&str, &str); 13] = [
 #[derive(Debug, thiserror::Error)]
 pub enum FindBunError {
     /// No Bun was found.
-    #[error(
-        "bun is neither in .tools/bin above the executable or the working directory, nor on the PATH; `make tools` fetches it, `hooks.bun` names another"
-    )]
+    #[error("bun was not found in .tools/bin or on the PATH; run `make tools`, or set hooks.bun to its path")]
     Absent,
     /// The binary cannot be run.
     #[error("failed to run {path}")]

@@ -13,6 +13,7 @@ use shared::model::dispatch::DeliveryContext;
 use shared::model::hook::{HookContextPatch, HookResult, HookRouting};
 use shared::model::permission::PermissionSet;
 use shared::model::session::QueueMode;
+use shared::serde_text::reword_json_problem;
 
 use self::spelling::RemainingFields;
 
@@ -215,7 +216,7 @@ fn check_key(field: &'static str, key: Option<&str>) -> Result<(), InvalidResult
 fn parse_field<T: DeserializeOwned>(field: &str, value: Value) -> Result<T, InvalidResultError> {
     serde_json::from_value(value).map_err(|error| InvalidResultError::Malformed {
         field: field.to_owned(),
-        problem: error.to_string(),
+        problem: reword_json_problem(&error.to_string()),
     })
 }
 

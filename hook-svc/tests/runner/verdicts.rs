@@ -75,7 +75,7 @@ async fn rubbish_is_an_error_of_its_hook_alone() {
     for (hook, error) in [
         ("nothing", "answered undefined, expected an object"),
         ("number", "answered 7, expected an object"),
-        ("mode", "`routing.queueMode`: unknown variant `later`"),
+        ("mode", "`routing.queueMode`: unknown value `later`"),
         (
             "both",
             "`disableHook` and `disable_hook` name the same field with different values",

@@ -174,7 +174,7 @@ impl IntentApprovals {
             // An approver can decide without a card, so a card that the server never accepts must not block the intent.
             Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
                 tracing::warn!(
-                    intent = %intent.intent.id, delivery = %card.id, event_id = %card.causation.event,
+                    intent = %intent.intent.id, delivery_id = %card.id, event_id = %card.causation.event,
                     session = %card.session, %error, "failed to send an approval card"
                 );
                 Ok(())

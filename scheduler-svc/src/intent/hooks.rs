@@ -82,7 +82,7 @@ pub async fn hook_ending(bus: &Bus, intent: &Intent, event: &Event) -> Result<Op
             Ok(Err(why)) => (IntentCode::TurnFailed, why),
             Err(error) => {
                 let intent = intent.intent.id;
-                tracing::warn!(event_id = %event.id, %intent, hook, %error, "failed to check the hook of an intent; retrying later");
+                tracing::warn!(event_id = %event.id, %intent, hook_id = hook, %error, "failed to check the hook of an intent; retrying later");
                 return Ok(None);
             }
         },

@@ -91,7 +91,7 @@ fn plan_conditional(schedule: &IntentSchedule, now: UnixMillis) -> Result<Intent
     )?);
     let rings = match schedule.quiet_seconds() {
         Some(quiet) if quiet < MIN_QUIET_SECONDS => {
-            return Err(format!("the time of quiet must be at least {MIN_QUIET_SECONDS} s"));
+            return Err(format!("the idle time must be at least {MIN_QUIET_SECONDS} s"));
         }
         Some(quiet) => now.plus(check_ahead("quiet", quiet)?).min(deadline),
         None => deadline,

@@ -118,7 +118,7 @@ impl KindRegistry {
         let mut kinds = BTreeMap::new();
         let file = read_yaml(text, |file: &File| add_kinds(file, &mut kinds)).map_err(ParseRegistryError)?;
         let Some(file) = file else {
-            let fault = KeyFault::whole("budget_classes, budgets and kinds are expected");
+            let fault = KeyFault::whole("expected budget_classes, budgets and kinds");
             return Err(ParseRegistryError(vec![fault]));
         };
 
@@ -233,7 +233,7 @@ impl IntentKind {
 
         Err(IntentRejection::Sensitivity {
             why: format!(
-                "the kind's sensitivity is {:?}, but the requesting turn is trusted only up to {trusted:?}",
+                "intents of this kind need trust level {:?}, but the turn has {trusted:?}",
                 self.sensitivity
             )
             .to_lowercase(),

@@ -57,7 +57,7 @@ pub fn load_registry(path: &str) -> anyhow::Result<KindRegistry> {
     if path.is_empty() {
         return KindRegistry::shipped_registry().context("the shipped intents.yaml");
     }
-    let text = std::fs::read_to_string(path).with_context(|| format!("files.intents: {path} cannot be read"))?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("files.intents: failed to read {path}"))?;
     KindRegistry::parse(&text).with_context(|| format!("files.intents: {path}"))
 }
 

@@ -149,7 +149,7 @@ async fn pause_schedule(keeper: &ScheduleWriter, order: PauseSchedule) -> Result
     if order.note.len() > MAX_NOTE_BYTES {
         return Err(ScheduleRejection(
             BAD_REQUEST,
-            format!("note: at most {MAX_NOTE_BYTES} bytes"),
+            format!("note: expected at most {MAX_NOTE_BYTES} bytes"),
         ));
     }
 
@@ -211,7 +211,7 @@ async fn backfill_schedule(
         if order.until <= order.from || order.until > now {
             return Err(ScheduleRejection(
                 BAD_REQUEST,
-                "expected `from` before `until`, and no future".to_owned(),
+                "expected `since` before `until`, and `until` not in the future".to_owned(),
             ));
         }
 
@@ -229,7 +229,7 @@ async fn backfill_schedule(
         if wanted.len() > MAX_FIRINGS {
             return Err(ScheduleRejection(
                 BAD_REQUEST,
-                format!("more than {MAX_FIRINGS} firings lie there"),
+                format!("the period has more than {MAX_FIRINGS} firings; choose a shorter one"),
             ));
         }
 

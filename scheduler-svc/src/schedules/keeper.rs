@@ -327,7 +327,7 @@ impl ScheduleWriter {
         if self.is_put_back(record).await? {
             tracing::warn!(
                 schedule = %record.spec.id, generation = record.generation, set = set.generation,
-                "KV schedules was put back to an older state: the timer of the lost record is replaced"
+                "KV schedules was restored to an earlier state: replacing the timer of the lost record"
             );
             self.try_timer(record, Some(set.generation)).await?;
         }

@@ -355,11 +355,11 @@ impl OrderedReader {
         let stored_at_ns = there.map(|there| there.stored_at_ns);
 
         Ok(if info.incarnation != self.incarnation {
-            Some("it was made anew or restored")
+            Some("it was recreated or restored")
         } else if self.last_at.is_some() && stored_at_ns.is_some() && stored_at_ns != self.last_at {
-            Some("another message stands where reading ended")
+            Some("another message has the last sequence that was read")
         } else if stored_at_ns.is_none() && info.state.last < self.last {
-            Some("it ends before what was read")
+            Some("it ends before the last message that was read")
         } else {
             None
         })
@@ -370,7 +370,7 @@ impl OrderedReader {
         let difference = self.find_difference().await;
         if let Some(why) = difference.map_err(|error| self.consume_error(error.to_string()))? {
             let (stream, last) = (&self.stream, self.last);
-            tracing::error!(stream, last, why, "stream was replaced while being read");
+            tracing::error!(stream, last, reason = why, "stream was replaced while being read");
             return Ok(false);
         }
         let opened = self.open().await?;

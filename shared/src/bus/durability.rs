@@ -33,10 +33,10 @@ pub enum DurabilityPromise {
 impl std::fmt::Display for DurabilityPromise {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::ByProtocol => "it asks nothing more of the server",
+            Self::ByProtocol => "no server setting is needed",
             Self::Kept => "the server syncs each message",
-            Self::Broken => "power is promised, and the server does not sync each message (`sync_interval: always`)",
-            Self::Unchecked => "not checked, `nats.monitors` names no server that answers",
+            Self::Broken => "the server does not sync each message (set `sync_interval: always`)",
+            Self::Unchecked => "not checked: no server in nats.monitors answers",
         })
     }
 }

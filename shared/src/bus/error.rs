@@ -180,7 +180,7 @@ pub enum EnsureTopologyError {
     },
     /// An existing stream or consumer differs in a setting that must not differ.
     #[error(
-        "the topology on the server is not ours ({count} differences, the first: {first}); see `nexus topology plan`"
+        "the streams and consumers on the server differ from those of this version ({count} differences, the first: {first}); see `nexus topology plan`"
     )]
     Incompatible {
         /// Number of differences that were found.

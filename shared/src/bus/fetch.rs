@@ -198,7 +198,7 @@ impl MessageFetcher {
     /// Drops a request that ended with an error, and the handle of the consumer: it may be gone, so that the next
     /// request looks it up again.
     fn look_again(&mut self, why: &str) {
-        tracing::debug!(consumer = %self.names.1, why, "repeating a request");
+        tracing::debug!(consumer = %self.names.1, reason = why, "repeating a request");
         self.request = None;
         self.consumer = None;
     }

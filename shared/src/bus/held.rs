@@ -72,7 +72,7 @@ impl Bus {
             id = %held.id,
             stream = held.stream,
             sequence = held.sequence,
-            why = held.why,
+            reason = held.why,
             "message held: unknown if it was processed (see `nexus recover list`)"
         );
 

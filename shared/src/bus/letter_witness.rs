@@ -82,8 +82,8 @@ impl LetterWitness {
             None => told_sound(WHAT),
             Some(until) => {
                 let sentence = format!(
-                    "DLQ was put back, emptied or made anew: dead letters from before {} ms since 1970 may be lost",
-                    until.0
+                    "DLQ was restored, emptied or recreated: dead letters from before {} may be lost",
+                    until.to_rfc3339()
                 );
                 told_degraded(WHAT, sentence);
             }

@@ -29,20 +29,20 @@ impl ServerLink {
     pub(super) fn handle_event(&self, event: &async_nats::Event) {
         match event {
             async_nats::Event::Connected => {
-                tracing::info!("connected to nats");
+                tracing::info!("connected to NATS");
                 self.connected.send_modify(|times| *times += 1);
             }
             async_nats::Event::Disconnected => {
-                tracing::warn!("disconnected from nats");
+                tracing::warn!("disconnected from NATS");
                 self.note_loss(SystemClock.monotonic());
             }
             // A denied publish or subscribe is reported only by this event.
-            async_nats::Event::ServerError(error) => tracing::warn!(%error, "error from nats"),
+            async_nats::Event::ServerError(error) => tracing::warn!(%error, "error from NATS"),
             async_nats::Event::SlowConsumer(id) => tracing::warn!(id, "slow consumer: messages dropped"),
             event @ (async_nats::Event::LameDuckMode
             | async_nats::Event::Draining
             | async_nats::Event::Closed
-            | async_nats::Event::ClientError(_)) => tracing::debug!(%event, "nats client"),
+            | async_nats::Event::ClientError(_)) => tracing::debug!(%event, "event of the NATS client"),
         }
     }
 

@@ -54,7 +54,7 @@ pub(super) async fn guard_connection(client: async_nats::Client, link: Arc<Serve
 
         tracing::warn!(
             is_dead,
-            "connection to nats ends repeatedly: looking for an unreadable message"
+            "connection to NATS is lost repeatedly: looking for an unreadable message"
         );
 
         // Its own connection has no guard, which would look for the same message.

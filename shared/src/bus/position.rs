@@ -39,7 +39,7 @@ pub fn told_void(what: &str, stream: &str, position: &StreamPosition, why: &str)
         what,
         stream,
         sequence = position.sequence,
-        why,
+        reason = why,
         "position is void: the stream was restored, truncated or recreated; using records to find completed work"
     );
 
@@ -54,7 +54,7 @@ pub fn told_void(what: &str, stream: &str, position: &StreamPosition, why: &str)
 pub fn told_degraded(what: &str, sentence: String) {
     let mut degraded = lock_degraded();
     if !degraded.contains_key(what) {
-        tracing::warn!(what, why = sentence, "using records to find completed work");
+        tracing::warn!(what, reason = sentence, "using records to find completed work");
     }
     degraded.insert(what.to_owned(), sentence);
     metrics::gauge!("nexus_positions_degraded").set(degraded.len() as f64);

@@ -223,8 +223,8 @@ impl StreamWitness {
             Some(until) => {
                 let stream = self.marked.stream_name();
                 let sentence = format!(
-                    "{stream} was put back, cut or made anew: what was under way until {} ms since 1970 and has no record is held",
-                    until.0
+                    "{stream} was restored, truncated or recreated: messages from before {} without a record are held (`nexus recover list`)",
+                    until.to_rfc3339()
                 );
                 told_degraded(&self.witness_name(), sentence);
             }

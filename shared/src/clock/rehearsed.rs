@@ -97,7 +97,8 @@ fn parse(text: &str) -> Result<ClockOffsets, String> {
                 offsets.boot = Duration::from_millis(ahead);
             }
             "stood" => {
-                let stood = u64::try_from(millis).map_err(|_| format!("`{word}`: a clock stands for some time"))?;
+                let stood =
+                    u64::try_from(millis).map_err(|_| format!("`{word}`: expected a time that is not negative"))?;
                 offsets.stood = Duration::from_millis(stood);
             }
             _ => return Err(format!("`{word}`: expected wall=…, boot=… or stood=…")),

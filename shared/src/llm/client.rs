@@ -192,7 +192,7 @@ fn check_answer(mut answer: ModelReply, ask: &ModelRequest) -> Result<ModelReply
             Ok(answer)
         }
         None => Err(AskModelError::BadAnswer {
-            detail: format!("JSON was asked for: {error}"),
+            detail: format!("the model's answer is not valid JSON: {error}"),
         }),
     }
 }

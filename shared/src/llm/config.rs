@@ -93,7 +93,7 @@ impl LlmConfig {
         }
 
         if self.idle_timeout_ms == 0 {
-            faults.push("idle_timeout_ms: at least 1".to_owned());
+            faults.push("idle_timeout_ms: expected at least 1".to_owned());
         }
 
         for (model, price) in &self.prices.0 {

@@ -32,11 +32,13 @@ pub enum AskModelError {
         detail: String,
     },
     /// There is no connection to the provider, or it broke before the answer began.
-    #[error("the model provider is unreachable: {detail}")]
+    #[error("the model provider at {address} is unreachable: {detail}")]
     Unreachable {
         /// Whether the provider may have received the request.
         sent: bool,
-        /// Error of the connection.
+        /// Address of the provider: scheme, host and port.
+        address: String,
+        /// Cause of the failure.
         detail: String,
     },
     /// The stream ended before the answer did.

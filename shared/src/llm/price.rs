@@ -59,7 +59,9 @@ impl Default for PriceTable {
 
 /// A limit in US dollars applies to a model without a known price: it would limit nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{model}` has no price: set llm.prices.\"{model}\" (0 if it is free)")]
+#[error(
+    "`{model}` has no price; set `input` and `output` (US dollars per million tokens, 0 if free) in [llm.prices.\"{model}\"]"
+)]
 pub struct UnpricedModel {
     /// Name of the model.
     pub model: String,

@@ -77,6 +77,15 @@ impl ProviderClient {
         })
     }
 
+    /// Returns scheme, host and port of the provider; the rest of its address may contain a key.
+    fn address(&self) -> String {
+        let url = reqwest::Url::parse(&self.endpoint);
+        url.map_or_else(
+            |_| "an invalid address".to_owned(),
+            |url| url.origin().ascii_serialization(),
+        )
+    }
+
     /// Makes one attempt at an answer.
     pub(super) async fn attempt_once(
         &self,
@@ -92,7 +101,7 @@ impl ProviderClient {
             // The address may contain a key, and errors are logged.
             Ok(Err(error)) => {
                 let sent = !error.is_connect() && !error.is_builder();
-                return Err(fault::of_connection(&error.without_url(), sent));
+                return Err(fault::of_connection(&error.without_url(), &self.address(), sent));
             }
             Err(_) => return Err(silent_error(self.idle)),
         };
@@ -132,7 +141,7 @@ impl ProviderClient {
                     let error = error.without_url();
                     return Err(match reading.has_begun() {
                         true => fault::of_body(&error, reading.received_bytes()),
-                        false => fault::of_connection(&error, true),
+                        false => fault::of_connection(&error, &self.address(), true),
                     });
                 }
                 Err(_) if stopped => break,

@@ -308,7 +308,7 @@ fn read_whole(decoder: &mut WireDecoder, said: &mut AnswerBuilder, answer: Value
 
 /// Parses the JSON in `text`. Text that is not valid JSON was cut.
 fn parse_json(text: &[u8], what: &'static str) -> Result<Value, DecodeFault> {
-    check_value_count(text).map_err(|limit| DecodeFault::Large("a number of values", limit))?;
+    check_value_count(text).map_err(|limit| DecodeFault::Large("the number of values", limit))?;
     serde_json::from_slice(text).map_err(|error| DecodeFault::Lost(format!("{what} cannot be read: {error}")))
 }
 

@@ -66,9 +66,9 @@ impl Identities {
         for (index, person) in self.persons.iter().enumerate() {
             let key = format!("persons[{index}].id");
             if person.id.is_empty() {
-                faults.push((key, "a non-empty id is expected".to_owned()));
+                faults.push((key, "expected a non-empty id".to_owned()));
             } else if !ids.insert(person.id.as_str()) {
-                faults.push((key, format!("the id `{}` is expected once", person.id)));
+                faults.push((key, format!("the id `{}` is used twice", person.id)));
             }
         }
 
@@ -81,7 +81,7 @@ impl Identities {
                     if let Some(other) = known.filter(|other| *other != person.id.as_str()) {
                         faults.push((
                             format!("persons[{index}].addresses.{channel}"),
-                            format!("`{address}` is expected once; `{other}` has it too"),
+                            format!("`{address}` is also an address of `{other}`"),
                         ));
                     }
                 }
@@ -90,15 +90,12 @@ impl Identities {
 
         // An owner who is no person could never be recognized.
         if let Some(owner) = self.owner.as_deref().filter(|owner| !ids.contains(owner)) {
-            faults.push(("owner".to_owned(), format!("`{owner}` is expected among persons")));
+            faults.push(("owner".to_owned(), format!("`{owner}` is not in persons")));
         }
 
         for (group, members) in &self.groups {
             for member in members.iter().filter(|member| !ids.contains(member.as_str())) {
-                faults.push((
-                    format!("groups.{group}"),
-                    format!("`{member}` is expected among persons"),
-                ));
+                faults.push((format!("groups.{group}"), format!("`{member}` is not in persons")));
             }
         }
 

@@ -36,6 +36,18 @@ impl UnixMillis {
         self.0.div_euclid(1_000)
     }
 
+    /// Returns this instant in UTC as RFC 3339, for people; beyond the year 9999, as Unix milliseconds.
+    ///
+    /// ```
+    /// use shared::model::time::UnixMillis;
+    ///
+    /// assert_eq!(UnixMillis(1_500).to_rfc3339(), "1970-01-01T00:00:01.5Z");
+    /// ```
+    #[must_use]
+    pub fn to_rfc3339(self) -> String {
+        jiff::Timestamp::from_millisecond(self.0).map_or_else(|_| self.0.to_string(), |at| at.to_string())
+    }
+
     /// Returns the instant at whole `seconds` since the epoch. Saturates at the bounds.
     #[must_use]
     pub const fn from_seconds(seconds: i64) -> Self {

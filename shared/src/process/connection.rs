@@ -126,7 +126,7 @@ pub(super) async fn agree_on_topology(
         health.set(
             "topology",
             true,
-            format!("as version {} wants it", env!("CARGO_PKG_VERSION")),
+            format!("as version {} requires it", env!("CARGO_PKG_VERSION")),
         );
     }
 
@@ -142,7 +142,7 @@ async fn agree_once(bus: &Bus, wanted: &Topology, make: bool) -> Result<(), Ensu
 
     // During a restore streams are missing for a while: they must not be created now.
     if let Some(backup) = bus.restore_under_way().await.map_err(lookup)? {
-        let detail = format!("backup {backup} is being restored; if that was interrupted, give `nexus restore` again");
+        let detail = format!("backup {backup} is being restored; if that was interrupted, run `nexus restore` again");
         return Err(lookup(detail));
     }
 

@@ -68,7 +68,7 @@ impl HealthPart {
         Self {
             ok: true,
             degraded: true,
-            detail: format!("degraded: {detail}"),
+            detail: detail.to_owned(),
         }
     }
 }
@@ -78,10 +78,10 @@ impl Health {
     pub(super) fn unready(parts: &[&'static str]) -> Self {
         let health = Self::default();
         health.set("nats", false, "connecting");
-        health.set("topology", false, "not looked at");
+        health.set("topology", false, "not checked yet");
 
         for part in parts {
-            health.set(part, false, "not begun");
+            health.set(part, false, "not started yet");
         }
         health
     }
@@ -126,7 +126,7 @@ impl Health {
                 self.was_ready.store(true, Ordering::Relaxed);
                 let weak = parts.iter().filter(|(_, part)| part.degraded);
                 let weak: Vec<String> = weak.map(|(name, part)| format!("{name}: {}", part.detail)).collect();
-                tracing::info!(parts = parts.len(), degraded = weak.join("; "), "ready");
+                tracing::info!(checks = parts.len(), degraded = weak.join("; "), "ready");
             }
         }
     }
@@ -282,7 +282,7 @@ mod tests {
         let readiness = health.readiness();
         let walls = &readiness.parts["walls"];
         assert!(readiness.ready && walls.ok && walls.degraded, "{walls:?}");
-        assert_eq!(walls.detail, "degraded: no Landlock");
+        assert_eq!(walls.detail, "no Landlock");
 
         health.set("walls", true, "all of them stand");
         assert!(!health.readiness().parts["walls"].degraded);

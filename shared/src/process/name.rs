@@ -43,7 +43,7 @@ impl ProcessName {
     /// # Errors
     /// Fails if `/proc` has no entry of it.
     pub fn own() -> Result<Self> {
-        Self::find(std::process::id()).context("read the start time of this process from /proc")
+        Self::find(std::process::id()).context("failed to read the start time of this process from /proc")
     }
 
     /// Parses the text that `Display` writes.

@@ -370,7 +370,7 @@ pub(super) async fn run_until<S: Service>(
 }
 
 fn overdue_exit(why: &'static str) -> ServiceExit {
-    tracing::error!(why, "work in progress abandoned; it is redelivered");
+    tracing::error!(reason = why, "work in progress abandoned; it is redelivered");
     ServiceExit::DrainTimeout
 }
 

@@ -275,9 +275,9 @@ impl TraceWalk<'_> {
             HeldRow::Decided(HeldUntil::Redo) => {
                 // The one that is published instead is told of as any other, once it is there.
                 self.complete &= self.is_redone(id)?;
-                "held; done once more as another dispatch"
+                "held; processed again as another dispatch (`recover redo`)"
             }
-            HeldRow::Decided(HeldUntil::Skip | HeldUntil::Decided) => "held; an operator says that it was done",
+            HeldRow::Decided(HeldUntil::Skip | HeldUntil::Decided) => "held; marked as processed (`recover skip`)",
             HeldRow::No => {
                 self.complete &= since.is_some();
                 DropReason::Held.name()

@@ -244,7 +244,7 @@ impl ModelWriter {
 
     /// Discards the file and starts again at the beginning of every stream.
     fn rebuild_file(&mut self, detail: &str) -> Result<ApplyBatchError, OpenProjectionError> {
-        tracing::error!(path = %self.path.display(), detail, "read model is damaged; rebuilding it from the streams");
+        tracing::error!(path = %self.path.display(), error = detail, "read model is damaged; rebuilding it from the streams");
         self.connection = Connection::open_in_memory().map_err(|source| OpenProjectionError::Sqlite {
             path: self.path.clone(),
             source,

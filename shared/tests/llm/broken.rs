@@ -173,8 +173,17 @@ async fn silence_and_absence_are_told_apart() {
         );
 
         drop(server);
+        let address: Vec<&str> = configuration.base_url.split('/').take(3).collect();
+        let address = address.join("/");
         let outcome = ask(&model(configuration), question("hi")).await;
-        assert!(matches!(outcome, Err(AskModelError::Unreachable { .. })), "{outcome:?}");
+        let error = outcome.expect_err("nothing listens there");
+        assert!(matches!(error, AskModelError::Unreachable { .. }), "{error:?}");
+
+        // The address without its path, and no layer of the client.
+        let text = error.to_string();
+        let begins = format!("the model provider at {address} is unreachable: ");
+        let cause = text.strip_prefix(&begins).expect(&text);
+        assert!(cause.starts_with("Connection refused"), "{text}");
     }
 }
 

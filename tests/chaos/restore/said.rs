@@ -81,7 +81,7 @@ pub(super) async fn is_said(world: &World, case: &Case, what: &str) {
     .await;
 
     let told = world.nexus(&["doctor", "--offline"]).await;
-    let words = format!("put back to an older state: {stream}");
+    let words = format!("restored to an earlier state: {stream}");
     assert!(
         told.out.contains(&words),
         "{what}: doctor says nothing of it: {}",

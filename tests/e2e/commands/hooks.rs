@@ -160,13 +160,22 @@ pub(super) async fn switched(operator: &Operator) {
 /// A pushed hook is deleted, keeps its history, and can be had back; a directory's stays.
 pub(super) async fn removed(operator: &Operator) {
     let file = ["hook", "rm", "moody"];
-    operator.refused(5, &file, "remove it there, or disable it").await;
+    operator
+        .refused(
+            5,
+            &file,
+            "is a file in directory hooks: delete the file, or run `nexus hook disable moody`",
+        )
+        .await;
     assert!(operator.registered("moody").await.enabled);
 
     assert_eq!(
         operator.world.words(&["hook", "rm", "greet"]).await,
-        "greet is disabled: deleted\n"
+        "greet is deleted; its history is kept\n"
     );
+    operator
+        .refused(3, &["hook", "rm", "greet"], "hook greet does not exist")
+        .await;
 
     let is_listed = async || {
         let listed = operator.world.json(&["hook", "list"]).await;
@@ -209,7 +218,7 @@ pub(super) async fn paused(operator: &Operator) {
     let breakers = operator.world.bus.kv::<Breaker>(buckets::BREAKERS);
     let breaker = async || breakers.get(&key_of("moody")).await.expect("readable");
     operator
-        .refused(3, &["breaker", "reset", "moody"], "no failure of moody is known")
+        .refused(3, &["breaker", "reset", "moody"], "moody has no recorded errors")
         .await;
     let skips =
         |done: Option<&HookOutcome>| matches!(done, Some(HookOutcome::Skipped { reason }) if reason == "breaker_open");
@@ -247,11 +256,7 @@ pub(super) async fn paused(operator: &Operator) {
     assert_eq!(operator.world.json(&["breaker", "list"]).await, json!([]));
 
     operator
-        .refused(
-            5,
-            &["breaker", "reset", "moody"],
-            "moody has not failed since it last worked",
-        )
+        .refused(5, &["breaker", "reset", "moody"], "moody is not paused")
         .await;
 
     operator.comes_to("moody", "throw", skips).await;
@@ -263,6 +268,6 @@ pub(super) async fn paused(operator: &Operator) {
 
     operator.fires("moody").await;
     operator
-        .refused(3, &["breaker", "reset", "nobody"], "no failure of nobody is known")
+        .refused(3, &["breaker", "reset", "nobody"], "nobody has no recorded errors")
         .await;
 }

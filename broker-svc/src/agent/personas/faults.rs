@@ -52,7 +52,7 @@ pub(super) fn unbound_faults(personas: &Personas, llm: &LlmConfig) -> Vec<KeyFau
 
         Some(persona_fault(
             format!("personas.{name}.limits.cost_usd"),
-            format!("{most} US dollars cannot be enforced: {error}"),
+            format!("a limit of {most} US dollars needs the model's price: {error}"),
         ))
     });
 
@@ -77,7 +77,7 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
 
     // Zero would end each turn before it starts.
     for (key, _) in bounds.into_iter().filter(|(_, bound)| *bound == 0) {
-        wrong(key, "must be at least 1".to_owned());
+        wrong(key, "expected at least 1".to_owned());
     }
 
     let remembered = [
@@ -94,7 +94,7 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
         if wanted > most {
             wrong(
                 key,
-                format!("at most {most}, because a session keeps no more word for word"),
+                format!("expected at most {most}, the most that a session keeps verbatim"),
             );
         }
     }

@@ -215,8 +215,8 @@ fn a_limit_of_dollars_needs_the_models_price() {
         assert_eq!(faults.collect::<Vec<_>>(), told, "{persona}");
     };
 
-    let fault = "personas.shop.limits.cost_usd: 0.25 US dollars cannot be enforced: `m` has no price: set \
-                     llm.prices.\"m\" (0 if it is free)";
+    let fault = "personas.shop.limits.cost_usd: a limit of 0.25 US dollars needs the model's price: `m` has no \
+                     price; set `input` and `output` (US dollars per million tokens, 0 if free) in [llm.prices.\"m\"]";
     let own = serde_json::json!({"provider": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"});
     let mut priced = own.clone();
     priced["prices"] = serde_json::json!({"m": {"input": 0, "output": 0}});

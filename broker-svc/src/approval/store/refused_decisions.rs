@@ -59,11 +59,11 @@ impl ApprovalStore {
         };
         if before >= MAX_REFUSALS {
             self.refusals.remember_count(id, before);
-            tracing::debug!(approval = id, by, via = word.via, %why, "decision on an approval refused (repeated)");
+            tracing::debug!(approval = id, by, via = word.via, reason = %why, "decision on an approval refused (repeated)");
             return Ok(());
         }
 
-        tracing::info!(approval = id, by, via = word.via, %why, "decision on an approval refused");
+        tracing::info!(approval = id, by, via = word.via, reason = %why, "decision on an approval refused");
         let record = ApprovalRecord {
             response: Some(why.to_string()),
             at: self.clock.now(),

@@ -26,7 +26,7 @@ impl History {
     /// # Errors
     /// Fails if no file can be made, or if the streams cannot be read.
     pub(super) async fn of(bus: &Bus, trial: &DryRun, identities: &Identities) -> Result<Self> {
-        let folder = tempfile::tempdir().context("make a directory")?;
+        let folder = tempfile::tempdir().context("failed to create a temporary directory")?;
         let mut history = Self { folder, open: None };
         if trial.hook.source.contains("dbPath") {
             complain!("the hook reads dbPath: the read model is built in step with history, one event after the other");

@@ -74,7 +74,7 @@ impl PartitionConsumer {
 
         if attempts > MAX_UNCLEAN {
             let detail = format!(
-                "event {}: its owner ended {MAX_UNCLEAN} times while it was under way",
+                "event {}: hook-svc crashed {MAX_UNCLEAN} times while it evaluated the event",
                 task.event.id
             );
             let verdict = MessageVerdict::new("kills_its_owner", detail);

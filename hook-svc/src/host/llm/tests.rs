@@ -314,6 +314,21 @@ async fn what_goes_wrong_is_a_typed_error() {
         assert_eq!(code(&ask(wrong).await), "bad_arguments");
     }
 
+    for (wrong, text) in [
+        (
+            json!({"prompt": {}}),
+            "llm(): prompt: expected a string, found an object",
+        ),
+        (
+            json!({"prompt": "x", "max_tokens": "y"}),
+            "llm(): max_tokens: expected a number, found string \"y\"",
+        ),
+        (json!({"system": "x"}), "llm(): missing key `prompt`"),
+    ] {
+        let error = ask(wrong).await.outcome.expect_err("it is refused");
+        assert_eq!(error.message, text);
+    }
+
     drop(server);
     assert_eq!(code(&ask(json!({"prompt": "4"})).await), "provider_down");
     assert_eq!(

@@ -113,8 +113,16 @@ fn a_directorys_hook_is_not_overwritten_or_deleted_but_switched() {
             Err(AuthorHookError::Taken { .. })
         ));
     }
-    assert!(deleted_record(&file).is_err());
-    assert!(!disabled_record(&file, None).enabled && enabled_record(&disabled_record(&file, None)).enabled);
+
+    let kept = deleted_record(&file).expect_err("it is a file");
+    assert_eq!(
+        kept.to_string(),
+        "hook h is a file in directory hooks: delete the file, or run `nexus hook disable h`"
+    );
+
+    let off = disabled_record(&file, None);
+    assert_eq!((off.enabled, &off.disabled_reason), (false, &None));
+    assert!(enabled_record(&off).enabled);
 }
 
 #[test]

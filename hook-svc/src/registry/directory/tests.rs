@@ -22,7 +22,7 @@ impl std::io::Write for Logged {
 
 #[test]
 fn a_half_written_file_is_told_by_what_goes_on_meanwhile() {
-    let logged = |parse_error: &str, source: &str| {
+    let logged = |parse_error: &str, source: &str, is_present: bool| {
         let log = Logged::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
@@ -30,22 +30,32 @@ fn a_half_written_file_is_told_by_what_goes_on_meanwhile() {
         record.parse_error = Some(parse_error.to_owned());
         source.clone_into(&mut record.source);
 
-        tracing::subscriber::with_default(subscriber.with_ansi(false).finish(), || log_record(&record));
+        tracing::subscriber::with_default(subscriber.with_ansi(false).finish(), || log_record(&record, is_present));
         let bytes = log.0.lock().expect("the log").clone();
         String::from_utf8(bytes).expect("text")
     };
 
-    let new = logged("line 1: expected a name", "");
+    let new = logged("line 1: expected a name", "", true);
     assert!(
         new.contains(" WARN ") && new.contains("waiting for a valid version"),
         "{new}"
     );
     assert!(new.contains("half") && new.contains("line 1: expected a name"), "{new}");
 
-    let known = logged("line 1: expected a name", "export default () => ({ fire: false });");
+    let known = logged(
+        "line 1: expected a name",
+        "export default () => ({ fire: false });",
+        true,
+    );
     assert!(
         known.contains("ERROR") && known.contains("its last valid version stays active"),
         "{known}"
+    );
+
+    let gone = logged("line 1: expected a name", "", false);
+    assert!(
+        gone.contains(" INFO ") && gone.contains("hook file removed; hook disabled"),
+        "{gone}"
     );
 }
 

@@ -141,7 +141,7 @@ impl Rules {
         let entries = file.bindings.len() + file.mappings.len();
         if entries > MAX_ENTRIES {
             faults.push(KeyFault::whole(format!(
-                "{entries} entries found, at most {MAX_ENTRIES} are expected"
+                "{entries} entries found, expected at most {MAX_ENTRIES}"
             )));
         }
 
@@ -211,7 +211,7 @@ impl Target {
 
 fn of_binding(binding: &PersonaBinding) -> Result<Vec<(MatchRule, Target)>, String> {
     if binding.persona.is_empty() {
-        return Err("persona: a non-empty name is expected".to_owned());
+        return Err("persona: expected a non-empty name".to_owned());
     }
 
     let target = Target {
@@ -300,7 +300,7 @@ fn of_mapping(mapping: &WebhookMapping) -> Result<(MatchRule, Target), String> {
         // The path of a webhook ends in the name of its source.
         let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         if name.is_empty() {
-            return Err("path: a path that ends in a source's name is expected".to_owned());
+            return Err("path: expected a path that ends in the name of a source".to_owned());
         }
 
         predicates.push(FieldPredicate {
@@ -311,14 +311,14 @@ fn of_mapping(mapping: &WebhookMapping) -> Result<(MatchRule, Target), String> {
 
     // A mapping without a source would take events of all channels.
     if predicates.is_empty() {
-        return Err("source: a webhook source or a `path` is expected".to_owned());
+        return Err("source: required if there is no `path`".to_owned());
     }
 
     for (name, wanted) in &mapping.matches {
         let field = EventField::parse(&format!("metadata.{name}"))
-            .ok_or_else(|| format!("match.{name}: a field such as `payload.type` is expected"))?;
+            .ok_or_else(|| format!("match.{name}: expected a field such as `payload.type`"))?;
         let patterns = read_alternatives(wanted)
-            .ok_or_else(|| format!("match.{name}: a text, number or truth value, or a list of them, is expected"))?;
+            .ok_or_else(|| format!("match.{name}: expected a text, number or boolean, or a list of them"))?;
         predicates.push(FieldPredicate { field, patterns });
     }
 
@@ -343,7 +343,7 @@ fn one_of(field: EventField, name: &str, values: Option<&OneOrMore>) -> Result<O
     let Some(values) = values else { return Ok(None) };
     let texts = values.all_texts();
     if texts.is_empty() || texts.iter().any(String::is_empty) {
-        return Err(format!("match.{name}: a non-empty value is expected"));
+        return Err(format!("match.{name}: expected a non-empty value"));
     }
     Ok(Some(FieldPredicate {
         field,

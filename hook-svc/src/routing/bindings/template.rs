@@ -26,10 +26,10 @@ impl TextTemplate {
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("{{") {
-            let (path, behind) = after.split_once("}}").ok_or("`}}` is expected after `{{`")?;
+            let (path, behind) = after.split_once("}}").ok_or("expected `}}` after `{{`")?;
             let path: Vec<String> = path.trim().split('.').map(str::to_owned).collect();
             if path.iter().any(String::is_empty) {
-                return Err("a field such as `{{payload.id}}` is expected in braces".to_owned());
+                return Err("expected a field such as `{{payload.id}}` in braces".to_owned());
             }
             parts.extend([Part::Text(before.to_owned()), Part::Path(path)]);
             rest = behind;
@@ -113,7 +113,7 @@ mod tests {
     fn mistakes_are_named() {
         assert_eq!(
             TextTemplate::parse("{{open").expect_err("open"),
-            "`}}` is expected after `{{`"
+            "expected `}}` after `{{`"
         );
         assert!(TextTemplate::parse("{{}}").is_err());
     }

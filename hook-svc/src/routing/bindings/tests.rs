@@ -238,7 +238,7 @@ fn every_fault_is_named_with_its_entry_or_line() {
     for (file, faults) in [
         (
             "bindings:\n  - persona: a\n    mach: {}\n",
-            vec!["bindings[0].mach: unknown field `mach`"],
+            vec!["bindings[0].mach: unknown key `mach`"],
         ),
         (
             "bindings: [{match: {channel: x}}]",
@@ -247,10 +247,10 @@ fn every_fault_is_named_with_its_entry_or_line() {
         (
             "bindings:\n  - persona: ''\n  - persona: a\n    match: {roles: [x]}\nmappings:\n  - persona: b\n  - {source: s, text: '{{x'}\n  - {source: s, match: {a: {}}}\n",
             vec![
-                "mappings[0].source: a webhook source or a `path` is expected",
-                "mappings[1].text: `}}` is expected after `{{`",
-                "mappings[2].match.a: a text, number or truth value",
-                "bindings[0].persona: a non-empty name is expected",
+                "mappings[0].source: required if there is no `path`",
+                "mappings[1].text: expected `}}` after `{{`",
+                "mappings[2].match.a: expected a text, number or boolean",
+                "bindings[0].persona: expected a non-empty name",
                 "bindings[1].match.roles: expected together with match.guild",
             ],
         ),

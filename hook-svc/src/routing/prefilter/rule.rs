@@ -33,7 +33,7 @@ pub enum ParseRuleError {
     NoPair(String),
     /// The field does not exist.
     #[error(
-        "`{0}` is not a field: channel, account, source, direction, from, role, kind, peer, parent, guild, team, thread, type, tag, content or metadata.… is expected"
+        "unknown field `{0}`: expected channel, account, source, direction, from, role, kind, peer, parent, guild, team, thread, type, tag, content or metadata.…"
     )]
     UnknownField(String),
     /// The field never has this value.
@@ -256,11 +256,11 @@ mod tests {
             ("", "expected at least one `field=value` pair"),
             ("imessage", "`imessage`: expected `field=value[,value…]`"),
             ("channel=", "`channel=`: expected `field=value[,value…]`"),
-            ("chanel=imessage", "`chanel` is not a field: channel, account,"),
+            ("chanel=imessage", "unknown field `chanel`: expected channel, account,"),
             ("direction=recieved", "`direction=recieved`: expected received, sent,"),
             ("kind=room", "`kind=room`: expected dm, group or channel"),
             ("content=\"open", "unterminated quoted value"),
-            ("metadata..a=1", "`metadata..a` is not a field"),
+            ("metadata..a=1", "unknown field `metadata..a`"),
         ] {
             let found = MatchRule::parse(text).expect_err(text).to_string();
             assert!(found.starts_with(error), "{text}: {found}");

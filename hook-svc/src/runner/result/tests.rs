@@ -120,7 +120,7 @@ fn what_is_wrong_is_named() {
         (json!({}), "`fire`: is missing"),
         (
             json!({"fire": "yes"}),
-            "`fire`: invalid type: string \"yes\", expected a boolean",
+            "`fire`: expected a boolean, found string \"yes\"",
         ),
         (json!({"fire": true, "prompt": "x"}), "unknown field `prompt`"),
         (
@@ -164,10 +164,7 @@ fn what_is_wrong_is_named() {
     }
 
     let mode = check(&json!({"fire": true, "routing": {"queueMode": "later"}})).expect_err("unknown mode");
-    assert!(
-        mode.starts_with("`routing.queueMode`: unknown variant `later`"),
-        "{mode}"
-    );
+    assert!(mode.starts_with("`routing.queueMode`: unknown value `later`"), "{mode}");
 
     let long = validate(&format!(
         "{{\"fire\":true,\"context\":{{\"prompt\":\"{}\"}}}}",

@@ -84,7 +84,7 @@ impl Run<'_> {
             && board.record_death(hook, *at_load, &cause, now)
         {
             tracing::error!(
-                hook = hook.id,
+                hook_id = hook.id,
                 cause,
                 "hook suspended: it repeatedly crashes its worker"
             );
@@ -155,7 +155,7 @@ fn log_death(
     tracing::warn!(
         worker,
         cause,
-        hook = culprit.map_or("", |culprit| culprit.hook.id.as_str()),
+        hook_id = culprit.map_or("", |culprit| culprit.hook.id.as_str()),
         event_id = event,
         in_flight = state.in_flight.len(),
         "hook worker died"

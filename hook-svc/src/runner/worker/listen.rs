@@ -106,7 +106,11 @@ impl Run<'_> {
 
         let hook = Arc::clone(hook);
         if self.may_log(&format!("{}{error}", hook.id)) {
-            tracing::warn!(hook = hook.id, error, "uncaught error of a hook outside of evaluations");
+            tracing::warn!(
+                hook_id = hook.id,
+                error,
+                "uncaught error of a hook outside of evaluations"
+            );
         }
 
         // There may be no subscriber.
@@ -127,7 +131,7 @@ impl Run<'_> {
             }
 
             if self.may_log(&format!("{hook}{error}")) {
-                tracing::warn!(hook, %error, "failed to load a hook");
+                tracing::warn!(hook_id = hook, %error, "failed to load a hook");
             }
         }
     }
@@ -144,7 +148,7 @@ impl Run<'_> {
         if let Some(hook) = mine.and_then(|index| set.hooks().get(index as usize))
             && board.record_clean_run(hook)
         {
-            tracing::info!(hook = hook.id, "hook no longer suspected of crashing workers");
+            tracing::info!(hook_id = hook.id, "hook no longer suspected of crashing workers");
         }
 
         match stage {

@@ -82,8 +82,8 @@ pub async fn share_parts(bus: Bus, group: ShareGroup, shutdown: ShutdownSignal, 
         if is_changed {
             tracing::info!(
                 group = group.name,
-                parts = own.len(),
-                "parts of this replica have changed"
+                owned = own.len(),
+                "parts owned by this replica changed"
             );
         }
         metrics::gauge!("nexus_parts_held", "group" => group.name).set(f64::from(own.len()));

@@ -34,11 +34,18 @@ pub(super) fn of_wire(fault: WireFault, received: usize) -> AskModelError {
     }
 }
 
-/// Converts a failed connection before the answer's body began; `sent`: the provider may have received the request.
-pub(super) fn of_connection(error: &(dyn std::error::Error + 'static), sent: bool) -> AskModelError {
+/// Converts a failed connection to `address` before the answer's body began; `sent`: the provider may have received
+/// the request. Of the error's causes only the innermost is kept: the others name layers of the client.
+pub(super) fn of_connection(error: &(dyn std::error::Error + 'static), address: &str, sent: bool) -> AskModelError {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+
     AskModelError::Unreachable {
         sent,
-        detail: shorten_text(&describe_error(error)),
+        address: address.to_owned(),
+        detail: shorten_text(&cause.to_string()),
     }
 }
 
@@ -200,8 +207,8 @@ mod tests {
         }
 
         let broken = std::io::Error::other("reset");
-        assert!(!of_connection(&broken, false).may_cost());
-        assert!(of_connection(&broken, true).may_cost() && of_body(&broken, 0).may_cost());
+        assert!(!of_connection(&broken, "http://here", false).may_cost());
+        assert!(of_connection(&broken, "http://here", true).may_cost() && of_body(&broken, 0).may_cost());
         let fault = WireFault::Said(serde_json::json!({"code": 401}));
         assert!(of_wire(fault, 0).may_cost());
     }

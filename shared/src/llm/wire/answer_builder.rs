@@ -117,7 +117,7 @@ impl AnswerBuilder {
     /// Begins a call. Returns its index.
     pub(super) fn begin_call(&mut self, call: PartialCall) -> Result<usize, DecodeFault> {
         if self.calls.len() == MAX_REQUESTS {
-            return Err(DecodeFault::Large("a number of tool requests", MAX_REQUESTS));
+            return Err(DecodeFault::Large("the number of tool requests", MAX_REQUESTS));
         }
         self.count_kept(call.id.len() + call.name.len() + VALUE_BYTES)?;
         self.calls.push(call);

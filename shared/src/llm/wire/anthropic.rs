@@ -46,7 +46,7 @@ impl AnthropicDecoder {
     pub(super) fn stop(&self) -> Result<StopSignal, DecodeFault> {
         let word = self.stop.as_deref();
         word.map(StopSignal::from_word)
-            .ok_or_else(|| DecodeFault::Lost("the stream ended without saying why".to_owned()))
+            .ok_or_else(|| DecodeFault::Lost("the stream ended without a finish reason".to_owned()))
     }
 
     /// Decodes one event. Returns whether it is the mark of the end.
@@ -169,7 +169,7 @@ impl AnthropicDecoder {
     ) -> Result<(), DecodeFault> {
         // The blocks are kept to the end of the answer, so their number must be bounded.
         if self.blocks.len() == MAX_BLOCKS {
-            return Err(DecodeFault::Large("a number of blocks", MAX_BLOCKS));
+            return Err(DecodeFault::Large("the number of blocks", MAX_BLOCKS));
         }
 
         let kind = match block["type"].as_str() {

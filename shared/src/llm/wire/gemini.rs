@@ -58,7 +58,7 @@ impl GeminiDecoder {
         }
 
         if !self.has_stopped() {
-            return Err(DecodeFault::Lost("the stream ended without saying why".to_owned()));
+            return Err(DecodeFault::Lost("the stream ended without a finish reason".to_owned()));
         }
 
         let mut stops = self.candidates.iter().filter_map(Candidate::stop_reason);
@@ -120,7 +120,7 @@ impl GeminiDecoder {
         let at = match self.candidates.iter().position(|known| known.index == index) {
             Some(at) => at,
             None if self.candidates.len() == MAX_CANDIDATES => {
-                return Err(DecodeFault::Large("a number of candidates", MAX_CANDIDATES));
+                return Err(DecodeFault::Large("the number of candidates", MAX_CANDIDATES));
             }
             None => {
                 self.candidates.push(Candidate {

@@ -20,7 +20,7 @@ pub(super) fn append_piece(buffer: &mut String, piece: &str) -> Result<(), Decod
 pub(super) fn append_bounded(buffer: &mut String, piece: &str, limit: usize) -> Result<(), DecodeFault> {
     let wanted = buffer.len() + piece.len();
     if wanted > limit {
-        return Err(DecodeFault::Large("what comes in pieces", limit));
+        return Err(DecodeFault::Large("streamed text", limit));
     }
 
     if wanted > buffer.capacity() {

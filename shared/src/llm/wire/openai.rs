@@ -55,12 +55,10 @@ impl OpenAi {
     /// part.
     pub(super) fn stop(&self, ended: bool, counted: bool) -> Result<StopSignal, DecodeFault> {
         if !self.has_stopped() {
-            return Err(DecodeFault::Lost("the stream ended without saying why".to_owned()));
+            return Err(DecodeFault::Lost("the stream ended without a finish reason".to_owned()));
         }
         if !ended && !counted {
-            return Err(DecodeFault::Lost(
-                "the stream ended before its mark of the end".to_owned(),
-            ));
+            return Err(DecodeFault::Lost("the stream ended before `[DONE]`".to_owned()));
         }
         Ok(self.stop_reason())
     }
@@ -111,7 +109,7 @@ impl OpenAi {
         let at = match self.choices.iter().position(|choice| choice.index == index) {
             Some(at) => at,
             None if self.choices.len() == MAX_CHOICES => {
-                return Err(DecodeFault::Large("a number of choices", MAX_CHOICES));
+                return Err(DecodeFault::Large("the number of choices", MAX_CHOICES));
             }
             None => {
                 self.choices.push(Choice {

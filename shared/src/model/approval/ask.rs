@@ -182,7 +182,7 @@ impl ApprovalAsk {
     pub fn find_faults(&self) -> Vec<String> {
         let mut faults: Vec<String> = self.scope.find_fault().into_iter().collect();
         if self.expires_ms.is_some_and(|ms| !(1..=MAX_EXPIRES_MS).contains(&ms)) {
-            faults.push(format!("expires_ms: between 1 and {MAX_EXPIRES_MS} (7 days)"));
+            faults.push(format!("expires_ms: expected 1 to {MAX_EXPIRES_MS} (7 days)"));
         }
         if self.escalate_at.is_some_and(|part| !(part > 0.0 && part < 1.0)) {
             faults.push("escalate_at: above 0 and below 1".to_owned());

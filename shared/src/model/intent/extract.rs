@@ -119,7 +119,7 @@ pub fn extract_wishes(answer: &str) -> ExtractedIntents {
             // Elements beyond the limit and elements in code are refused without being parsed.
             Err((RefusalCode::TooMuch, format!("an answer holds at most {MAX_ELEMENTS}")))
         } else if fenced || fences > 0 {
-            Err((RefusalCode::CodeFence, "it stands in a code fence".to_owned()))
+            Err((RefusalCode::CodeFence, "the element is in a code fence".to_owned()))
         } else {
             read(block)
         };
@@ -196,7 +196,7 @@ fn read(block: &str) -> Result<IntentWish, (RefusalCode, String)> {
     }
 
     if block.contains("<!--") || block.contains("-->") {
-        return refuse(RefusalCode::Comment, "a comment stands in its block");
+        return refuse(RefusalCode::Comment, "the block contains a comment");
     }
 
     let Some(from) = block.find(OPENING) else {
@@ -207,7 +207,7 @@ fn read(block: &str) -> Result<IntentWish, (RefusalCode, String)> {
     };
 
     if from > 0 || to + CLOSING.len() < block.len() {
-        return refuse(RefusalCode::Prose, "other text stands in its block");
+        return refuse(RefusalCode::Prose, "the block contains other text");
     }
 
     let text = &block[OPENING.len()..to];

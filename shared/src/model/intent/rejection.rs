@@ -78,11 +78,13 @@ impl std::fmt::Display for IntentRejection {
             Self::BadParameters { path, why } => write!(f, "{code}: {path}: {why}"),
             Self::NoCapability { capability } => write!(f, "{code}: the turn may not use `{capability}`"),
             Self::OverBudget { budget, limit, needed } => {
-                write!(f, "{code}: {needed} {budget} needed, {limit} are there")
+                write!(f, "{code}: {needed} {budget} needed, the limit is {limit}")
             }
-            Self::TooManyPending { limit } => write!(f, "{code}: {limit} are pending, more are not taken"),
+            Self::TooManyPending { limit } => {
+                write!(f, "{code}: too many pending intents; at most {limit} are allowed")
+            }
             Self::Sensitivity { why } | Self::BadSchedule { why } => write!(f, "{code}: {why}"),
-            Self::Expired => write!(f, "{code}: it would fire after it expires"),
+            Self::Expired => write!(f, "{code}: the intent would fire after it expires"),
         }
     }
 }

@@ -155,7 +155,7 @@ impl ConfigDocument {
         let mut faults = Vec::new();
         self.root.retain(|name, value| {
             let problem = if !SECTIONS.contains(&name) {
-                format!("unknown section, expected one of {expected}")
+                format!("unknown section: expected one of {expected}")
             } else if !value.is_table() {
                 format!("expected a section, [{name}]")
             } else {

@@ -13,6 +13,7 @@ use toml::{Table, Value};
 
 use super::document::{ConfigDocument, set_path};
 use super::fault::ConfigFault;
+use crate::serde_text::reword_config_problem;
 
 /// Maximum number of faults that are reported per section.
 const MAX_FAULTS: usize = 100;
@@ -157,7 +158,7 @@ impl<'a> SectionReader<'a> {
                     .collect();
                 (at, "required, but missing".to_owned())
             }
-            None => (place.clone(), plain_problem(problem)),
+            None => (place.clone(), reword_config_problem(problem)),
         };
 
         // A field that is missing because it was cut out was reported already.
@@ -289,14 +290,6 @@ fn without_places(value: &Value, place: &mut Place, cut: &BTreeSet<Place>) -> Op
             value.clone()
         }
     })
-}
-
-/// Rewords a deserialiser's message for operators.
-pub(super) fn plain_problem(problem: &str) -> String {
-    match problem.split_once("expected struct ") {
-        Some((found, _)) => format!("{found}expected a table"),
-        None => problem.replace("expected string only", "expected a string"),
-    }
 }
 
 #[cfg(test)]

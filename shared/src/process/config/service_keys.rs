@@ -53,7 +53,7 @@ impl Default for TelemetryConfig {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             otlp_endpoint: String::new(),
             log: LogFormat::Pretty,
-            level: "info".to_owned(),
+            level: "info,async_nats=warn".to_owned(),
             drain_timeout_ms: 10_000,
         }
     }
@@ -152,7 +152,7 @@ fn check_nats(nats: &NatsConfig) -> Vec<String> {
         let is_plain = address.is_some_and(|address| !address.is_empty() && !address.contains([',', ' ']));
         if !is_plain || !NatsConfig::is_address(server) {
             faults.push(format!(
-                "servers[{index}]: `{server}` is no address, expected nats://host:port"
+                "servers[{index}]: `{server}` is not an address: expected nats://host:port"
             ));
         }
     }
@@ -163,7 +163,7 @@ fn check_nats(nats: &NatsConfig) -> Vec<String> {
             .and_then(|address| address.rsplit_once(':'));
         if address.is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
             faults.push(format!(
-                "monitors[{index}]: `{monitor}` is no address, expected http://host:port"
+                "monitors[{index}]: `{monitor}` is not an address: expected http://host:port"
             ));
         }
     }
@@ -177,7 +177,7 @@ fn check_nats(nats: &NatsConfig) -> Vec<String> {
     }
 
     if nats.durability == StreamDurability::Replicated && nats.replicas != 3 {
-        faults.push("replicas: expected 3 where durability is replicated".to_owned());
+        faults.push("replicas: expected 3 if durability is replicated".to_owned());
     }
 
     faults
@@ -254,10 +254,10 @@ mod tests {
             "[nats]\nservers = ['nats://a:1', 'b']\nreplicas = 2\nmonitors = ['http://a:8222', 'http://a/jsz']\n\
              [telemetry]\nlisten = 'here'\notlp_endpoint = 'x:1'\n[runtime]\nthreads = 2000\n",
             &[
-                "nexus.toml: nats.servers[1]: `b` is no address, expected nats://host:port",
-                "nexus.toml: nats.monitors[1]: `http://a/jsz` is no address, expected http://host:port",
+                "nexus.toml: nats.servers[1]: `b` is not an address: expected nats://host:port",
+                "nexus.toml: nats.monitors[1]: `http://a/jsz` is not an address: expected http://host:port",
                 "nexus.toml: nats.replicas: 2 found, expected 1 or 3",
-                "nexus.toml: telemetry.listen: invalid socket address syntax",
+                "nexus.toml: telemetry.listen: expected IP:PORT, such as 127.0.0.1:8080",
                 "nexus.toml: telemetry.otlp_endpoint: `x:1` found, expected http://host:port or nothing",
                 "nexus.toml: runtime.threads: 2000 found, expected at most 1024",
             ],
@@ -266,14 +266,14 @@ mod tests {
         check(
             "[nats]\nservers = ['nats://:x']\ncredentials = '/no/such/file.creds'\n",
             &[
-                "nexus.toml: nats.servers[0]: `nats://:x` is no address, expected nats://host:port",
+                "nexus.toml: nats.servers[0]: `nats://:x` is not an address: expected nats://host:port",
                 "nexus.toml: nats.credentials: `/no/such/file.creds` cannot be read: No such file or directory (os error 2)",
             ],
         );
 
         check(
             "[nats]\ndurability = 'replicated'\n",
-            &["nexus.toml: nats.replicas: expected 3 where durability is replicated"],
+            &["nexus.toml: nats.replicas: expected 3 if durability is replicated"],
         );
     }
 }

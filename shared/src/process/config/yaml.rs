@@ -11,7 +11,8 @@ use serde_path_to_error::Segment;
 use serde_yaml_ng::Value;
 
 use super::fault::KeyFault;
-use super::section::{are_related, plain_problem};
+use super::section::are_related;
+use crate::serde_text::reword_config_problem;
 
 /// The most faults that are reported of one file.
 const MAX_FAULTS: usize = 100;
@@ -150,7 +151,7 @@ impl YamlReader {
                 at.push(YamlStep::Key(field.to_owned()));
                 "required, but missing".to_owned()
             }
-            None => plain_problem(problem),
+            None => reword_config_problem(problem),
         };
 
         // A field that is missing because it was cut out has been reported.
@@ -327,7 +328,7 @@ mod tests {
     fn check(text: &str, expected: &[&str]) {
         let too_many = |file: &YamlFile| match file.count {
             0..=9 => Vec::new(),
-            _ => vec![KeyFault::new("count", "at most 9 is expected")],
+            _ => vec![KeyFault::new("count", "expected at most 9")],
         };
         let check = |file: &YamlFile| {
             let named = file.list.iter().enumerate();
@@ -357,17 +358,17 @@ mod tests {
             "count: 12\naccounts:\n  a: {url: [1]}\n  b: {url: x, secret: 'env:NEXUS_NO_SUCH_ONE'}\n  c: {secret: hunter2}\n  \
              7: {uri: x}\nlist: [{url: {}}, {url: x}, {url: {}}, {}, {url: wrong}]\ncolour: red\n",
             &[
-                "accounts.a.url: invalid type: sequence, expected a string",
+                "accounts.a.url: expected a string, found a list",
                 "accounts.b.secret: environment variable NEXUS_NO_SUCH_ONE is not set",
                 "accounts.c.secret: expected a reference, `env:NAME` or `file:/path`",
                 "accounts.c.url: required, but missing",
-                "accounts.7.uri: unknown field `uri`, expected `url` or `secret`",
+                "accounts.7.uri: unknown key `uri`: expected `url` or `secret`",
                 "accounts.7.url: required, but missing",
-                "list[0].url: invalid type: map, expected a string",
-                "list[2].url: invalid type: map, expected a string",
+                "list[0].url: expected a string, found a table",
+                "list[2].url: expected a string, found a table",
                 "list[3].url: required, but missing",
-                "colour: unknown field `colour`, expected one of `count`, `accounts`, `list`",
-                "count: at most 9 is expected",
+                "colour: unknown key `colour`: expected one of `count`, `accounts`, `list`",
+                "count: expected at most 9",
                 "list[4].url: it is wrong",
             ],
         );
@@ -378,13 +379,13 @@ mod tests {
         check("accounts: {a: {url: 7}, b: {url: true}, c: {url: 1.5}}\n", &[]);
         check(
             "accounts: {a: {url: 7}, b: {url: true}, 8: {url: 1.5}}\nlist: [{url: 9}]\ncount: -1\n",
-            &["count: invalid value: integer `-1`, expected u32"],
+            &["count: expected a non-negative integer, found integer `-1`"],
         );
     }
 
     #[test]
     fn what_is_no_yaml_or_no_map_is_told_once() {
-        check("- 1\n- 2\n", &["invalid type: sequence, expected a table"]);
+        check("- 1\n- 2\n", &["expected a table, found a list"]);
         let faults = read_yaml("a: [", |_: &YamlFile| Vec::new()).expect_err("no YAML");
         assert!(faults.len() == 1 && faults[0].key.is_empty(), "{faults:?}");
         assert!(faults[0].problem.contains("line"), "{faults:?}");

@@ -13,7 +13,7 @@ use crate::wire::held::{HeldKind, HeldUntil};
 const SENDS: &str = "send_message_to_agent";
 
 /// What is told of a delivery that was held and does not leave.
-const SKIPPED: &str = "held; an operator says that it was done";
+const SKIPPED: &str = "held; marked as processed (`recover skip`)";
 
 impl TraceWalk<'_> {
     pub(super) fn walk_turn(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
@@ -259,7 +259,7 @@ fn outcome_text(outcome: &Value, is_over: bool) -> String {
         (_, Some(why)) => why.chars().take(200).collect(),
         (Some(kind), None) => kind.to_owned(),
         (None, None) if is_over => "done".to_owned(),
-        (None, None) => "under way".to_owned(),
+        (None, None) => "in progress".to_owned(),
     }
 }
 

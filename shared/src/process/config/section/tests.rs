@@ -81,16 +81,16 @@ fn every_fault_is_told_at_once() {
         "[broker]\nslots = 'many'\nnmae = 'x'\nmode = 'quick'\ntoken = 'hunter2'\n[broker.limits]\nturns = -1\nx = 1\n\
          [broker.accounts.demo]\nurl = 7\n[brokr]\n[hooks]\n",
         &[
-            "nexus.toml: brokr: unknown section, expected one of nats, trust, edges, telemetry, runtime, files, llm, \
+            "nexus.toml: brokr: unknown section: expected one of nats, trust, edges, telemetry, runtime, files, llm, \
              adapter, hooks, broker, delivery, scheduler",
-            "nexus.toml: broker.slots: invalid type: string \"many\", expected u32",
-            "nexus.toml: broker.nmae: unknown field `nmae`, expected one of `slots`, `name`, `servers`, `mode`, \
+            "nexus.toml: broker.slots: expected a non-negative integer, found string \"many\"",
+            "nexus.toml: broker.nmae: unknown key `nmae`: expected one of `slots`, `name`, `servers`, `mode`, \
              `limits`, `accounts`, `sources`, `token`",
-            "nexus.toml: broker.mode: unknown variant `quick`, expected `slow` or `fast`",
+            "nexus.toml: broker.mode: unknown value `quick`: expected `slow` or `fast`",
             "nexus.toml: broker.token: expected a reference, `env:NAME` or `file:/path`",
-            "nexus.toml: broker.limits.turns: invalid value: integer `-1`, expected u32",
-            "nexus.toml: broker.limits.x: unknown field `x`, expected `turns`",
-            "nexus.toml: broker.accounts.demo.url: invalid type: integer `7`, expected a string",
+            "nexus.toml: broker.limits.turns: expected a non-negative integer, found integer `-1`",
+            "nexus.toml: broker.limits.x: unknown key `x`: expected `turns`",
+            "nexus.toml: broker.accounts.demo.url: expected a string, found integer `7`",
         ],
     );
 }
@@ -101,13 +101,13 @@ fn faults_in_a_list_keep_the_index_as_written() {
         "[broker]\nslots = 1\nservers = ['a', 1, 2, 'b', 3]\n[[broker.sources]]\nretries = 1\n[[broker.sources]]\nurl = 1\n\
          retries = 'x'\n[[broker.sources]]\nurl = 'fine'\n[[broker.sources]]\nurl = 'x'\nuri = 'x'\n",
         &[
-            "nexus.toml: broker.servers[1]: invalid type: integer `1`, expected a string",
-            "nexus.toml: broker.servers[2]: invalid type: integer `2`, expected a string",
-            "nexus.toml: broker.servers[4]: invalid type: integer `3`, expected a string",
+            "nexus.toml: broker.servers[1]: expected a string, found integer `1`",
+            "nexus.toml: broker.servers[2]: expected a string, found integer `2`",
+            "nexus.toml: broker.servers[4]: expected a string, found integer `3`",
             "nexus.toml: broker.sources[0].url: required, but missing",
-            "nexus.toml: broker.sources[1].url: invalid type: integer `1`, expected a string",
-            "nexus.toml: broker.sources[1].retries: invalid type: string \"x\", expected u32",
-            "nexus.toml: broker.sources[3].uri: unknown field `uri`, expected `url` or `retries`",
+            "nexus.toml: broker.sources[1].url: expected a string, found integer `1`",
+            "nexus.toml: broker.sources[1].retries: expected a non-negative integer, found string \"x\"",
+            "nexus.toml: broker.sources[3].uri: unknown key `uri`: expected `url` or `retries`",
         ],
     );
 }
@@ -120,7 +120,7 @@ fn a_fault_of_meaning_names_its_key_and_is_not_told_of_a_misread_one() {
     );
     check(
         "[broker]\nslots = true\n",
-        &["nexus.toml: broker.slots: invalid type: boolean `true`, expected u32"],
+        &["nexus.toml: broker.slots: expected a non-negative integer, found boolean `true`"],
     );
 }
 
@@ -162,7 +162,7 @@ fn a_fault_of_a_variable_names_the_variable() {
         "{faults:?}"
     );
     assert!(
-        faults[1].starts_with("NEXUS__BROKER__SLOTS: broker.slots: invalid type"),
+        faults[1].starts_with("NEXUS__BROKER__SLOTS: broker.slots: expected a non-negative integer"),
         "{faults:?}"
     );
 }
