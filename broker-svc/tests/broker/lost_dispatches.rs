@@ -22,7 +22,7 @@ use crate::older_turns::{begun, copied, end, held, is_given_up, looking, put_bac
 use crate::stepping::{SUBJECT, answer, effect};
 
 /// Publishes `dispatch` as hook-svc makes a lost one again. Returns its sequence.
-async fn made_again(bench: &Bench, dispatch: &Dispatch) -> u64 {
+pub(crate) async fn made_again(bench: &Bench, dispatch: &Dispatch) -> u64 {
     let out = OutgoingMessage::new(subject::dispatch(&dispatch.target), dispatch)
         .msg_id(format!("lost:0:{}", dispatch.id))
         .repeated();
