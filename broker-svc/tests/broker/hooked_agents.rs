@@ -16,6 +16,7 @@ use shared::wire::topology::streams;
 
 use crate::bench::{Bench, DEADLINE, dispatch, session};
 use crate::hooked::{insisting, settled_turns};
+use crate::lost_dispatches::made_again;
 use crate::models::{PERSONA, config, send};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,7 +94,7 @@ hooks:
         .expect("a subject");
 
     let main = session("main");
-    bench.send(&main, 1).await;
+    let sent = bench.send(&main, 1).await;
     let question = tokio::time::timeout(DEADLINE, questions.next())
         .await
         .expect("in time")
@@ -131,6 +132,15 @@ hooks:
 
     let over = ask(&json!("01M80A4BYPJANS8A4KMNFK7P5E"), "PreToolUse", "web_search").await;
     assert!(matches!(over, Err(RequestError::Service { code: 409, .. })), "{over:?}");
+
+    // While the turn's dispatch is lost, it is unknown for whom the turn works, and fewer hooks would bind it.
+    let emptied = bench.bus.purge_subject(streams::DISPATCHES, ">").await;
+    emptied.expect("emptied");
+    let lost = ask(turn, "PreToolUse", "web_search").await;
+    assert!(matches!(lost, Err(RequestError::Service { code: 503, .. })), "{lost:?}");
+    made_again(&bench, &sent).await;
+    let found = ask(turn, "PreToolUse", "web_search").await.expect("an answer");
+    assert_eq!(found, allowed);
 
     gate.stop().await;
     running.stop().await;
