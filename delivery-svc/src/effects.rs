@@ -16,7 +16,7 @@ use shared::wire::headers::{CAUSATION, HOPS, TraceCarrier};
 use shared::wire::held::HeldUntil;
 
 use crate::calls::ProcessCalls;
-use crate::channel::ChannelRegistry;
+use crate::channel::{ChannelRegistry, ChannelTraits};
 use crate::error::DeliverError;
 use crate::job::DeliveryJob;
 use crate::outbound::sent_event;
@@ -57,11 +57,16 @@ impl DelivererContext {
     /// Returns the parts of `reply` in the form and size of its account.
     #[must_use]
     pub fn parts_of(&self, reply: &Reply) -> Vec<MessagePart> {
+        plan_parts(reply, self.traits_of(reply).layout)
+    }
+
+    /// Returns the traits of the account to which `reply` is sent; the default if its channel does not exist.
+    #[must_use]
+    pub fn traits_of(&self, reply: &Reply) -> ChannelTraits {
         let target = &reply.delivery_context;
         let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
         let channel = self.channels.get(&target.channel);
-        let layout = channel.map(|channel| channel.part_layout(account)).unwrap_or_default();
-        plan_parts(reply, layout)
+        channel.map(|channel| channel.traits(account)).unwrap_or_default()
     }
 }
 

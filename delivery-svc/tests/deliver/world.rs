@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use delivery_svc::attempt::CallOutcome;
+use delivery_svc::attempt::{CallOutcome, Repetition};
 use delivery_svc::calls::ProcessCalls;
 use delivery_svc::channel::nats::{self, NatsChannel};
 use delivery_svc::channel::signature::SigningKey;
 use delivery_svc::channel::webchat::{self, WebchatChannel};
 use delivery_svc::channel::webhook::{self, CallTimeouts, WebhookChannel, WebhookEndpoint};
-use delivery_svc::channel::{Channel, ChannelRegistry, SendRequest};
+use delivery_svc::channel::{Channel, ChannelRegistry, ChannelTraits, SendRequest};
 use delivery_svc::chunk::{ChunkLimit, LengthUnit};
 use delivery_svc::effects::DelivererContext;
 use delivery_svc::former_owners;
@@ -37,6 +37,8 @@ use shared::wire::subject;
 use shared::wire::topology::streams;
 use tokio::sync::{Semaphore, watch};
 use ulid::Ulid;
+
+use crate::scripted::{SCRIPTED, Script};
 
 /// How long anything may take.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -68,6 +70,8 @@ pub(crate) struct Setup {
     pub(crate) layout: PartLayout,
     /// Number of parts that channel `numbered` takes; its calls for later ones never end. `None` = all.
     pub(crate) taken: Option<u32>,
+    /// What channel `scripted` does.
+    pub(crate) script: Script,
 }
 
 /// A platform with parts of 10 characters that has two ids for each.
@@ -77,15 +81,15 @@ struct Numbered {
 
 #[async_trait::async_trait]
 impl Channel for Numbered {
-    fn part_layout(&self, _account: &str) -> PartLayout {
-        PartLayout::markdown(Some(ChunkLimit {
-            unit: LengthUnit::Characters,
-            max: 10,
-        }))
-    }
-
-    fn waits_for_remote(&self) -> bool {
-        true
+    fn traits(&self, _account: &str) -> ChannelTraits {
+        ChannelTraits {
+            layout: PartLayout::markdown(Some(ChunkLimit {
+                unit: LengthUnit::Characters,
+                max: 10,
+            })),
+            waits_for_remote: true,
+            repetition: Repetition::Recognised,
+        }
     }
 
     async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome {
@@ -111,12 +115,11 @@ struct Broken;
 
 #[async_trait::async_trait]
 impl Channel for Broken {
-    fn part_layout(&self, _account: &str) -> PartLayout {
-        PartLayout::default()
-    }
-
-    fn waits_for_remote(&self) -> bool {
-        true
+    fn traits(&self, _account: &str) -> ChannelTraits {
+        ChannelTraits {
+            waits_for_remote: true,
+            ..ChannelTraits::default()
+        }
     }
 
     async fn send(&self, _shipment: &SendRequest<'_>) -> CallOutcome {
@@ -266,6 +269,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
     let channels = ChannelRegistry::default()
         .with(nats::NAME, NatsChannel::new(bus.clone()))
         .with("broken", Broken)
+        .with(SCRIPTED, setup.script)
         .with("numbered", Numbered { taken: setup.taken })
         .with(webchat::NAME, WebchatChannel::new(bus.clone(), Duration::from_secs(30)))
         .with(
