@@ -3,6 +3,7 @@
 pub mod http;
 pub mod nats;
 pub mod signature;
+pub mod telegram;
 pub mod webchat;
 pub mod webhook;
 

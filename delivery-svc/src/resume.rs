@@ -133,41 +133,17 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
             unconfirmed,
             uncounted,
             outcome,
-        } => match outcome {
-            // The part was sent; the event of it may not have been stored yet.
-            AttemptOutcome::Done => DeliveryStanding::Open(RemainingWork {
+        } => {
+            let ended = RemainingWork {
                 attempt,
-                uncounted: attempts_before(attempt),
-                part: part.saturating_add(1),
-                event_due: Some(sent_part(part, at, &platform_ids, &unconfirmed)),
-                platform_ids,
-                unconfirmed,
-                ..RemainingWork::ALL
-            }),
-            AttemptOutcome::Retry { after_ms, .. } => DeliveryStanding::Open(RemainingWork {
-                attempt: attempt.saturating_add(1),
                 uncounted,
                 part,
                 platform_ids,
                 unconfirmed,
-                not_before: at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX)),
                 ..RemainingWork::ALL
-            }),
-            AttemptOutcome::Limited { after_ms, .. } => DeliveryStanding::Open(RemainingWork {
-                attempt: attempt.saturating_add(1),
-                uncounted: uncounted.saturating_add(1),
-                part,
-                platform_ids,
-                unconfirmed,
-                not_before: at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX)),
-                ..RemainingWork::ALL
-            }),
-            AttemptOutcome::Refused { reason } if is_this_copy => DeliveryStanding::GaveUp {
-                attempts: attempt,
-                reason,
-            },
-            AttemptOutcome::Refused { .. } => DeliveryStanding::Open(RemainingWork::ALL),
-        },
+            };
+            standing_after_attempt(ended, at, outcome, is_this_copy)
+        }
         // A copy of a delivered reply is not sent a second time.
         ReceiptStep::Delivered { .. } if !is_this_copy => DeliveryStanding::Past,
         ReceiptStep::Delivered {
@@ -179,6 +155,41 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
         ReceiptStep::GaveUp { attempts, reason } if is_this_copy => DeliveryStanding::GaveUp { attempts, reason },
         ReceiptStep::GaveUp { .. } => DeliveryStanding::Open(RemainingWork::ALL),
         ReceiptStep::DeniedByPolicy { .. } => DeliveryStanding::Denied,
+    }
+}
+
+/// Returns the state after the attempt `ended`, of which the receipt of `at` tells the outcome.
+fn standing_after_attempt(
+    ended: RemainingWork,
+    at: UnixMillis,
+    outcome: AttemptOutcome,
+    is_this_copy: bool,
+) -> DeliveryStanding {
+    let after = |after_ms: u64| at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX));
+    match outcome {
+        // The part was sent; the event of it may not have been stored yet.
+        AttemptOutcome::Done => DeliveryStanding::Open(RemainingWork {
+            uncounted: attempts_before(ended.attempt),
+            event_due: Some(sent_part(ended.part, at, &ended.platform_ids, &ended.unconfirmed)),
+            part: ended.part.saturating_add(1),
+            ..ended
+        }),
+        AttemptOutcome::Retry { after_ms, .. } => DeliveryStanding::Open(RemainingWork {
+            attempt: ended.attempt.saturating_add(1),
+            not_before: after(after_ms),
+            ..ended
+        }),
+        AttemptOutcome::Limited { after_ms, .. } => DeliveryStanding::Open(RemainingWork {
+            attempt: ended.attempt.saturating_add(1),
+            uncounted: ended.uncounted.saturating_add(1),
+            not_before: after(after_ms),
+            ..ended
+        }),
+        AttemptOutcome::Refused { reason } if is_this_copy => DeliveryStanding::GaveUp {
+            attempts: ended.attempt,
+            reason,
+        },
+        AttemptOutcome::Refused { .. } => DeliveryStanding::Open(RemainingWork::ALL),
     }
 }
 

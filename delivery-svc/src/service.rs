@@ -6,17 +6,20 @@ use std::time::Duration;
 use anyhow::Context as _;
 use shared::bus::partition::{self, PartitionGroup};
 use shared::llm::LlmConfig;
+use shared::platform::telegram::TELEGRAM;
 use shared::process::config::{ConfigFault, file_faults};
 use shared::process::{CommonConfig, Service, ServiceShell};
 use shared::wire::topology::streams;
 use tokio::sync::{Semaphore, watch};
 
-use crate::accounts::{self, AccountEndpoints};
+use crate::accounts::{self, ChannelAccounts};
 use crate::calls::ProcessCalls;
 use crate::channel::ChannelRegistry;
+use crate::channel::http::CallTimeouts;
 use crate::channel::nats::{self, NatsChannel};
+use crate::channel::telegram::TelegramChannel;
 use crate::channel::webchat::{self, WebchatChannel};
-use crate::channel::webhook::{self, CallTimeouts, WebhookChannel};
+use crate::channel::webhook::{self, WebhookChannel};
 use crate::channel_registry;
 use crate::config::DeliveryConfig;
 use crate::effects::DelivererContext;
@@ -129,7 +132,7 @@ impl Service for DeliveryService {
 }
 
 /// Reads the accounts in `channels.yaml`.
-fn read_accounts(shell: &ServiceShell<DeliveryConfig>) -> anyhow::Result<AccountEndpoints> {
+fn read_accounts(shell: &ServiceShell<DeliveryConfig>) -> anyhow::Result<ChannelAccounts> {
     let path = &shell.common.files.channels;
     let text = if path.is_empty() {
         String::new()
@@ -139,10 +142,7 @@ fn read_accounts(shell: &ServiceShell<DeliveryConfig>) -> anyhow::Result<Account
     accounts::read(&text).with_context(|| format!("files.channels: `{path}`"))
 }
 
-fn open_channels(
-    shell: &ServiceShell<DeliveryConfig>,
-    mut accounts: AccountEndpoints,
-) -> anyhow::Result<ChannelRegistry> {
+fn open_channels(shell: &ServiceShell<DeliveryConfig>, accounts: ChannelAccounts) -> anyhow::Result<ChannelRegistry> {
     let config = &shell.config;
     let timeouts = CallTimeouts {
         connect: Duration::from_millis(config.connect_timeout_ms),
@@ -159,12 +159,17 @@ fn open_channels(
         .with(nats::NAME, NatsChannel::new(shell.bus.clone()))
         // Replies of an agent to another agent that wrote to it; the other agent's client subscribes to them.
         .with(AGENTS, NatsChannel::new(shell.bus.clone()))
-        .with(webchat::NAME, WebchatChannel::new(shell.bus.clone(), answer_within));
+        .with(webchat::NAME, WebchatChannel::new(shell.bus.clone(), answer_within))
+        .with(
+            TELEGRAM,
+            TelegramChannel::new(accounts.telegram, timeouts).context("set up the http client")?,
+        );
 
     // The channel exists even without accounts, so that a dead letter reports the missing account.
-    accounts.entry(webhook::NAME.to_owned()).or_default();
+    let mut endpoints = accounts.endpoints;
+    endpoints.entry(webhook::NAME.to_owned()).or_default();
     let called = |endpoints| WebhookChannel::new(endpoints, timeouts).context("set up the http client");
-    let all = accounts.into_iter().try_fold(own, |channels, (name, endpoints)| {
+    let all = endpoints.into_iter().try_fold(own, |channels, (name, endpoints)| {
         Ok::<_, anyhow::Error>(channels.with(&name, called(endpoints)?))
     })?;
 

@@ -18,7 +18,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::{TRACEPARENT, TRACESTATE};
 
-use super::http::{failed_outcome, late_outcome, status_outcome};
+use super::http::{CallTimeouts, failed_outcome, late_outcome, status_outcome};
 use super::signature::SigningKey;
 use super::{Channel, ChannelTraits, SendRequest};
 use crate::attempt::{CallOutcome, Repetition};
@@ -45,15 +45,6 @@ pub struct WebhookEndpoint {
     pub key: SigningKey,
     /// Form and maximum size of a part.
     pub layout: PartLayout,
-}
-
-/// Timeouts of a call.
-#[derive(Debug, Clone, Copy)]
-pub struct CallTimeouts {
-    /// Maximum time until the connection is established.
-    pub connect: Duration,
-    /// Maximum time until the status of the response arrives.
-    pub whole: Duration,
 }
 
 /// Channel `webhook`; see the module.

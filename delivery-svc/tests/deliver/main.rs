@@ -1,5 +1,6 @@
 //! Deliveries over a real NATS server: webhooks, web chat, core subjects; failures, order, takeover.
 
+mod bot_api;
 mod copies;
 mod failures;
 mod handover;
@@ -11,5 +12,6 @@ mod parts;
 mod receiver;
 mod restored;
 mod scripted;
+mod telegram;
 mod webhook;
 mod world;

@@ -1,15 +1,17 @@
 //! A NATS server of the test's own, replicas of the service on it, and what they left in the streams.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use delivery_svc::attempt::{CallOutcome, Repetition};
 use delivery_svc::calls::ProcessCalls;
+use delivery_svc::channel::http::CallTimeouts;
 use delivery_svc::channel::nats::{self, NatsChannel};
 use delivery_svc::channel::signature::SigningKey;
+use delivery_svc::channel::telegram::TelegramChannel;
 use delivery_svc::channel::webchat::{self, WebchatChannel};
-use delivery_svc::channel::webhook::{self, CallTimeouts, WebhookChannel, WebhookEndpoint};
+use delivery_svc::channel::webhook::{self, WebhookChannel, WebhookEndpoint};
 use delivery_svc::channel::{Channel, ChannelRegistry, ChannelTraits, SendRequest};
 use delivery_svc::chunk::{ChunkLimit, LengthUnit};
 use delivery_svc::effects::DelivererContext;
@@ -27,6 +29,7 @@ use shared::model::event::{Event, EventId};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
+use shared::platform::telegram::{TELEGRAM, TelegramAccount};
 use shared::process::lifecycle::ShutdownSignal;
 use shared::retry::RetrySchedule;
 use shared::testing::nats::NatsServer;
@@ -70,6 +73,8 @@ pub(crate) struct Setup {
     pub(crate) layout: PartLayout,
     /// Number of parts that channel `numbered` takes; its calls for later ones never end. `None` = all.
     pub(crate) taken: Option<u32>,
+    /// Accounts of channel `telegram`.
+    pub(crate) telegram: BTreeMap<String, TelegramAccount>,
     /// What channel `scripted` does.
     pub(crate) script: Script,
 }
@@ -270,6 +275,10 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
         .with(nats::NAME, NatsChannel::new(bus.clone()))
         .with("broken", Broken)
         .with(SCRIPTED, setup.script)
+        .with(
+            TELEGRAM,
+            TelegramChannel::new(setup.telegram, timeouts).expect("a client"),
+        )
         .with("numbered", Numbered { taken: setup.taken })
         .with(webchat::NAME, WebchatChannel::new(bus.clone(), Duration::from_secs(30)))
         .with(

@@ -47,6 +47,9 @@ pub struct TelegramAccount {
     /// if it is present, groups that it does not name are ignored ([`TelegramAccount::group_policy`]).
     #[serde(default)]
     pub groups: Option<BTreeMap<String, GroupPolicy>>,
+    /// What becomes of a message whose sending had no answer: Telegram does not recognise a repetition.
+    #[serde(default)]
+    pub on_doubt: DoubtPolicy,
     /// Maximum length of a sent message, in UTF-16 units of its text; `None` = Telegram's own limit.
     #[serde(default)]
     pub text_limit: Option<usize>,
@@ -79,13 +82,24 @@ pub enum DirectPolicy {
     Allowlist,
 }
 
+/// What becomes of a message that the platform may have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DoubtPolicy {
+    /// It is sent again, and may be there twice.
+    #[default]
+    AtLeastOnce,
+    /// It is not sent again, and may be missing.
+    AtMostOnce,
+}
+
 /// Settings of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GroupPolicy {
     /// Whether only messages that mention the bot, or answer it, are for it.
     pub require_mention: bool,
-    /// Whether answers refer to the message that they answer.
+    /// Whether an answer quotes the message that it answers.
     pub reply_in_thread: bool,
     /// User ids whose messages are received; empty = those of all members.
     pub allow: BTreeSet<i64>,
@@ -95,7 +109,7 @@ impl Default for GroupPolicy {
     fn default() -> Self {
         Self {
             require_mention: true,
-            reply_in_thread: false,
+            reply_in_thread: true,
             allow: BTreeSet::new(),
         }
     }

@@ -52,7 +52,7 @@ fn a_token_is_enough() {
 fn every_setting_is_read() {
     let bot = account(
         "base_url: 'http://127.0.0.1:9/', receive: none, direct: allowlist, allow: [7, 8], text_limit: 2000, \
-         album_wait_ms: 0, groups: {-1001: {require_mention: false, reply_in_thread: true, allow: [7]}, '*': {}}",
+         album_wait_ms: 0, groups: {-1001: {require_mention: false, reply_in_thread: false, allow: [7]}, '*': {}}",
     );
     assert_eq!((bot.receive, bot.direct), (ReceiveMode::None, DirectPolicy::Allowlist));
     assert_eq!(bot.allow, BTreeSet::from([7, 8]));
@@ -63,7 +63,7 @@ fn every_setting_is_read() {
     assert_eq!((bot.album_wait_ms, bot.text_limit), (0, Some(2_000)));
 
     let named = bot.group_policy(-1001).expect("named");
-    assert!(!named.require_mention && named.reply_in_thread && named.allow.contains(&7));
+    assert!(!named.require_mention && !named.reply_in_thread && named.allow.contains(&7));
     assert_eq!(bot.group_policy(-1002), Some(GroupPolicy::default()));
 }
 
