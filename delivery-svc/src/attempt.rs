@@ -16,9 +16,6 @@ pub const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 /// Each writes two receipts.
 pub const MAX_LIMITED: u32 = 1_000;
 
-/// Wait after a refused token before the account is tried again.
-pub const REAUTH_WAIT: Duration = Duration::from_mins(1);
-
 /// The outcome of a call to a platform, in terms that every platform has. In JSON, replicas exchange the outcomes of
 /// their own calls with it (`former`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +32,8 @@ pub enum CallOutcome {
     Limited {
         /// Minimum wait before the next call.
         after: Duration,
+        /// Calls that the wait is for.
+        scope: LimitScope,
         /// Description of the limit, for people.
         reason: String,
     },
@@ -75,6 +74,16 @@ pub enum CallOutcome {
     },
     /// The call was not made: the partition was lost before any byte was sent.
     Withheld,
+}
+
+/// The calls that a platform limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitScope {
+    /// All calls of the account.
+    Account,
+    /// The calls for the destination of this one.
+    Destination,
 }
 
 /// Whether a refused call may succeed later.
@@ -154,6 +163,8 @@ pub struct CallSituation {
     pub uncounted: u32,
     /// Effect of a repeated call on the channel.
     pub repetition: Repetition,
+    /// Wait after a refused token.
+    pub reauth_wait: Duration,
 }
 
 /// Returns the verdict on `call`.
@@ -162,7 +173,12 @@ pub fn judge_call(call: CallOutcome, situation: CallSituation) -> AttemptVerdict
     let scheduled = situation.scheduled;
     match call {
         CallOutcome::Accepted { platform_ids, live } => AttemptVerdict::Done { platform_ids, live },
-        CallOutcome::Limited { after, reason } => limited_verdict(reason, after, situation),
+        // The account's gate holds back what else the limit is for.
+        CallOutcome::Limited {
+            after,
+            reason,
+            scope: _,
+        } => limited_verdict(reason, after, situation),
         CallOutcome::Refused { refusal, reason } => match refusal {
             Refusal::Permanent => AttemptVerdict::GiveUp { reason },
             Refusal::Passing { after: Some(asked) } => asked_verdict(reason, asked, scheduled),
@@ -170,7 +186,7 @@ pub fn judge_call(call: CallOutcome, situation: CallSituation) -> AttemptVerdict
         },
         // Not bounded: the fault is not the delivery's, and ends when the operator renews the token.
         CallOutcome::Reauth { reason } => AttemptVerdict::Limited {
-            after: REAUTH_WAIT,
+            after: situation.reauth_wait,
             reason: format!("the account's credentials are refused: {reason}"),
         },
         CallOutcome::WindowClosed { reason } => AttemptVerdict::GiveUp {
@@ -246,11 +262,13 @@ mod tests {
         scheduled: Some(SCHEDULED),
         uncounted: 0,
         repetition: Repetition::Recognised,
+        reauth_wait: Duration::from_mins(1),
     };
 
     fn limited(seconds: u64) -> CallOutcome {
         CallOutcome::Limited {
             after: Duration::from_secs(seconds),
+            scope: LimitScope::Destination,
             reason: "status 429".to_owned(),
         }
     }

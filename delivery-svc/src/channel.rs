@@ -16,6 +16,7 @@ use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::TraceCarrier;
 
+use crate::account_gate::SendPace;
 use crate::attempt::{CallOutcome, Refusal, Repetition};
 use crate::plan::{MessagePart, PartLayout};
 
@@ -83,6 +84,11 @@ pub struct ChannelTraits {
 pub trait Channel: Send + Sync + 'static {
     /// Returns what `account` takes, and how its calls behave.
     fn traits(&self, account: &str) -> ChannelTraits;
+
+    /// Returns the rates at which `account` may call for `peer`; `None` = the platform names none.
+    fn pace(&self, _account: &str, _peer: &str) -> Option<SendPace> {
+        None
+    }
 
     /// Sends one part. Returns within a bounded time.
     async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome;

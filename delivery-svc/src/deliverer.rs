@@ -51,6 +51,12 @@ enum Step {
 impl Step {
     const SETTLED: Self = Self::Progress(DeliveryProgress::Settled);
 
+    /// Returns that the next attempt must not start before `wait` is over.
+    fn after_wait(effects: &DeliveryEffects<'_>, wait: Duration) -> Self {
+        let wait = i64::try_from(whole_millis(wait)).unwrap_or(i64::MAX);
+        Self::Progress(DeliveryProgress::Later(effects.now().plus(wait)))
+    }
+
     /// Returns `progress` if its receipt is stored.
     fn after_receipt(written: ReceiptWrite, progress: DeliveryProgress) -> Self {
         match written {
@@ -235,6 +241,7 @@ fn call_situation(effects: &DeliveryEffects<'_>, attempt: u32, uncounted: u32) -
             .delay(attempt.saturating_sub(uncounted), jitter(outfit.ids.as_ref())),
         uncounted,
         repetition: outfit.traits_of(&effects.job.reply).repetition,
+        reauth_wait: outfit.reauth_wait,
     }
 }
 
@@ -273,6 +280,7 @@ async fn send_parts(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> 
         let call = match call(effects, part, id, begun.take(), &mut before).await? {
             Made::Call(call) => call,
             Made::Superseded(found) => return Ok(Step::Superseded(found)),
+            Made::Later(wait) => return Ok(Step::after_wait(effects, wait)),
         };
         let (ids, live) = match judge_call(call, call_situation(effects, attempt, before.uncounted)) {
             AttemptVerdict::Done { platform_ids, live } => (platform_ids, live),

@@ -15,6 +15,7 @@ use shared::retry::RetrySchedule;
 use shared::wire::headers::{CAUSATION, HOPS, TraceCarrier};
 use shared::wire::held::HeldUntil;
 
+use crate::account_gates::AccountGates;
 use crate::calls::ProcessCalls;
 use crate::channel::{ChannelRegistry, ChannelTraits};
 use crate::error::DeliverError;
@@ -33,6 +34,8 @@ pub struct DelivererContext {
     pub bus: Bus,
     /// Channels that this process serves, by name.
     pub channels: ChannelRegistry,
+    /// When each account may call.
+    pub gates: AccountGates,
     /// Calls that this process has made.
     pub calls: ProcessCalls,
     /// Instance name of this replica.
@@ -47,6 +50,8 @@ pub struct DelivererContext {
     pub restored: Option<RestoreGate>,
     /// Waits between the attempts of a call.
     pub schedule: RetrySchedule,
+    /// Wait after a refused token.
+    pub reauth_wait: Duration,
     /// Clock of the process.
     pub clock: SharedClock,
     /// Source of the jitter's randomness.

@@ -1,5 +1,6 @@
 //! The service: DELIVERIES → partition → lane → channel → receipt → sent event → ack.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,16 +9,18 @@ use shared::bus::partition::{self, PartitionGroup};
 use shared::llm::LlmConfig;
 use shared::platform::telegram::TELEGRAM;
 use shared::process::config::{ConfigFault, file_faults};
+use shared::process::health::Health;
 use shared::process::{CommonConfig, Service, ServiceShell};
 use shared::wire::topology::streams;
 use tokio::sync::{Semaphore, watch};
 
+use crate::account_gates::AccountGates;
 use crate::accounts::{self, ChannelAccounts};
 use crate::calls::ProcessCalls;
 use crate::channel::ChannelRegistry;
 use crate::channel::http::CallTimeouts;
 use crate::channel::nats::{self, NatsChannel};
-use crate::channel::telegram::TelegramChannel;
+use crate::channel::telegram::{TelegramChannel, TelegramPaces};
 use crate::channel::webchat::{self, WebchatChannel};
 use crate::channel::webhook::{self, WebhookChannel};
 use crate::channel_registry;
@@ -28,6 +31,9 @@ use crate::lost_replies::LostReplies;
 use crate::partition_worker::{WorkerBounds, run_partition};
 use crate::receipts::receipts_witness;
 use crate::restore_gate::RestoreGate;
+
+/// Part of the service's health: whether platforms accept the accounts' tokens.
+const ACCOUNTS: &str = "accounts";
 
 /// Number of messages requested at once, per partition.
 const PULL_BATCH: usize = 500;
@@ -78,6 +84,7 @@ impl Service for DeliveryService {
             bus: shell.bus.clone(),
             witness: witness.clone(),
             channels,
+            gates: AccountGates::new(Arc::clone(&shell.clock), Duration::from_millis(config.reauth_wait_ms)),
             calls: ProcessCalls::new(Arc::clone(&shell.clock)),
             instance: shell.instance.clone(),
             patience: Duration::from_millis(config.mute_owner_wait_ms),
@@ -86,6 +93,7 @@ impl Service for DeliveryService {
                 .await
                 .context("read what a restore has left")?,
             schedule: config.retry,
+            reauth_wait: Duration::from_millis(config.reauth_wait_ms),
             clock: Arc::clone(&shell.clock),
             ids: Arc::clone(&shell.ids),
         });
@@ -112,6 +120,7 @@ impl Service for DeliveryService {
             configured,
             shell.shutdown.clone(),
         ));
+        let stopped = tokio::spawn(report_stopped(outfit.gates.watch_stopped(), shell.health.clone()));
         let lost = LostReplies::new(Arc::clone(&outfit));
         let handler = move |owned| run_partition(owned, Arc::clone(&outfit), Arc::clone(&parked_slots), bounds);
         let finding = tokio::spawn(lost.watch_queue(shell.shutdown.clone()));
@@ -126,8 +135,32 @@ impl Service for DeliveryService {
 
         telling.abort();
         told.abort();
+        stopped.abort();
 
         Ok(())
+    }
+}
+
+/// Reports the accounts whose token is refused, and each change of them, until `stopped` ends.
+async fn report_stopped(mut stopped: watch::Receiver<BTreeSet<String>>, health: Health) {
+    loop {
+        let names: Vec<String> = stopped.borrow_and_update().iter().cloned().collect();
+        metrics::gauge!("nexus_delivery_stopped_accounts")
+            .set(f64::from(u32::try_from(names.len()).unwrap_or(u32::MAX)));
+        if names.is_empty() {
+            health.set(
+                ACCOUNTS,
+                true,
+                "every account's token is accepted, as far as it was used",
+            );
+        } else {
+            let names = names.join(", ");
+            health.set_degraded(ACCOUNTS, &format!("token refused, deliveries wait: {names}"));
+        }
+
+        if stopped.changed().await.is_err() {
+            return;
+        }
     }
 }
 
@@ -162,7 +195,7 @@ fn open_channels(shell: &ServiceShell<DeliveryConfig>, accounts: ChannelAccounts
         .with(webchat::NAME, WebchatChannel::new(shell.bus.clone(), answer_within))
         .with(
             TELEGRAM,
-            TelegramChannel::new(accounts.telegram, timeouts).context("set up the http client")?,
+            TelegramChannel::new(accounts.telegram, timeouts, TelegramPaces::OFFICIAL).context("set up the http client")?,
         );
 
     // The channel exists even without accounts, so that a dead letter reports the missing account.

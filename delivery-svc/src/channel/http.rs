@@ -1,11 +1,11 @@
-//! HTTP as channels use it: the outcome of a status, of a wait that a header names, and of a missing response. *Pure.*
+//! HTTP as channels use it: the outcome of a status, of a wait that a header names, and of a missing response.
 
 use std::time::Duration;
 
 use shared::error_chain::describe_causes;
 use shared::model::time::UnixMillis;
 
-use crate::attempt::{CallOutcome, Refusal, RequestSent};
+use crate::attempt::{CallOutcome, LimitScope, Refusal, RequestSent};
 
 /// Timeouts of a call.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +35,11 @@ pub fn status_outcome(code: u16, retry_after: Option<&str>, body: &str, now: Uni
             live: None,
         },
         // Calls are limited, and this one did not go wrong.
-        (429 | 503, Some(after)) => CallOutcome::Limited { after, reason },
+        (429 | 503, Some(after)) => CallOutcome::Limited {
+            after,
+            scope: LimitScope::Destination,
+            reason,
+        },
         (413, _) => CallOutcome::TooLarge { reason },
         // The status may be different at the next attempt.
         (408 | 425 | 429 | 500..=599, after) => CallOutcome::Refused {
@@ -122,10 +126,14 @@ mod tests {
         check(204, None, "Accepted { platform_ids: [], live: None }");
         check(429, None, passing);
         check(429, Some("0"), passing);
-        check(429, Some("7"), "Limited { after: 7s, reason }");
-        check(503, Some("1"), "Limited { after: 1s, reason }");
+        check(429, Some("7"), "Limited { after: 7s, scope: Destination, reason }");
+        check(503, Some("1"), "Limited { after: 1s, scope: Destination, reason }");
         check(500, None, passing);
-        check(500, Some("7"), "Refused { refusal: Passing { after: Some(7s) }, reason }");
+        check(
+            500,
+            Some("7"),
+            "Refused { refusal: Passing { after: Some(7s) }, reason }",
+        );
         check(400, Some("1"), permanent);
         check(403, None, permanent);
         check(301, None, permanent);
@@ -134,7 +142,11 @@ mod tests {
 
     #[test]
     fn a_date_says_how_long() {
-        check(503, Some("Sun, 06 Nov 1994 08:49:37 GMT"), "Limited { after: 7s, reason }");
+        check(
+            503,
+            Some("Sun, 06 Nov 1994 08:49:37 GMT"),
+            "Limited { after: 7s, scope: Destination, reason }",
+        );
         let passing = "Refused { refusal: Passing { after: None }, reason }";
         check(503, Some("Sat, 05 Nov 1994 08:49:37 GMT"), passing);
         check(503, Some("soon"), passing);

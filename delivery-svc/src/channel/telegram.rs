@@ -19,6 +19,7 @@ use shared::platform::telegram::{DoubtPolicy, TelegramAccount};
 
 use super::http::{CallTimeouts, failed_outcome, late_outcome};
 use super::{Channel, ChannelTraits, SendRequest};
+use crate::account_gate::{CallRate, SendPace};
 use crate::attempt::{CallOutcome, Refusal, Repetition};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::telegram::MESSAGE;
@@ -29,21 +30,56 @@ use message::SendMessage;
 /// Maximum length of an answer, in bytes; a longer one is not from the Bot API.
 const MAX_ANSWER_BYTES: usize = 1_024 * 1_024;
 
+/// The rates at which a bot may send.
+#[derive(Debug, Clone, Copy)]
+pub struct TelegramPaces {
+    /// Rate of all messages of an account.
+    pub account: CallRate,
+    /// Rate of the messages to a person.
+    pub direct: CallRate,
+    /// Rate of the messages to a group.
+    pub group: CallRate,
+}
+
+impl TelegramPaces {
+    /// What Telegram names: 30 a second in all, one a second to a chat, 20 a minute to a group. A group's burst and
+    /// rate together stay within 20 of any minute.
+    pub const OFFICIAL: Self = Self {
+        account: CallRate {
+            burst: 1,
+            interval: Duration::from_millis(34),
+        },
+        direct: CallRate {
+            burst: 3,
+            interval: Duration::from_secs(1),
+        },
+        group: CallRate {
+            burst: 5,
+            interval: Duration::from_secs(4),
+        },
+    };
+}
+
 /// Channel `telegram`; see the module.
 #[derive(Debug)]
 pub struct TelegramChannel {
     client: reqwest::Client,
     accounts: BTreeMap<String, TelegramAccount>,
+    paces: TelegramPaces,
     /// Maximum time until the whole answer has arrived.
     whole: Duration,
 }
 
 impl TelegramChannel {
-    /// Creates the channel with `accounts` by name.
+    /// Creates the channel with `accounts` by name, which call at `paces`.
     ///
     /// # Errors
     /// Returns the HTTP client's error if it cannot be set up, for example without TLS.
-    pub fn new(accounts: BTreeMap<String, TelegramAccount>, timeouts: CallTimeouts) -> Result<Self, reqwest::Error> {
+    pub fn new(
+        accounts: BTreeMap<String, TelegramAccount>,
+        timeouts: CallTimeouts,
+        paces: TelegramPaces,
+    ) -> Result<Self, reqwest::Error> {
         let client = reqwest::Client::builder()
             .user_agent(concat!("nexus/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(timeouts.connect)
@@ -54,6 +90,7 @@ impl TelegramChannel {
         Ok(Self {
             client,
             accounts,
+            paces,
             whole: timeouts.whole,
         })
     }
@@ -96,7 +133,7 @@ impl TelegramChannel {
             () = run_for(self.whole) => return AnswerMeaning::Outcome(late_outcome()),
         };
         match answered {
-            Ok(answer) => read_answer(&answer, shipment.now),
+            Ok(answer) => read_answer(&answer, message.chat(), shipment.now),
             Err(error) => AnswerMeaning::Outcome(failed_outcome(error)),
         }
     }
@@ -124,6 +161,14 @@ impl Channel for TelegramChannel {
                 DoubtPolicy::AtMostOnce => Repetition::AtMostOnce,
             },
         }
+    }
+
+    fn pace(&self, _account: &str, peer: &str) -> Option<SendPace> {
+        let is_group = peer.starts_with('-');
+        Some(SendPace {
+            account: self.paces.account,
+            chat: if is_group { self.paces.group } else { self.paces.direct },
+        })
     }
 
     async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome {

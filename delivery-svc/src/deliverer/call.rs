@@ -1,11 +1,15 @@
 //! One call to a platform: made now, or begun before, by this replica or a former owner.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use shared::clock::pause;
+use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::receipt::{AttemptOutcome, ReceiptStep};
 
 use super::count;
-use crate::attempt::{CallOutcome, Repetition, RequestSent};
+use crate::account_gate::CallAdmission;
+use crate::attempt::{CallOutcome, LimitScope, Repetition, RequestSent};
 use crate::calls::CallId;
 use crate::channel::SendRequest;
 use crate::effects::DeliveryEffects;
@@ -47,6 +51,8 @@ pub(super) enum Made {
     Call(CallOutcome),
     /// State that another owner recorded.
     Superseded(DeliveryStanding),
+    /// No call: the account may not call before this wait is over.
+    Later(Duration),
 }
 
 /// Returns the outcome of the call `id`. It is made, unless it was `begun` before and its outcome can be learned.
@@ -80,6 +86,11 @@ pub(super) async fn call(
         }
     }
 
+    // Before the receipt of its start: a call that has no slot was not begun.
+    if let Some(wait) = await_slot(effects).await? {
+        return Ok(Made::Later(wait));
+    }
+
     // Durable before the call, because the next owner must know that it may have been made.
     if traits.waits_for_remote {
         let started = ReceiptStep::AttemptStarted {
@@ -96,6 +107,29 @@ pub(super) async fn call(
     }
 
     make_call(effects, part, id).await.map(Made::Call)
+}
+
+/// Waits for the account's slot for a call. Returns the wait after which the delivery may ask again if it has none soon.
+async fn await_slot(effects: &DeliveryEffects<'_>) -> Result<Option<Duration>, DeliverError> {
+    let DeliveryEffects { outfit, job, lease, .. } = effects;
+    let target = &job.reply.delivery_context;
+    let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
+    let peer = target.peer_id.as_deref().unwrap_or_default();
+    let channel = outfit.channels.get(&target.channel);
+    let pace = channel.and_then(|channel| channel.pace(account, peer));
+
+    match outfit.gates.admit(target, pace) {
+        CallAdmission::NotBefore(wait) => Ok(Some(wait)),
+        CallAdmission::After(Duration::ZERO) => Ok(None),
+        CallAdmission::After(wait) => {
+            pause(wait).await;
+            if lease.is_live() {
+                Ok(None)
+            } else {
+                Err(DeliverError::Lost)
+            }
+        }
+    }
 }
 
 /// Returns the outcome of the call `id` from the replica that started it; `None` if it is unknown and must be made
@@ -169,7 +203,18 @@ async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
             lease: &lease,
         };
 
+        // Another call may have met the account's limit since this one got its slot.
+        let (gates, target) = (&outfit.gates, &job.reply.delivery_context);
+        if let Some(after) = gates.limit_left(target) {
+            return CallOutcome::Limited {
+                after,
+                scope: LimitScope::Destination,
+                reason: "the platform limits the account".to_owned(),
+            };
+        }
+
         let outcome = channel.send(&shipment).await;
+        gates.note_outcome(target, &outcome);
         match (outcome, part.without_markup()) {
             // Once, and as part of the same call: the platform has shown nothing yet.
             (CallOutcome::Unformattable { reason }, Some(plain)) if lease.is_live() => {
@@ -179,7 +224,9 @@ async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
                     part: &plain,
                     ..shipment
                 };
-                channel.send(&plain).await
+                let outcome = channel.send(&plain).await;
+                gates.note_outcome(target, &outcome);
+                outcome
             }
             (outcome, _) => outcome,
         }

@@ -96,7 +96,7 @@ impl BotApi {
         self.lock().limit = Some((messages, period));
     }
 
-    /// Refuses the calls of `tokens`.
+    /// Refuses the calls of `tokens`, and no others.
     pub(crate) fn refuse(&self, tokens: &[&str]) {
         self.lock().refused = tokens.iter().map(|&token| token.to_owned()).collect();
     }
@@ -151,7 +151,8 @@ impl BotApi {
             platform.told.insert(key, at + Duration::from_secs(seconds));
         }
 
-        let is_sent = matches!(lie, None | Some(Lie::Lost | Lie::Silent));
+        let is_refused = platform.refused.iter().any(|refused| refused == token);
+        let is_sent = !is_refused && matches!(lie, None | Some(Lie::Lost | Lie::Silent));
         platform.calls.push(BotCall {
             at,
             token: token.to_owned(),

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use delivery_svc::account_gate::CallRate;
+use delivery_svc::channel::telegram::TelegramPaces;
 use serde_json::json;
 use shared::model::receipt::ReceiptStep;
 use shared::model::reply::Reply;
@@ -167,31 +169,120 @@ async fn a_refusal_is_a_dead_letter_that_says_why_and_never_the_token() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_token_ends_no_delivery() {
+async fn a_refused_token_stops_its_account_alone_and_is_probed_at_a_bounded_pace() {
     let (world, api) = (World::start().await, BotApi::start(&[]).await);
     api.refuse(&[TOKEN]);
-    let replica = world.replica("a", with_bot(&api, ""));
-    let reply = to_chat(1, "bot", 77);
-    world.publish(&reply).await;
-    eventually("the refusal is recorded", async || {
-        !world.outcomes(&reply.delivery_context).await.is_empty()
-    })
-    .await;
+    let mut setup = with_bot(&api, "");
+    setup
+        .telegram
+        .insert("other".to_owned(), api.account("654321:other", ""));
+    let replica = world.replica("a", setup);
 
+    for number in 1..=20 {
+        world
+            .publish(&to_chat(number, "bot", 76 + i64::try_from(number).expect("small")))
+            .await;
+    }
+    eventually("the token is refused three times", async || calls_of(&api, TOKEN) >= 3).await;
+    world.publish(&to_chat(21, "other", 77)).await;
+    eventually("the other account sends", async || api.texts(77) == ["<b>21</b>"]).await;
+
+    // Calls that were under way at once, and then one at a time: less than one a destination and probe.
+    let began = api.calls();
+    let first = began.first().expect("a call").at;
+    let later = began
+        .iter()
+        .filter(|call| call.token == TOKEN && call.at.duration_since(first) > Duration::from_millis(400));
+    let probes: Vec<_> = later.map(|call| call.at).collect();
+    let is_paced = probes
+        .windows(2)
+        .all(|pair| pair[1].duration_since(pair[0]) >= Duration::from_millis(400));
+    assert!(is_paced, "{probes:?}");
     assert!(world.dead_letters().await.is_empty());
-    assert_eq!((api.calls().len(), api.texts(77).len()), (1, 0));
+
+    api.refuse(&[]);
+    world.settled().await;
+    assert!(world.dead_letters().await.is_empty());
+    let sent: Vec<i64> = (77..=96)
+        .filter(|chat| api.texts(*chat).iter().any(|text| text != "<b>21</b>"))
+        .collect();
+    assert_eq!(sent.len(), 20);
     replica.stop().await;
 }
+
+/// Returns the number of calls with `token`.
+fn calls_of(api: &BotApi, token: &str) -> usize {
+    api.calls().iter().filter(|call| call.token == token).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_of_an_account_holds_all_its_chats_and_no_other_account() {
+    // The first call is limited, and the account with it.
+    let (world, api) = (World::start().await, BotApi::start(&[Lie::Limit(2)]).await);
+    let mut setup = with_bot(&api, "");
+    setup
+        .telegram
+        .insert("other".to_owned(), api.account("654321:other", ""));
+    let replica = world.replica("a", setup);
+
+    world.publish(&to_chat(1, "bot", 77)).await;
+    eventually("the account is limited", async || calls_of(&api, TOKEN) == 1).await;
+    let told = api.calls()[0].at;
+    eventually("the limit is known", async || {
+        !world.outcomes(&to_chat(1, "bot", 77).delivery_context).await.is_empty()
+    })
+    .await;
+    for number in 2..=10 {
+        world
+            .publish(&to_chat(number, "bot", 76 + i64::try_from(number).expect("small")))
+            .await;
+    }
+    world.publish(&to_chat(11, "other", 200)).await;
+    eventually("the other account sends", async || api.texts(200).len() == 1).await;
+    world.settled().await;
+
+    let calls = api.calls();
+    let own = calls.iter().filter(|call| call.token == TOKEN).skip(1);
+    assert!(
+        own.clone()
+            .all(|call| call.at.duration_since(told) >= Duration::from_secs(2))
+    );
+    assert_eq!(own.count(), 10);
+    let other = calls.iter().find(|call| call.token != TOKEN).expect("a call");
+    assert!(
+        other.at.duration_since(told) < Duration::from_secs(2),
+        "it was held back"
+    );
+    replica.stop().await;
+}
+
+/// Rates a hundred times those of Telegram.
+const FAST: TelegramPaces = TelegramPaces {
+    account: CallRate {
+        burst: 1,
+        interval: Duration::from_micros(340),
+    },
+    direct: CallRate {
+        burst: 3,
+        interval: Duration::from_millis(10),
+    },
+    group: CallRate {
+        burst: 5,
+        interval: Duration::from_millis(200),
+    },
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_reply_to_a_limited_group_disturbs_no_other_chat_and_no_other_account() {
     let (world, api) = (World::start().await, BotApi::start(&[]).await);
-    api.limit(10, Duration::from_secs(2));
+    // As Telegram in a minute, in 3 s.
+    api.limit(20, Duration::from_secs(3));
     let accounts = [("bot", TOKEN), ("other", "654321:other")];
     let setup = Setup {
         telegram: accounts
             .map(|(name, token)| (name.to_owned(), api.account(token, "text_limit: 100")))
             .into(),
+        paces: Some(FAST),
         ..Setup::default()
     };
     let replica = world.replica("a", setup);
@@ -200,27 +291,39 @@ async fn a_long_reply_to_a_limited_group_disturbs_no_other_chat_and_no_other_acc
     let paragraphs: Vec<String> = (10..40).map(|number| format!("{number} {}", "x".repeat(90))).collect();
     long.content = paragraphs.join("\n\n");
     world.publish(&long).await;
-    for number in 2..=20 {
+    eventually("the long reply has begun", async || calls_of(&api, TOKEN) > 0).await;
+    for number in 2..=51 {
         world
             .publish(&to_chat(number, "bot", 76 + i64::try_from(number).expect("small")))
             .await;
     }
-    world.publish(&to_chat(21, "other", -1_001)).await;
+    world.publish(&to_chat(52, "other", -1_001)).await;
     world.settled().await;
 
-    let own = |token: &str| {
-        api.calls()
-            .iter()
-            .filter(|call| call.token == token && call.is_sent)
-            .count()
-    };
-    assert_eq!((own(TOKEN), own("654321:other")), (49, 1));
+    let calls = api.calls();
+    let own = |token: &str| calls.iter().filter(|call| call.token == token && call.is_sent).count();
+    assert_eq!((own(TOKEN), own("654321:other")), (80, 1));
     assert_eq!(api.early(), 0, "a call came earlier than its chat was told");
+    assert!(
+        calls.iter().all(|call| call.is_sent),
+        "our own pace keeps the group's limit"
+    );
     assert!(world.dead_letters().await.is_empty());
 
     let parts = api.texts(-1_001).into_iter().filter(|text| text.contains("xx"));
     let order: Vec<String> = parts.map(|text| text[..2].to_owned()).collect();
     let expected: Vec<String> = (10..40).map(|number| number.to_string()).collect();
     assert_eq!(order, expected);
+
+    let is_long = |text: &str| text.contains("xx");
+    let place = |is: &dyn Fn(&str) -> bool| {
+        calls
+            .iter()
+            .rposition(|call| is(call.body["text"].as_str().unwrap_or_default()))
+    };
+    assert!(
+        place(&|text| !is_long(text)) < place(&is_long),
+        "the others did not wait for the long reply"
+    );
     replica.stop().await;
 }

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use delivery_svc::account_gate::CallRate;
+use delivery_svc::account_gates::AccountGates;
 use delivery_svc::attempt::{CallOutcome, Repetition};
 use delivery_svc::calls::ProcessCalls;
 use delivery_svc::channel::http::CallTimeouts;
 use delivery_svc::channel::nats::{self, NatsChannel};
 use delivery_svc::channel::signature::SigningKey;
-use delivery_svc::channel::telegram::TelegramChannel;
+use delivery_svc::channel::telegram::{TelegramChannel, TelegramPaces};
 use delivery_svc::channel::webchat::{self, WebchatChannel};
 use delivery_svc::channel::webhook::{self, WebhookChannel, WebhookEndpoint};
 use delivery_svc::channel::{Channel, ChannelRegistry, ChannelTraits, SendRequest};
@@ -58,6 +60,22 @@ const SCHEDULE: RetrySchedule = RetrySchedule {
     jitter: 0.0,
 };
 
+/// Wait after a refused token.
+const REAUTH_WAIT: Duration = Duration::from_millis(500);
+
+/// Rates that hold nothing back.
+const UNPACED: TelegramPaces = {
+    let rate = CallRate {
+        burst: 1_000,
+        interval: Duration::from_millis(1),
+    };
+    TelegramPaces {
+        account: rate,
+        direct: rate,
+        group: rate,
+    }
+};
+
 pub(crate) struct World {
     pub(crate) server: NatsServer,
     pub(crate) bus: Bus,
@@ -75,6 +93,8 @@ pub(crate) struct Setup {
     pub(crate) taken: Option<u32>,
     /// Accounts of channel `telegram`.
     pub(crate) telegram: BTreeMap<String, TelegramAccount>,
+    /// Rates of channel `telegram`; `None` = as fast as it goes.
+    pub(crate) paces: Option<TelegramPaces>,
     /// What channel `scripted` does.
     pub(crate) script: Script,
 }
@@ -251,22 +271,22 @@ impl World {
     }
 }
 
+/// Returns webhook account `demo` at `url`.
+fn webhook_accounts(url: Option<String>, layout: PartLayout) -> HashMap<String, WebhookEndpoint> {
+    let endpoint = url.map(|url| WebhookEndpoint {
+        url: url.parse().expect("a URL"),
+        key: SigningKey::parse(SECRET).expect("a key"),
+        layout,
+    });
+    endpoint
+        .map(|endpoint| ("demo".to_owned(), endpoint))
+        .into_iter()
+        .collect()
+}
+
 async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSignal) {
     let bus = connect_to(&url, "test").await;
-    let key = SigningKey::parse(SECRET).expect("a key");
-    let endpoint = |url: String| WebhookEndpoint {
-        url: url.parse().expect("a URL"),
-        key,
-        layout: setup.layout,
-    };
-
-    let endpoints: HashMap<_, _> = setup
-        .url
-        .map(endpoint)
-        .into_iter()
-        .map(|e| ("demo".to_owned(), e))
-        .collect();
-
+    let endpoints = webhook_accounts(setup.url, setup.layout);
     let timeouts = CallTimeouts {
         connect: Duration::from_secs(30),
         whole: Duration::from_secs(30),
@@ -277,7 +297,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
         .with(SCRIPTED, setup.script)
         .with(
             TELEGRAM,
-            TelegramChannel::new(setup.telegram, timeouts).expect("a client"),
+            TelegramChannel::new(setup.telegram, timeouts, setup.paces.unwrap_or(UNPACED)).expect("a client"),
         )
         .with("numbered", Numbered { taken: setup.taken })
         .with(webchat::NAME, WebchatChannel::new(bus.clone(), Duration::from_secs(30)))
@@ -290,6 +310,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
         bus: bus.clone(),
         witness: delivery_svc::receipts::receipts_witness(&bus),
         channels,
+        gates: AccountGates::new(Arc::new(SystemClock), REAUTH_WAIT),
         calls: ProcessCalls::new(Arc::new(SystemClock)),
         instance: instance.clone(),
         patience: Duration::from_secs(30),
@@ -298,6 +319,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
             .await
             .expect("the leader answers"),
         schedule: SCHEDULE,
+        reauth_wait: REAUTH_WAIT,
         clock: Arc::new(SystemClock),
         ids: Arc::new(SeededIds::new(1)),
     });

@@ -1,4 +1,4 @@
-//! Accounts on Telegram: a bot each, by its token. *Pure.*
+//! Accounts on Telegram: a bot each, by its token.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use shared::model::time::UnixMillis;
 use shared::platform::bot_api::{BotAnswer, message_name};
 
-use crate::attempt::{CallOutcome, Refusal, RequestSent};
+use crate::attempt::{CallOutcome, LimitScope, Refusal, RequestSent};
 use crate::channel::http::{parse_retry_after, status_outcome};
 
 /// Maximum length of an error's text that is kept, in characters.
@@ -46,8 +46,8 @@ struct SentChat {
     id: i64,
 }
 
-/// Returns the meaning of `answer` to a call made at `now`.
-pub(super) fn read_answer(answer: &RawAnswer, now: UnixMillis) -> AnswerMeaning {
+/// Returns the meaning of `answer` to a call for `chat`, made at `now`.
+pub(super) fn read_answer(answer: &RawAnswer, chat: i64, now: UnixMillis) -> AnswerMeaning {
     let retry_after = answer.retry_after.as_deref();
     let Ok(read) = serde_json::from_slice::<BotAnswer<SentMessage>>(&answer.body) else {
         return AnswerMeaning::Outcome(foreign_outcome(answer, now));
@@ -78,7 +78,11 @@ pub(super) fn read_answer(answer: &RawAnswer, now: UnixMillis) -> AnswerMeaning 
     let asked = named.max(header).filter(|asked| !asked.is_zero());
 
     AnswerMeaning::Outcome(match (code, asked) {
-        (429 | 503, Some(after)) => CallOutcome::Limited { after, reason },
+        (429 | 503, Some(after)) => CallOutcome::Limited {
+            after,
+            scope: limit_scope(chat),
+            reason,
+        },
         (408 | 409 | 425 | 429, after) => CallOutcome::Refused {
             refusal: Refusal::Passing { after },
             reason,
@@ -89,6 +93,16 @@ pub(super) fn read_answer(answer: &RawAnswer, now: UnixMillis) -> AnswerMeaning 
         (500..=599, _) => doubtful(&reason),
         (_, _) => refused_outcome(&description, reason),
     })
+}
+
+/// Returns the scope of a limit that was met in `chat`. Telegram does not name it: groups have a limit of their own, which
+/// a bot meets first, and a direct chat is slower than its limit by our own pace.
+const fn limit_scope(chat: i64) -> LimitScope {
+    if chat < 0 {
+        LimitScope::Destination
+    } else {
+        LimitScope::Account
+    }
 }
 
 /// Returns the outcome of a call that was refused with the text `description`.
@@ -150,7 +164,7 @@ mod tests {
             retry_after: retry_after.map(str::to_owned),
             body: body.as_bytes().to_vec(),
         };
-        read_answer(&answer, NOW)
+        read_answer(&answer, 77, NOW)
     }
 
     #[track_caller]
@@ -232,6 +246,24 @@ mod tests {
         check(429, Some("3"), &body, "limited 5");
         check(200, None, &body, "limited 5");
         check(429, Some("3"), "<html>too many</html>", "limited 3");
+    }
+
+    #[test]
+    fn a_limit_in_a_group_is_the_groups_and_another_the_accounts() {
+        let body = error(429, "Too Many Requests: retry after 5", r#""retry_after":5"#);
+        let scope = |chat| {
+            let answer = RawAnswer {
+                status: 429,
+                retry_after: None,
+                body: body.as_bytes().to_vec(),
+            };
+            match read_answer(&answer, chat, NOW) {
+                AnswerMeaning::Outcome(CallOutcome::Limited { scope, .. }) => Some(scope),
+                AnswerMeaning::Outcome(_) | AnswerMeaning::Moved { .. } => None,
+            }
+        };
+        assert_eq!(scope(-1_001), Some(LimitScope::Destination));
+        assert_eq!(scope(77), Some(LimitScope::Account));
     }
 
     #[test]

@@ -103,6 +103,11 @@ impl<'a> SendMessage<'a> {
         })
     }
 
+    /// Returns the chat to which it is sent.
+    pub(super) const fn chat(&self) -> i64 {
+        self.chat_id
+    }
+
     /// Sends it to `chat`, which the group has become. Messages of the group have other numbers there.
     pub(super) fn move_to(&mut self, chat: i64) {
         self.chat_id = chat;
