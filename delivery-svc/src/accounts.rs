@@ -1,4 +1,4 @@
-//! `channels.yaml`: the installation's accounts on each channel.
+//! The accounts that replies are sent through, from `channels.yaml`.
 //!
 //! ```yaml
 //! webhook:
@@ -10,41 +10,40 @@
 //!       work: { url: "https://bridge.example.com/whatsapp", secret: "env:BRIDGE_SECRET" }
 //! ```
 //!
-//! A bridged channel may have any name except those of Nexus's own channels (`webchat`, `nats`, …, which need no
-//! account). Its replies are sent to the account's URL like those of `webhook`, to a program there that serves the
-//! platform. Source: `docs/design/channels.md` §2; `docs/design/operations.md` §1.
+//! A bridged channel may have any name except those of Nexus's own channels (`webchat`, `nats`, `telegram`, …). Its
+//! replies are sent to the account's URL like those of `webhook`, to a program there that serves the platform.
+//! [`shared::platform`] reads the rest of the file. Source: `docs/design/channels.md` §2; `docs/design/operations.md`
+//! §1.
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 use shared::model::origin::is_sealed_channel;
+use shared::platform::accounts::{ChannelsFile, ReadAccountsError, is_platform, read_channels};
+use shared::platform::telegram::TelegramAccount;
 use shared::process::SecretValue;
-use shared::process::config::{KeyFault, MAX_NAME_BYTES, is_plain_name, read_yaml};
+use shared::process::config::{KeyFault, MAX_NAME_BYTES, is_plain_name};
 
 use crate::channel::nats;
 use crate::channel::signature::SigningKey;
 use crate::channel::webhook::{self, WebhookEndpoint};
 use crate::chunk::{ChunkLimit, LengthUnit};
-use crate::markdown::{LEAST_LINES, LEAST_SIZE};
+use crate::markdown::{LEAST_LINES, LEAST_SIZE, telegram};
 use crate::plan::{PartLayout, TextFormat};
 
-/// The endpoints of all accounts, by channel and account.
+/// The endpoints of webhooks and bridges, by channel and account.
 pub type AccountEndpoints = BTreeMap<String, HashMap<String, WebhookEndpoint>>;
 
-/// The content of the file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct ChannelsFile {
-    webhook: Section,
-    bridges: BTreeMap<String, Section>,
+/// All accounts that replies are sent through.
+#[derive(Debug, Default)]
+pub struct ChannelAccounts {
+    /// Endpoints of webhooks and bridges.
+    pub endpoints: AccountEndpoints,
+    /// Bots of Telegram, by account.
+    pub telegram: BTreeMap<String, TelegramAccount>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Section {
-    accounts: BTreeMap<String, WebhookAccount>,
-}
-
+/// An account of channel `webhook`, or of a bridge.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WebhookAccount {
@@ -61,28 +60,43 @@ struct WebhookAccount {
     line_limit: Option<usize>,
 }
 
-/// The errors in `channels.yaml`, one per line.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-pub struct ReadAccountsError(pub Vec<KeyFault>);
-
-/// Parses the endpoints in `text`, the content of `channels.yaml`. An empty text has none.
+/// Parses the accounts in `text`, the content of `channels.yaml`. An empty text has none.
 ///
 /// # Errors
 /// Returns [`ReadAccountsError`] with each invalid key and the value that is expected there.
-pub fn read(text: &str) -> Result<AccountEndpoints, ReadAccountsError> {
-    let mut accounts = AccountEndpoints::new();
-    let read = read_yaml(text, |file| add_accounts(file, &mut accounts));
-    read.map(|_: Option<ChannelsFile>| accounts).map_err(ReadAccountsError)
+pub fn read(text: &str) -> Result<ChannelAccounts, ReadAccountsError> {
+    let mut endpoints = AccountEndpoints::new();
+    let file = read_channels(text, |file| {
+        let mut faults = add_accounts(file, &mut endpoints);
+        faults.extend(telegram_faults(&file.telegram.accounts));
+        faults
+    })?;
+    Ok(ChannelAccounts {
+        endpoints,
+        telegram: file.telegram.accounts,
+    })
+}
+
+/// Returns the faults in what only sending uses of the accounts on Telegram.
+fn telegram_faults(accounts: &BTreeMap<String, TelegramAccount>) -> Vec<KeyFault> {
+    let sizes = LEAST_SIZE..=telegram::MESSAGE.max;
+    let is_wrong = |account: &TelegramAccount| account.text_limit.is_some_and(|limit| !sizes.contains(&limit));
+    let wrong = accounts.iter().filter(|(_, account)| is_wrong(account));
+    wrong
+        .map(|(name, _)| {
+            let expected = format!("expected {} to {}", sizes.start(), sizes.end());
+            KeyFault::new(format!("telegram.accounts.{name}.text_limit"), expected)
+        })
+        .collect()
 }
 
 /// Adds the endpoints of `file` to `accounts`; returns what is wrong with it.
-fn add_accounts(file: &ChannelsFile, accounts: &mut AccountEndpoints) -> Vec<KeyFault> {
-    let ChannelsFile { webhook, bridges } = file;
-    let mut faults: Vec<KeyFault> = bridges.keys().filter_map(|channel| fault_of(channel)).collect();
+fn add_accounts(file: &ChannelsFile<WebhookAccount>, accounts: &mut AccountEndpoints) -> Vec<KeyFault> {
+    let mut faults: Vec<KeyFault> = file.bridges.keys().filter_map(|channel| fault_of(channel)).collect();
 
-    let hooked = (webhook::NAME, webhook::NAME.to_owned(), webhook);
-    let bridged = bridges
+    let hooked = (webhook::NAME, webhook::NAME.to_owned(), &file.webhook);
+    let bridged = file
+        .bridges
         .iter()
         .map(|(channel, section)| (channel.as_str(), format!("bridges.{channel}"), section));
 
@@ -105,7 +119,8 @@ fn add_accounts(file: &ChannelsFile, accounts: &mut AccountEndpoints) -> Vec<Key
 fn fault_of(channel: &str) -> Option<KeyFault> {
     let mut own = [nats::NAME].into_iter().chain(nats::LOCAL);
     let key = format!("bridges.{channel}");
-    if is_sealed_channel(channel) || own.any(|own| own.eq_ignore_ascii_case(channel)) {
+    let is_own = is_sealed_channel(channel) || is_platform(channel) || own.any(|own| own.eq_ignore_ascii_case(channel));
+    if is_own {
         return Some(KeyFault::new(key, "the channel is our own; choose another"));
     }
     let expected = format!("expected a name of letters, digits, `-`, `_` and `.`, at most {MAX_NAME_BYTES}");
@@ -193,15 +208,15 @@ mod tests {
 
     #[test]
     fn an_empty_file_has_no_accounts() {
-        assert!(read("").expect("read").is_empty());
-        assert!(read("webhook: {}").expect("read").is_empty());
-        assert!(read("# none yet\n").expect("read").is_empty());
+        assert!(read("").expect("read").endpoints.is_empty());
+        assert!(read("webhook: {}").expect("read").endpoints.is_empty());
+        assert!(read("# none yet\n").expect("read").endpoints.is_empty());
     }
 
     #[test]
     fn an_account_is_read_with_its_secret() {
         let text = with_secret("http://127.0.0.1:9/x", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", 10);
-        let endpoints = read(&text).expect("read");
+        let endpoints = read(&text).expect("read").endpoints;
         let demo = &endpoints["webhook"]["demo"];
 
         assert_eq!(demo.url.as_str(), "http://127.0.0.1:9/x");
@@ -219,13 +234,14 @@ mod tests {
         let text = with_secret("http://127.0.0.1:9/x", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", 10);
         let read = read(&text.replace("text_limit: 10", keys));
         let told = |error: ReadAccountsError| error.0.iter().map(ToString::to_string).collect();
-        read.map(|endpoints| endpoints["webhook"]["demo"].layout).map_err(told)
+        read.map(|accounts| accounts.endpoints["webhook"]["demo"].layout)
+            .map_err(told)
     }
 
     #[test]
     fn a_format_has_the_limit_of_its_platform() {
-        let telegram = layout("format: telegram_html").expect("a layout");
-        assert_eq!(telegram.limit, Some(crate::markdown::telegram::MESSAGE));
+        let html = layout("format: telegram_html").expect("a layout");
+        assert_eq!(html.limit, Some(telegram::MESSAGE));
 
         let signal = layout("format: signal, text_limit: 2000").expect("a layout");
         let bytes = LengthUnit::Bytes;
@@ -265,11 +281,31 @@ mod tests {
     fn a_channel_of_another_name_is_bridged_and_ours_are_not() {
         let text = with_secret("http://127.0.0.1:9/x", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", 10);
         let below = |channel: &str| format!("bridges: {{{}}}", text.replace("webhook:", &format!("{channel}:")));
-        let bridged = read(&below("whatsapp")).expect("read");
+        let bridged = read(&below("whatsapp")).expect("read").endpoints;
         assert!(bridged["whatsapp"].contains_key("demo"));
-        for own in ["webhook", "webchat", "nats", "CLI", "http", "timer", "'a b'"] {
+        for own in [
+            "webhook", "webchat", "nats", "CLI", "http", "timer", "Telegram", "'a b'",
+        ] {
             let faults = read(&below(own)).expect_err("refused");
             assert_eq!(faults.0.len(), 1, "{own}: {faults:?}");
+        }
+    }
+
+    #[test]
+    fn a_bot_is_an_account_with_a_limit_in_telegrams_bounds() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "123456:AbC-dEf_1").expect("written");
+        let token = file.path().display();
+        let with_limit = |limit: usize| {
+            read(&format!(
+                "telegram: {{accounts: {{bot: {{token: 'file:{token}', text_limit: {limit}}}}}}}"
+            ))
+        };
+
+        assert!(with_limit(4_096).expect("read").telegram.contains_key("bot"));
+        for limit in [99, 4_097] {
+            let ReadAccountsError(faults) = with_limit(limit).expect_err("a fault");
+            assert_eq!(faults[0].key, "telegram.accounts.bot.text_limit");
         }
     }
 

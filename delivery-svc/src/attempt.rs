@@ -1,13 +1,13 @@
 //! The verdict on a call's outcome: done, retry after a wait, or give up. *Pure.*
 //!
-//! `Retry-After` is followed exactly: the wait is never shorter than the platform asks for, and has no jitter. A
-//! platform that limits calls and names a wait works, so such a call is no failed attempt, up to a bound. Without the
-//! header the caller's schedule decides. Permanent errors give up at once. Source: `docs/design/channels.md` §3.
+//! A platform's own wait is followed exactly: it is never shorter than the platform asks for, and has no jitter. A
+//! platform that limits calls and names a wait works, so such a call is no failed attempt, up to a bound. Without such
+//! a wait the caller's schedule decides. Permanent refusals give up at once, but a refused token does not: the account
+//! is at fault, and its deliveries wait. Source: `docs/design/channels.md` §3; `docs/adr/0026-outcomes-of-calls.md`.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use shared::model::time::UnixMillis;
 
 /// Maximum wait that a platform may ask for; the delivery is given up if it asks for more.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
@@ -16,8 +16,8 @@ pub const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 /// Each writes two receipts.
 pub const MAX_LIMITED: u32 = 1_000;
 
-/// The outcome of a call to a platform. In JSON, replicas exchange the outcomes of their own calls with it
-/// (`former`).
+/// The outcome of a call to a platform, in terms that every platform has. In JSON, replicas exchange the outcomes of
+/// their own calls with it (`former`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "stopped")]
 pub enum CallOutcome {
@@ -28,27 +28,97 @@ pub enum CallOutcome {
         /// On channels with open pages: whether a page was connected.
         live: Option<bool>,
     },
-    /// The platform responded with an HTTP status, of success or failure.
-    Status {
-        /// HTTP status of the response.
-        code: u16,
-        /// Value of the `Retry-After` header, as sent.
-        retry_after: Option<String>,
-        /// Beginning of the response's body.
-        body: String,
+    /// The platform limits calls, and names the wait until the next one.
+    Limited {
+        /// Minimum wait before the next call.
+        after: Duration,
+        /// Calls that the wait is for.
+        scope: LimitScope,
+        /// Description of the limit, for people.
+        reason: String,
+    },
+    /// The platform refused the part, or failed at it: an error status, an unknown peer, a blocked sender. Also
+    /// returned if the account is not configured or the address is invalid, without a call.
+    Refused {
+        /// Whether the same call may succeed later.
+        refusal: Refusal,
+        /// Description of the failure, for people.
+        reason: String,
+    },
+    /// The platform refused the account's credentials. Every call of the account would be refused.
+    Reauth {
+        /// Description of the failure, for people.
+        reason: String,
+    },
+    /// The platform does not allow a message to this peer before the peer writes (again).
+    WindowClosed {
+        /// Description of the failure, for people.
+        reason: String,
+    },
+    /// The part is larger than the platform takes.
+    TooLarge {
+        /// Description of the failure, for people.
+        reason: String,
+    },
+    /// The platform cannot read the part's markup.
+    Unformattable {
+        /// Description of the failure, for people.
+        reason: String,
     },
     /// The platform did not respond: connection refused, reset, or timed out.
     Unreachable {
-        /// Description of the failure.
+        /// Whether the platform may have the part nevertheless.
+        sent: RequestSent,
+        /// Description of the failure, for people.
         reason: String,
     },
     /// The call was not made: the partition was lost before any byte was sent.
     Withheld,
-    /// The part can never be sent: the account does not exist, or the address is invalid.
-    Impossible {
-        /// Description of the failure.
-        reason: String,
+}
+
+/// The calls that a platform limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitScope {
+    /// All calls of the account.
+    Account,
+    /// The calls for the destination of this one.
+    Destination,
+}
+
+/// Whether a refused call may succeed later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// The same call would be refused again.
+    Permanent,
+    /// The same call may succeed later.
+    Passing {
+        /// Minimum wait before it, if the platform names one.
+        after: Option<Duration>,
     },
+}
+
+/// Whether a request without a response may have reached the platform.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestSent {
+    /// No byte of it was sent: the connection was refused, or the host is unknown.
+    No,
+    /// The platform may have it, and may have shown the part.
+    Maybe,
+}
+
+/// The effect of a call that is made again although the platform may have the part.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Repetition {
+    /// The platform recognises the repetition, by the id that the call has.
+    #[default]
+    Recognised,
+    /// The part may appear twice. It is sent again, and marked as unconfirmed.
+    AtLeastOnce,
+    /// The part may appear twice. It is not sent again, and the delivery is given up.
+    AtMostOnce,
 }
 
 /// The next step after a call.
@@ -67,6 +137,8 @@ pub enum AttemptVerdict {
         after: Duration,
         /// Reason for the retry, for people.
         reason: String,
+        /// Whether the platform may have the part, so that the next attempt may be its repetition.
+        is_doubtful: bool,
     },
     /// Make another attempt after the wait that the platform asks for. This one does not count.
     Limited {
@@ -84,109 +156,98 @@ pub enum AttemptVerdict {
 
 /// The situation of a call.
 #[derive(Debug, Clone, Copy)]
-pub struct CallTimes {
+pub struct CallSituation {
     /// The schedule's wait for this attempt; `None` if it was the last one.
     pub scheduled: Option<Duration>,
     /// Number of earlier attempts that did not count.
     pub uncounted: u32,
-    /// Current time, with which a `Retry-After` date is compared.
-    pub now: UnixMillis,
+    /// Effect of a repeated call on the channel.
+    pub repetition: Repetition,
+    /// Wait after a refused token.
+    pub reauth_wait: Duration,
 }
 
 /// Returns the verdict on `call`.
 #[must_use]
-pub fn judge_call(call: CallOutcome, times: CallTimes) -> AttemptVerdict {
+pub fn judge_call(call: CallOutcome, situation: CallSituation) -> AttemptVerdict {
+    let scheduled = situation.scheduled;
     match call {
         CallOutcome::Accepted { platform_ids, live } => AttemptVerdict::Done { platform_ids, live },
-        // Any success counts, because platforms differ in the code that they choose.
-        CallOutcome::Status { code: 200..=299, .. } => AttemptVerdict::Done {
-            platform_ids: Vec::new(),
-            live: None,
+        // The account's gate holds back what else the limit is for.
+        CallOutcome::Limited {
+            after,
+            reason,
+            scope: _,
+        } => limited_verdict(reason, after, situation),
+        CallOutcome::Refused { refusal, reason } => match refusal {
+            Refusal::Permanent => AttemptVerdict::GiveUp { reason },
+            Refusal::Passing { after: Some(asked) } => asked_verdict(reason, asked, scheduled),
+            Refusal::Passing { after: None } => retry_verdict(reason, scheduled, false),
         },
-        CallOutcome::Status {
-            code,
-            retry_after,
-            body,
-        } => {
-            let reason = if body.is_empty() {
-                format!("status {code}")
-            } else {
-                format!("status {code}: {body}")
-            };
-
-            // Other codes say that the same call would fail again.
-            if is_passing(code) {
-                let asked = retry_after
-                    .as_deref()
-                    .and_then(|value| parse_retry_after(value, times.now));
-                let asked = asked.filter(|asked| !asked.is_zero());
-                match asked {
-                    Some(asked) => asked_verdict(reason, is_limit(code), asked, times),
-                    None => retry_verdict(reason, times.scheduled),
-                }
-            } else {
-                AttemptVerdict::GiveUp { reason }
+        // Not bounded: the fault is not the delivery's, and ends when the operator renews the token.
+        CallOutcome::Reauth { reason } => AttemptVerdict::Limited {
+            after: situation.reauth_wait,
+            reason: format!("the account's credentials are refused: {reason}"),
+        },
+        CallOutcome::WindowClosed { reason } => AttemptVerdict::GiveUp {
+            reason: format!("the peer must write first: {reason}"),
+        },
+        CallOutcome::TooLarge { reason } => AttemptVerdict::GiveUp {
+            reason: format!("too large for the platform: {reason}"),
+        },
+        // Its plain text was refused too, or it had none.
+        CallOutcome::Unformattable { reason } => AttemptVerdict::GiveUp { reason },
+        CallOutcome::Unreachable { sent, reason } => match (sent, situation.repetition) {
+            (RequestSent::No, _) | (RequestSent::Maybe, Repetition::Recognised) => {
+                retry_verdict(reason, scheduled, false)
             }
-        }
-        CallOutcome::Unreachable { reason } => retry_verdict(reason, times.scheduled),
+            (RequestSent::Maybe, Repetition::AtLeastOnce) => retry_verdict(reason, scheduled, true),
+            (RequestSent::Maybe, Repetition::AtMostOnce) => AttemptVerdict::GiveUp {
+                reason: format!("{reason} (it may have been sent, and is sent at most once)"),
+            },
+        },
         // Nothing was sent, so the next owner of the partition repeats the attempt.
-        CallOutcome::Withheld => retry_verdict("the partition was lost before the call".to_owned(), times.scheduled),
-        CallOutcome::Impossible { reason } => AttemptVerdict::GiveUp { reason },
+        CallOutcome::Withheld => retry_verdict("the partition was lost before the call".to_owned(), scheduled, false),
     }
 }
 
-/// Returns whether the status may be different at the next attempt.
-const fn is_passing(code: u16) -> bool {
-    matches!(code, 408 | 425 | 429 | 500..=599)
-}
-
-/// Returns whether the status says that calls are limited, and not that a call went wrong.
-const fn is_limit(code: u16) -> bool {
-    matches!(code, 429 | 503)
-}
-
-fn retry_verdict(reason: String, scheduled: Option<Duration>) -> AttemptVerdict {
+fn retry_verdict(reason: String, scheduled: Option<Duration>, is_doubtful: bool) -> AttemptVerdict {
     match scheduled {
-        Some(after) => AttemptVerdict::Retry { after, reason },
+        Some(after) => AttemptVerdict::Retry {
+            after,
+            reason,
+            is_doubtful,
+        },
         None => AttemptVerdict::GiveUp {
             reason: format!("{reason} (last attempt)"),
         },
     }
 }
 
-/// Returns the verdict on a call to a platform that asks for the wait `asked`; `is_limit` says that it limits calls.
-fn asked_verdict(reason: String, is_limit: bool, asked: Duration, times: CallTimes) -> AttemptVerdict {
-    if asked > MAX_RETRY_AFTER {
-        let (asked, most) = (asked.as_secs(), MAX_RETRY_AFTER.as_secs());
-        return AttemptVerdict::GiveUp {
-            reason: format!("{reason} (asks to wait {asked} s, at most {most} s)"),
-        };
+/// Returns the verdict on a failed call, after which the platform asks for the wait `asked`.
+fn asked_verdict(reason: String, asked: Duration, scheduled: Option<Duration>) -> AttemptVerdict {
+    match excess_verdict(&reason, asked) {
+        Some(excess) => excess,
+        // The schedule says whether another attempt follows, and the platform after how long.
+        None => retry_verdict(reason, scheduled.map(|_| asked), false),
     }
-
-    if is_limit && times.uncounted < MAX_LIMITED {
-        return AttemptVerdict::Limited { after: asked, reason };
-    }
-
-    // The schedule says whether another attempt follows, and the platform after how long.
-    retry_verdict(reason, times.scheduled.map(|_| asked))
 }
 
-/// Parses a `Retry-After` header: seconds, or an HTTP date (in the past = no wait). Returns `None` for other values.
-/// Source: RFC 9110 §10.2.3.
-#[must_use]
-pub fn parse_retry_after(value: &str, now: UnixMillis) -> Option<Duration> {
-    let value = value.trim();
-    if let Ok(seconds) = value.parse::<u64>() {
-        return Some(Duration::from_secs(seconds));
+/// Returns the verdict on a call to a platform that limits calls and asks for the wait `asked`.
+fn limited_verdict(reason: String, asked: Duration, situation: CallSituation) -> AttemptVerdict {
+    match excess_verdict(&reason, asked) {
+        Some(excess) => excess,
+        None if situation.uncounted < MAX_LIMITED => AttemptVerdict::Limited { after: asked, reason },
+        None => asked_verdict(reason, asked, situation.scheduled),
     }
+}
 
-    let date = httpdate::parse_http_date(value)
-        .ok()?
-        .duration_since(std::time::UNIX_EPOCH)
-        .ok()?;
-    let now = Duration::from_millis(u64::try_from(now.0).unwrap_or(0));
-
-    Some(date.saturating_sub(now))
+/// Returns the verdict on a wait that is longer than any that is waited for.
+fn excess_verdict(reason: &str, asked: Duration) -> Option<AttemptVerdict> {
+    let (seconds, most) = (asked.as_secs(), MAX_RETRY_AFTER.as_secs());
+    (asked > MAX_RETRY_AFTER).then(|| AttemptVerdict::GiveUp {
+        reason: format!("{reason} (asks to wait {seconds} s, at most {most} s)"),
+    })
 }
 
 #[cfg(test)]
@@ -196,27 +257,44 @@ mod tests {
     use super::*;
 
     const SCHEDULED: Duration = Duration::from_secs(5);
-    const NOW: UnixMillis = UnixMillis(784_111_770_000);
 
-    fn status(code: u16, retry_after: Option<&str>) -> CallOutcome {
-        CallOutcome::Status {
-            code,
-            retry_after: retry_after.map(str::to_owned),
-            body: String::new(),
+    const SITUATION: CallSituation = CallSituation {
+        scheduled: Some(SCHEDULED),
+        uncounted: 0,
+        repetition: Repetition::Recognised,
+        reauth_wait: Duration::from_mins(1),
+    };
+
+    fn limited(seconds: u64) -> CallOutcome {
+        CallOutcome::Limited {
+            after: Duration::from_secs(seconds),
+            scope: LimitScope::Destination,
+            reason: "status 429".to_owned(),
         }
     }
 
-    const TIMES: CallTimes = CallTimes {
-        scheduled: Some(SCHEDULED),
-        uncounted: 0,
-        now: NOW,
-    };
+    fn refused(refusal: Refusal) -> CallOutcome {
+        let reason = "no".to_owned();
+        CallOutcome::Refused { refusal, reason }
+    }
+
+    fn unreachable(sent: RequestSent) -> CallOutcome {
+        let reason = "reset".to_owned();
+        CallOutcome::Unreachable { sent, reason }
+    }
 
     #[track_caller]
-    fn check(call: CallOutcome, expected: &str) {
-        let told = match judge_call(call, TIMES) {
+    fn check(call: CallOutcome, situation: CallSituation, expected: &str) {
+        let told = match judge_call(call, situation) {
             AttemptVerdict::Done { .. } => "done".to_owned(),
-            AttemptVerdict::Retry { after, reason } => format!("retry {}: {reason}", after.as_millis()),
+            AttemptVerdict::Retry {
+                after,
+                reason,
+                is_doubtful,
+            } => {
+                let doubt = if is_doubtful { " (doubtful)" } else { "" };
+                format!("retry {}: {reason}{doubt}", after.as_millis())
+            }
             AttemptVerdict::Limited { after, reason } => format!("limited {}: {reason}", after.as_millis()),
             AttemptVerdict::GiveUp { reason } => format!("give up: {reason}"),
         };
@@ -224,108 +302,114 @@ mod tests {
     }
 
     #[test]
-    fn statuses() {
-        check(status(204, None), "done");
-        check(status(429, None), "retry 5000: status 429");
-        check(status(429, Some("7")), "limited 7000: status 429");
-        check(status(503, Some("1")), "limited 1000: status 503");
-        check(status(500, None), "retry 5000: status 500");
-        check(status(400, Some("1")), "give up: status 400");
-        check(status(403, None), "give up: status 403");
-        check(status(301, None), "give up: status 301");
+    fn each_outcome_has_its_verdict() {
+        let reason = || "no".to_owned();
+        let accepted = CallOutcome::Accepted {
+            platform_ids: Vec::new(),
+            live: None,
+        };
+        let asked = Refusal::Passing {
+            after: Some(Duration::from_secs(7)),
+        };
+
+        for (call, expected) in [
+            (accepted, "done"),
+            (limited(7), "limited 7000: status 429"),
+            (refused(Refusal::Permanent), "give up: no"),
+            (refused(asked), "retry 7000: no"),
+            (refused(Refusal::Passing { after: None }), "retry 5000: no"),
+            (
+                CallOutcome::Reauth { reason: reason() },
+                "limited 60000: the account's credentials are refused: no",
+            ),
+            (
+                CallOutcome::WindowClosed { reason: reason() },
+                "give up: the peer must write first: no",
+            ),
+            (
+                CallOutcome::TooLarge { reason: reason() },
+                "give up: too large for the platform: no",
+            ),
+            (CallOutcome::Unformattable { reason: reason() }, "give up: no"),
+            (unreachable(RequestSent::No), "retry 5000: reset"),
+            (unreachable(RequestSent::Maybe), "retry 5000: reset"),
+            (
+                CallOutcome::Withheld,
+                "retry 5000: the partition was lost before the call",
+            ),
+        ] {
+            check(call, SITUATION, expected);
+        }
     }
 
     #[test]
-    fn a_date_says_how_long() {
-        check(
-            status(503, Some("Sun, 06 Nov 1994 08:49:37 GMT")),
-            "limited 7000: status 503",
-        );
-        check(
-            status(503, Some("Sat, 05 Nov 1994 08:49:37 GMT")),
-            "retry 5000: status 503",
-        );
-        check(status(503, Some("soon")), "retry 5000: status 503");
+    fn a_call_that_may_have_arrived_is_repeated_as_the_account_says() {
+        for (repetition, sent, expected) in [
+            (Repetition::AtLeastOnce, RequestSent::No, "retry 5000: reset"),
+            (Repetition::AtMostOnce, RequestSent::No, "retry 5000: reset"),
+            (
+                Repetition::AtLeastOnce,
+                RequestSent::Maybe,
+                "retry 5000: reset (doubtful)",
+            ),
+            (
+                Repetition::AtMostOnce,
+                RequestSent::Maybe,
+                "give up: reset (it may have been sent, and is sent at most once)",
+            ),
+        ] {
+            let situation = CallSituation {
+                repetition,
+                ..SITUATION
+            };
+            check(unreachable(sent), situation, expected);
+        }
     }
 
     #[test]
     fn a_wait_beyond_the_bound_gives_up() {
-        check(
-            status(429, Some("86401")),
-            "give up: status 429 (asks to wait 86401 s, at most 86400 s)",
-        );
-    }
+        let expected = "give up: status 429 (asks to wait 86401 s, at most 86400 s)";
+        check(limited(86_401), SITUATION, expected);
 
-    #[test]
-    fn no_answer_retries_and_the_impossible_does_not() {
-        check(
-            CallOutcome::Unreachable {
-                reason: "reset".to_owned(),
-            },
-            "retry 5000: reset",
-        );
-        check(
-            CallOutcome::Impossible {
-                reason: "no such account".to_owned(),
-            },
-            "give up: no such account",
-        );
+        let after = Some(Duration::from_secs(86_401));
+        let expected = "give up: no (asks to wait 86401 s, at most 86400 s)";
+        check(refused(Refusal::Passing { after }), SITUATION, expected);
     }
 
     #[test]
     fn the_last_attempt_gives_up_unless_the_platform_asks_for_a_wait() {
-        let last = CallTimes {
+        let last = CallSituation {
             scheduled: None,
-            ..TIMES
+            ..SITUATION
         };
-        assert_eq!(
-            judge_call(status(429, None), last),
-            AttemptVerdict::GiveUp {
-                reason: "status 429 (last attempt)".to_owned()
-            }
-        );
-        assert_eq!(
-            judge_call(status(429, Some("1")), last),
-            AttemptVerdict::Limited {
-                after: Duration::from_secs(1),
-                reason: "status 429".to_owned()
-            }
-        );
+        let passing = Refusal::Passing { after: None };
+        check(refused(passing), last, "give up: no (last attempt)");
+        check(unreachable(RequestSent::Maybe), last, "give up: reset (last attempt)");
+        check(limited(1), last, "limited 1000: status 429");
     }
 
     #[test]
     fn only_a_limit_is_free_and_not_for_ever() {
-        check(status(500, Some("7")), "retry 7000: status 500");
-        check(status(429, Some("0")), "retry 5000: status 429");
-
-        let often = CallTimes {
+        let often = CallSituation {
             uncounted: MAX_LIMITED,
-            ..TIMES
+            ..SITUATION
         };
-        assert_eq!(
-            judge_call(status(429, Some("7")), often),
-            AttemptVerdict::Retry {
-                after: Duration::from_secs(7),
-                reason: "status 429".to_owned()
-            }
-        );
+        check(limited(7), often, "retry 7000: status 429");
+
+        let reason = "401".to_owned();
+        let waits = "limited 60000: the account's credentials are refused: 401";
+        check(CallOutcome::Reauth { reason }, often, waits);
     }
 
     proptest! {
         #[test]
         fn what_is_asked_is_what_is_waited(seconds in 1_u64..=86_400, scheduled in 0_u64..10_000_000) {
-            let call = status(429, Some(&seconds.to_string()));
-            let times = CallTimes { scheduled: Some(Duration::from_millis(scheduled)), ..TIMES };
-            let verdict = judge_call(call, times);
+            let situation = CallSituation { scheduled: Some(Duration::from_millis(scheduled)), ..SITUATION };
+            let verdict = judge_call(limited(seconds), situation);
             prop_assert_eq!(
                 verdict,
                 AttemptVerdict::Limited { after: Duration::from_secs(seconds), reason: "status 429".to_owned() }
             );
-        }
-
-        #[test]
-        fn any_header_is_read_without_panic(value in "\\PC*", now in any::<i64>()) {
-            let _ = parse_retry_after(&value, UnixMillis(now));
         }
     }
 }

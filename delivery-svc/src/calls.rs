@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tracing::Instrument as _;
 use ulid::Ulid;
 
-use crate::attempt::CallOutcome;
+use crate::attempt::{CallOutcome, RequestSent};
 use crate::job::StreamPlace;
 
 /// Interval of the search for outcomes that no receipt recorded.
@@ -194,6 +194,7 @@ fn broke_off(panic: &(dyn Any + Send)) -> CallOutcome {
     );
 
     CallOutcome::Unreachable {
+        sent: RequestSent::Maybe,
         reason: "the channel failed unexpectedly; the log has the reason".to_owned(),
     }
 }
@@ -228,10 +229,9 @@ mod tests {
     };
 
     fn answered() -> CallOutcome {
-        CallOutcome::Status {
-            code: 200,
-            retry_after: None,
-            body: String::new(),
+        CallOutcome::Accepted {
+            platform_ids: vec!["7".to_owned()],
+            live: None,
         }
     }
 

@@ -1,7 +1,9 @@
 //! The channel port, through which parts are sent to a platform. Its adapters below serve one platform each.
 
+pub mod http;
 pub mod nats;
 pub mod signature;
+pub mod telegram;
 pub mod webchat;
 pub mod webhook;
 
@@ -14,7 +16,8 @@ use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::TraceCarrier;
 
-use crate::attempt::CallOutcome;
+use crate::account_gate::SendPace;
+use crate::attempt::{CallOutcome, Refusal, Repetition};
 use crate::plan::{MessagePart, PartLayout};
 
 /// One part to send to a platform.
@@ -52,17 +55,40 @@ impl SendRequest<'_> {
     pub fn peer(&self) -> &str {
         self.reply.delivery_context.peer_id.as_deref().unwrap_or_default()
     }
+
+    /// Returns the outcome of a part to an account that is not configured.
+    #[must_use]
+    pub fn unknown_account(&self) -> CallOutcome {
+        let channel = &self.reply.delivery_context.channel;
+        CallOutcome::Refused {
+            refusal: Refusal::Permanent,
+            reason: format!("channel {channel} has no account `{}`", self.account()),
+        }
+    }
+}
+
+/// What an account of a platform takes, and how calls to it behave.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ChannelTraits {
+    /// Form and maximum size of a part.
+    pub layout: PartLayout,
+    /// Whether calls wait for a remote response, so that the process may be stopped during one. A receipt then records
+    /// the start of the call, and the replica that makes it, before the call is made.
+    pub waits_for_remote: bool,
+    /// Effect of a call that is made again although the platform may have the part.
+    pub repetition: Repetition,
 }
 
 /// A platform to which parts are sent.
 #[async_trait]
 pub trait Channel: Send + Sync + 'static {
-    /// Returns the form and maximum size of a part for `account`.
-    fn part_layout(&self, account: &str) -> PartLayout;
+    /// Returns what `account` takes, and how its calls behave.
+    fn traits(&self, account: &str) -> ChannelTraits;
 
-    /// Returns whether calls wait for a remote response, so that the process may be stopped during one. A receipt
-    /// then records the start of the call, and the replica that makes it, before the call is made.
-    fn waits_for_remote(&self) -> bool;
+    /// Returns the rates at which `account` may call for `peer`; `None` = the platform names none.
+    fn pace(&self, _account: &str, _peer: &str) -> Option<SendPace> {
+        None
+    }
 
     /// Sends one part. Returns within a bounded time.
     async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome;

@@ -3,15 +3,17 @@
 //! The replica that started last is authoritative, by the server's order of the replicas' first writes. A replica
 //! that finds an entry older than its own (the bucket was restored or created again) writes its own again.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use shared::bus::{Bus, CasError, Kv};
 use shared::clock::pause;
 use shared::model::channel::{ConfiguredChannels, DELIVERED};
+use shared::platform::telegram::TELEGRAM;
 use shared::process::ShutdownSignal;
 use shared::wire::topology::buckets::CHANNELS;
 
-use crate::accounts::AccountEndpoints;
+use crate::accounts::ChannelAccounts;
 
 /// Wait after a failure before the next attempt.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -21,11 +23,17 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Returns the published form of `accounts`.
 #[must_use]
-pub fn configured_channels(accounts: &AccountEndpoints) -> ConfiguredChannels {
-    let named = accounts.iter().filter(|(_, endpoints)| !endpoints.is_empty());
-    let accounts = named.map(|(channel, endpoints)| (channel.clone(), endpoints.keys().cloned().collect()));
+pub fn configured_channels(accounts: &ChannelAccounts) -> ConfiguredChannels {
+    let endpoints = accounts.endpoints.iter();
+    let called = endpoints.map(|(channel, endpoints)| (channel.as_str(), endpoints.keys().cloned().collect()));
+    let bots = (TELEGRAM, accounts.telegram.keys().cloned().collect());
+
+    let all = called.chain([bots]);
+    let named = all.filter(|(_, accounts): &(_, BTreeSet<String>)| !accounts.is_empty());
     ConfiguredChannels {
-        accounts: accounts.collect(),
+        accounts: named
+            .map(|(channel, accounts)| (channel.to_owned(), accounts))
+            .collect(),
     }
 }
 
@@ -69,4 +77,24 @@ async fn publish_channels(
     }
     // A replica that starts at this moment is not overwritten.
     kv.update(DELIVERED, ours, revision).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::accounts;
+
+    #[test]
+    fn bots_are_named_and_channels_without_accounts_are_not() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "123456:AbC-dEf_1").expect("written");
+        let text = format!(
+            "webhook: {{}}\ntelegram: {{accounts: {{bot: {{token: 'file:{}'}}}}}}",
+            file.path().display()
+        );
+        let named = configured_channels(&accounts::read(&text).expect("read"));
+
+        assert!(named.has_channel("telegram:bot"));
+        assert!(!named.has_channel("telegram:other") && !named.has_channel("webhook"));
+    }
 }

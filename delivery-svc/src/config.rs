@@ -14,6 +14,9 @@ const MAX_CALL_TIMEOUT_MS: u64 = 30_000;
 /// longer.
 const MAX_MUTE_MS: u64 = 600_000;
 
+/// Maximum configurable wait after a refused token, in milliseconds.
+const MAX_REAUTH_WAIT_MS: u64 = 3_600_000;
+
 /// The section `[delivery]`; times are in milliseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -31,6 +34,8 @@ pub struct DeliveryConfig {
     /// Maximum wait for a replica that started a call, did not record its outcome, and does not respond: the replica
     /// may be stopped, with the response in its socket. The call is made again after that. 0 = no wait.
     pub mute_owner_wait_ms: u64,
+    /// Wait after a refused token before one call of the account tries it again.
+    pub reauth_wait_ms: u64,
     /// Waits between attempts, if the platform does not set one. The default is 8 attempts over about 1 h with full
     /// jitter.
     pub retry: RetrySchedule,
@@ -47,6 +52,7 @@ impl Default for DeliveryConfig {
             call_timeout_ms: 8_000,
             webchat_answer_ms: 200,
             mute_owner_wait_ms: 150_000,
+            reauth_wait_ms: 60_000,
             retry: RetrySchedule {
                 initial_ms: 5_000,
                 max_ms: 1_500_000,
@@ -96,6 +102,10 @@ impl DeliveryConfig {
             "mute_owner_wait_ms: expected at most 600000",
         );
 
+        check(
+            (1_000..=MAX_REAUTH_WAIT_MS).contains(&self.reauth_wait_ms),
+            "reauth_wait_ms: expected 1000 to 3600000",
+        );
         check(self.retry.max_attempts > 0, "retry.max_attempts: expected at least 1");
         check(self.retry.factor >= 1.0, "retry.factor: expected at least 1");
 

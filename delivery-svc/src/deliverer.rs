@@ -18,16 +18,15 @@ use shared::process::trace::{carrier_of, consumer_span};
 use shared::wire::held::HeldUntil;
 use tracing::Instrument as _;
 
-use crate::attempt::{AttemptVerdict, CallTimes, judge_call};
+use crate::attempt::{AttemptVerdict, CallSituation, judge_call};
 use crate::calls::CallId;
-use crate::channel::Channel;
 use crate::effects::{DelivererContext, DeliveryEffects};
 use crate::error::DeliverError;
 use crate::job::DeliveryJob;
 use crate::plan::MessagePart;
 use crate::receipts::{PartitionReceipts, ReceiptWrite};
-use crate::resume::{DeliveryStanding, RemainingWork, attempts_before, keep_ids, sent_part};
-use call::{AttemptsBefore, Made, call};
+use crate::resume::{DeliveryStanding, RemainingWork, attempts_before, keep_doubt, keep_ids, sent_part};
+use call::{Made, PartsBefore, call};
 
 /// Maximum number of times that another owner may settle a delivery during one attempt.
 const MAX_OVERTAKEN: u32 = 8;
@@ -51,6 +50,12 @@ enum Step {
 
 impl Step {
     const SETTLED: Self = Self::Progress(DeliveryProgress::Settled);
+
+    /// Returns that the next attempt must not start before `wait` is over.
+    fn after_wait(effects: &DeliveryEffects<'_>, wait: Duration) -> Self {
+        let wait = i64::try_from(whole_millis(wait)).unwrap_or(i64::MAX);
+        Self::Progress(DeliveryProgress::Later(effects.now().plus(wait)))
+    }
 
     /// Returns `progress` if its receipt is stored.
     fn after_receipt(written: ReceiptWrite, progress: DeliveryProgress) -> Self {
@@ -203,9 +208,9 @@ async fn open(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> Result
     }
 
     let name = &reply.delivery_context.channel;
-    let Some(channel) = effects.outfit.channels.get(name) else {
+    if effects.outfit.channels.get(name).is_none() {
         return give_up(effects, format!("no channel `{name}`"), remaining.attempt).await;
-    };
+    }
 
     // A crash may have come between the receipt of this part and its event.
     if let Some(sent) = &remaining.event_due {
@@ -216,7 +221,7 @@ async fn open(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> Result
         return Ok(Step::Progress(DeliveryProgress::Later(remaining.not_before)));
     }
 
-    send_parts(effects, channel, remaining).await
+    send_parts(effects, remaining).await
 }
 
 /// Returns the outcome of a restore's hold for the delivery.
@@ -227,15 +232,16 @@ async fn restore_decision(effects: &DeliveryEffects<'_>) -> Result<HeldDelivery,
     }
 }
 
-/// Returns the times by which the call of `attempt` is judged, if `uncounted` attempts before it do not count.
-fn call_times(effects: &DeliveryEffects<'_>, attempt: u32, uncounted: u32) -> CallTimes {
+/// Returns the situation in which the call of `attempt` is judged, if `uncounted` attempts before it do not count.
+fn call_situation(effects: &DeliveryEffects<'_>, attempt: u32, uncounted: u32) -> CallSituation {
     let outfit = effects.outfit;
-    CallTimes {
+    CallSituation {
         scheduled: outfit
             .schedule
             .delay(attempt.saturating_sub(uncounted), jitter(outfit.ids.as_ref())),
         uncounted,
-        now: effects.now(),
+        repetition: outfit.traits_of(&effects.job.reply).repetition,
+        reauth_wait: outfit.reauth_wait,
     }
 }
 
@@ -244,30 +250,21 @@ fn whole_millis(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Returns the step that the attempt `id` ended with `outcome`.
-fn finished_step(id: CallId, platform_ids: Vec<Vec<String>>, uncounted: u32, outcome: AttemptOutcome) -> ReceiptStep {
-    ReceiptStep::AttemptFinished {
-        attempt: id.attempt,
-        part: id.part,
-        platform_ids,
-        uncounted,
-        outcome,
-    }
-}
-
-async fn send_parts(
-    effects: &DeliveryEffects<'_>,
-    channel: &dyn Channel,
-    remaining: RemainingWork,
-) -> Result<Step, DeliverError> {
+async fn send_parts(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> Result<Step, DeliverError> {
     let RemainingWork {
         attempt,
-        mut uncounted,
+        uncounted,
         part: first,
-        mut platform_ids,
+        platform_ids,
+        unconfirmed,
         mut begun,
         ..
     } = remaining;
+    let mut before = PartsBefore {
+        uncounted,
+        platform_ids,
+        unconfirmed,
+    };
 
     let count = count(effects.parts);
     let mut seen = None;
@@ -280,54 +277,55 @@ async fn send_parts(
             attempt,
         };
 
-        let before = AttemptsBefore {
-            uncounted,
-            platform_ids: &platform_ids,
-        };
-        let call = match call(effects, channel, part, id, begun.take(), before).await? {
+        let call = match call(effects, part, id, begun.take(), &mut before).await? {
             Made::Call(call) => call,
             Made::Superseded(found) => return Ok(Step::Superseded(found)),
+            Made::Later(wait) => return Ok(Step::after_wait(effects, wait)),
         };
-        let (ids, live) = match judge_call(call, call_times(effects, attempt, uncounted)) {
+        let (ids, live) = match judge_call(call, call_situation(effects, attempt, before.uncounted)) {
             AttemptVerdict::Done { platform_ids, live } => (platform_ids, live),
             AttemptVerdict::GiveUp { reason } => return give_up(effects, reason, attempt).await,
-            AttemptVerdict::Retry { after, reason } => {
-                let after_ms = whole_millis(after);
-                let failed = finished_step(id, platform_ids, uncounted, AttemptOutcome::Retry { after_ms, reason });
+            AttemptVerdict::Retry {
+                after,
+                reason,
+                is_doubtful,
+            } => {
+                if is_doubtful {
+                    keep_doubt(&mut before.unconfirmed, index);
+                }
+
                 metrics::counter!("nexus_delivery_failed_attempts_total").increment(1);
+                let after_ms = whole_millis(after);
+                let failed = before.finished_step(id, AttemptOutcome::Retry { after_ms, reason });
                 return postpone(effects, failed, after_ms, "attempt failed").await;
             }
             AttemptVerdict::Limited { after, reason } => {
-                let after_ms = whole_millis(after);
-                let limited = finished_step(
-                    id,
-                    platform_ids,
-                    uncounted,
-                    AttemptOutcome::Limited { after_ms, reason },
-                );
                 metrics::counter!("nexus_delivery_limited_total").increment(1);
+                let after_ms = whole_millis(after);
+                let limited = before.finished_step(id, AttemptOutcome::Limited { after_ms, reason });
                 return postpone(effects, limited, after_ms, "platform asks to wait").await;
             }
         };
 
-        keep_ids(&mut platform_ids, index, ids);
+        keep_ids(&mut before.platform_ids, index, ids);
         seen = live.or(seen);
 
         // The last part needs no receipt of its own: `Delivered` records it.
         if index + 1 < count {
             let at = effects.now();
-            let done = finished_step(id, platform_ids.clone(), uncounted, AttemptOutcome::Done);
+            let done = before.clone().finished_step(id, AttemptOutcome::Done);
 
             if let ReceiptWrite::Superseded(found) = effects.write_receipt(at, done).await? {
                 return Ok(Step::Superseded(found));
             }
 
-            effects.publish_event(&sent_part(index, at, &platform_ids)).await?;
-            uncounted = attempts_before(attempt);
+            let sent = sent_part(index, at, &before.platform_ids, &before.unconfirmed);
+            effects.publish_event(&sent).await?;
+            before.uncounted = attempts_before(attempt);
         }
     }
 
-    finish_delivery(effects, attempt, platform_ids, seen).await
+    finish_delivery(effects, attempt, before, seen).await
 }
 
 /// Returns a number in 0..1 from the randomness of a new id.
@@ -336,20 +334,30 @@ fn jitter(ids: &dyn IdSource) -> f64 {
     u32::try_from(low).map_or(0.5, |low| f64::from(low) / (f64::from(u32::MAX) + 1.0))
 }
 
-/// Records that the platform has all parts, whose messages have `platform_ids`, and publishes the last one's event.
+/// Records that the platform has all parts, as `before` has them, and publishes the last one's event.
 async fn finish_delivery(
     effects: &DeliveryEffects<'_>,
     attempts: u32,
-    platform_ids: Vec<Vec<String>>,
+    before: PartsBefore,
     live: Option<bool>,
 ) -> Result<Step, DeliverError> {
+    let PartsBefore {
+        platform_ids,
+        unconfirmed,
+        ..
+    } = before;
+    if !unconfirmed.is_empty() {
+        metrics::counter!("nexus_delivery_unconfirmed_total").increment(1);
+    }
+
     let at = effects.now();
     let parts = count(effects.parts);
-    let last = sent_part(parts.saturating_sub(1), at, &platform_ids);
+    let last = sent_part(parts.saturating_sub(1), at, &platform_ids, &unconfirmed);
     let delivered = ReceiptStep::Delivered {
         attempts,
         parts,
         platform_ids,
+        unconfirmed,
         live,
     };
 

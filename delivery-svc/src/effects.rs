@@ -15,8 +15,9 @@ use shared::retry::RetrySchedule;
 use shared::wire::headers::{CAUSATION, HOPS, TraceCarrier};
 use shared::wire::held::HeldUntil;
 
+use crate::account_gates::AccountGates;
 use crate::calls::ProcessCalls;
-use crate::channel::ChannelRegistry;
+use crate::channel::{ChannelRegistry, ChannelTraits};
 use crate::error::DeliverError;
 use crate::job::DeliveryJob;
 use crate::outbound::sent_event;
@@ -33,6 +34,8 @@ pub struct DelivererContext {
     pub bus: Bus,
     /// Channels that this process serves, by name.
     pub channels: ChannelRegistry,
+    /// When each account may call.
+    pub gates: AccountGates,
     /// Calls that this process has made.
     pub calls: ProcessCalls,
     /// Instance name of this replica.
@@ -47,6 +50,8 @@ pub struct DelivererContext {
     pub restored: Option<RestoreGate>,
     /// Waits between the attempts of a call.
     pub schedule: RetrySchedule,
+    /// Wait after a refused token.
+    pub reauth_wait: Duration,
     /// Clock of the process.
     pub clock: SharedClock,
     /// Source of the jitter's randomness.
@@ -57,11 +62,16 @@ impl DelivererContext {
     /// Returns the parts of `reply` in the form and size of its account.
     #[must_use]
     pub fn parts_of(&self, reply: &Reply) -> Vec<MessagePart> {
+        plan_parts(reply, self.traits_of(reply).layout)
+    }
+
+    /// Returns the traits of the account to which `reply` is sent; the default if its channel does not exist.
+    #[must_use]
+    pub fn traits_of(&self, reply: &Reply) -> ChannelTraits {
         let target = &reply.delivery_context;
         let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
         let channel = self.channels.get(&target.channel);
-        let layout = channel.map(|channel| channel.part_layout(account)).unwrap_or_default();
-        plan_parts(reply, layout)
+        channel.map(|channel| channel.traits(account)).unwrap_or_default()
     }
 }
 

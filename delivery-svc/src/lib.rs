@@ -2,9 +2,11 @@
 //!
 //! `DELIVERIES` → [`partition_worker`] (one per owned partition) → [`keyed_queue`] (order per destination) →
 //! [`deliverer`] (one attempt) → [`channel`] (one platform). The deciding code is pure: [`plan`], [`chunk`],
-//! [`attempt`], [`resume`], [`outbound`], [`policy`], [`keyed_queue`].
+//! [`attempt`], [`account_gate`], [`resume`], [`outbound`], [`policy`], [`keyed_queue`].
 #![warn(missing_docs)]
 
+pub mod account_gate;
+pub mod account_gates;
 pub mod accounts;
 pub mod attempt;
 pub mod calls;

@@ -18,6 +18,9 @@ use crate::resume::SentPart;
 /// Adapter name in the ids of sent events.
 pub const SENT_ADAPTER: &str = "out";
 
+/// Key in the metadata of a sent event: the platform may show the part twice.
+pub const UNCONFIRMED: &str = "unconfirmed";
+
 /// Returns the event id of part `index` of `reply`: `out:{delivery}/{part}`.
 ///
 /// # Errors
@@ -77,6 +80,9 @@ pub fn sent_event(reply: &Reply, part: &MessagePart, sent: &SentPart) -> Result<
         part: part.index,
     };
     platform.write_to(&mut event);
+    if sent.is_unconfirmed {
+        event.metadata.insert(UNCONFIRMED.to_owned(), Value::Bool(true));
+    }
 
     if let Some(card) = card {
         let told = json!({"id": card.approval, "arguments_hash": card.arguments_hash});
@@ -112,6 +118,7 @@ mod tests {
             index,
             at: UnixMillis(5),
             platform_ids: vec!["m1".to_owned(), "m2".to_owned()],
+            is_unconfirmed: false,
         }
     }
 
@@ -187,6 +194,18 @@ mod tests {
         };
         let event = sent_event(&reply("**1 < 2**"), &part, &sent_as(0)).expect("an event");
         assert_eq!(event.content, "1 < 2");
+    }
+
+    #[test]
+    fn a_part_that_may_be_there_twice_is_marked() {
+        let part = MessagePart::default();
+        let doubtful = SentPart {
+            is_unconfirmed: true,
+            ..sent_as(0)
+        };
+        let event = sent_event(&reply("x"), &part, &doubtful).expect("an event");
+        assert_eq!(event.metadata["unconfirmed"], json!(true));
+        assert!(!sent(&reply("x")).metadata.contains_key("unconfirmed"));
     }
 
     #[test]

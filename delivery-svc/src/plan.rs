@@ -92,6 +92,19 @@ impl MessagePart {
     pub fn plain_text(&self) -> &str {
         self.plain.as_deref().unwrap_or(&self.content)
     }
+
+    /// Returns the same part as plain text, for a platform that could not read its markup; `None` if it has none.
+    #[must_use]
+    pub fn without_markup(&self) -> Option<Self> {
+        let plain = self.plain.clone()?;
+        Some(Self {
+            index: self.index,
+            content: plain,
+            format: TextFormat::Plain,
+            plain: None,
+            styles: Vec::new(),
+        })
+    }
 }
 
 /// Returns the parts of `reply` in order: one, or as many as `layout` requires. They follow from the two alone.
@@ -171,6 +184,10 @@ mod tests {
         assert_eq!(parts.len(), 1);
         assert_eq!(parts[0].content, "<b>1 &lt; 2</b>");
         assert_eq!(parts[0].plain_text(), "1 < 2");
+
+        let plain = parts[0].without_markup().expect("it has markup");
+        assert_eq!((plain.content.as_str(), plain.format), ("1 < 2", TextFormat::Plain));
+        assert_eq!(plain.without_markup(), None);
     }
 
     #[test]

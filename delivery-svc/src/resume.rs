@@ -29,6 +29,8 @@ pub struct SentPart {
     pub at: UnixMillis,
     /// Platform's ids of its messages.
     pub platform_ids: Vec<String>,
+    /// Whether the platform may have it twice.
+    pub is_unconfirmed: bool,
 }
 
 /// The remaining work of a delivery.
@@ -42,6 +44,8 @@ pub struct RemainingWork {
     pub part: u32,
     /// Platform's ids of the messages of the parts before it, part by part.
     pub platform_ids: Vec<Vec<String>>,
+    /// Indexes of the parts that the platform may have twice, or may have already.
+    pub unconfirmed: Vec<u32>,
     /// Earliest time of the next attempt.
     pub not_before: UnixMillis,
     /// Part before it, whose event must be published (again) first.
@@ -64,6 +68,7 @@ impl RemainingWork {
         uncounted: 0,
         part: 0,
         platform_ids: Vec::new(),
+        unconfirmed: Vec::new(),
         not_before: UnixMillis(i64::MIN),
         event_due: None,
         begun: None,
@@ -110,12 +115,14 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
             part,
             by,
             platform_ids,
+            unconfirmed,
             uncounted,
         } => DeliveryStanding::Open(RemainingWork {
             attempt,
             uncounted,
             part,
             platform_ids,
+            unconfirmed,
             begun: Some(OpenCall { by }),
             ..RemainingWork::ALL
         }),
@@ -123,48 +130,66 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
             attempt,
             part,
             platform_ids,
+            unconfirmed,
             uncounted,
             outcome,
-        } => match outcome {
-            // The part was sent; the event of it may not have been stored yet.
-            AttemptOutcome::Done => DeliveryStanding::Open(RemainingWork {
+        } => {
+            let ended = RemainingWork {
                 attempt,
-                uncounted: attempts_before(attempt),
-                part: part.saturating_add(1),
-                event_due: Some(sent_part(part, at, &platform_ids)),
-                platform_ids,
-                ..RemainingWork::ALL
-            }),
-            AttemptOutcome::Retry { after_ms, .. } => DeliveryStanding::Open(RemainingWork {
-                attempt: attempt.saturating_add(1),
                 uncounted,
                 part,
                 platform_ids,
-                not_before: at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX)),
+                unconfirmed,
                 ..RemainingWork::ALL
-            }),
-            AttemptOutcome::Limited { after_ms, .. } => DeliveryStanding::Open(RemainingWork {
-                attempt: attempt.saturating_add(1),
-                uncounted: uncounted.saturating_add(1),
-                part,
-                platform_ids,
-                not_before: at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX)),
-                ..RemainingWork::ALL
-            }),
-            AttemptOutcome::Refused { reason } if is_this_copy => DeliveryStanding::GaveUp {
-                attempts: attempt,
-                reason,
-            },
-            AttemptOutcome::Refused { .. } => DeliveryStanding::Open(RemainingWork::ALL),
-        },
+            };
+            standing_after_attempt(ended, at, outcome, is_this_copy)
+        }
         // A copy of a delivered reply is not sent a second time.
         ReceiptStep::Delivered { .. } if !is_this_copy => DeliveryStanding::Past,
         ReceiptStep::Delivered {
-            parts, platform_ids, ..
-        } => DeliveryStanding::Delivered(sent_part(parts.saturating_sub(1), at, &platform_ids)),
+            parts,
+            platform_ids,
+            unconfirmed,
+            ..
+        } => DeliveryStanding::Delivered(sent_part(parts.saturating_sub(1), at, &platform_ids, &unconfirmed)),
         ReceiptStep::GaveUp { attempts, reason } if is_this_copy => DeliveryStanding::GaveUp { attempts, reason },
         ReceiptStep::GaveUp { .. } => DeliveryStanding::Open(RemainingWork::ALL),
         ReceiptStep::DeniedByPolicy { .. } => DeliveryStanding::Denied,
+    }
+}
+
+/// Returns the state after the attempt `ended`, of which the receipt of `at` tells the outcome.
+fn standing_after_attempt(
+    ended: RemainingWork,
+    at: UnixMillis,
+    outcome: AttemptOutcome,
+    is_this_copy: bool,
+) -> DeliveryStanding {
+    let after = |after_ms: u64| at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX));
+    match outcome {
+        // The part was sent; the event of it may not have been stored yet.
+        AttemptOutcome::Done => DeliveryStanding::Open(RemainingWork {
+            uncounted: attempts_before(ended.attempt),
+            event_due: Some(sent_part(ended.part, at, &ended.platform_ids, &ended.unconfirmed)),
+            part: ended.part.saturating_add(1),
+            ..ended
+        }),
+        AttemptOutcome::Retry { after_ms, .. } => DeliveryStanding::Open(RemainingWork {
+            attempt: ended.attempt.saturating_add(1),
+            not_before: after(after_ms),
+            ..ended
+        }),
+        AttemptOutcome::Limited { after_ms, .. } => DeliveryStanding::Open(RemainingWork {
+            attempt: ended.attempt.saturating_add(1),
+            uncounted: ended.uncounted.saturating_add(1),
+            not_before: after(after_ms),
+            ..ended
+        }),
+        AttemptOutcome::Refused { reason } if is_this_copy => DeliveryStanding::GaveUp {
+            attempts: ended.attempt,
+            reason,
+        },
+        AttemptOutcome::Refused { .. } => DeliveryStanding::Open(RemainingWork::ALL),
     }
 }
 
@@ -189,14 +214,22 @@ pub fn keep_ids(platform_ids: &mut Vec<Vec<String>>, index: u32, mut ids: Vec<St
     }
 }
 
-/// Returns the part `index`, sent at `at`, of a delivery with `platform_ids`.
+/// Adds `part` to the parts that the platform may have twice, or may have already.
+pub fn keep_doubt(unconfirmed: &mut Vec<u32>, part: u32) {
+    if !unconfirmed.contains(&part) {
+        unconfirmed.push(part);
+    }
+}
+
+/// Returns the part `index`, sent at `at`, of a delivery with `platform_ids` and the parts `unconfirmed`.
 #[must_use]
-pub fn sent_part(index: u32, at: UnixMillis, platform_ids: &[Vec<String>]) -> SentPart {
+pub fn sent_part(index: u32, at: UnixMillis, platform_ids: &[Vec<String>], unconfirmed: &[u32]) -> SentPart {
     let own = usize::try_from(index).ok().and_then(|index| platform_ids.get(index));
     SentPart {
         index,
         at,
         platform_ids: own.cloned().unwrap_or_default(),
+        is_unconfirmed: unconfirmed.contains(&index),
     }
 }
 
@@ -239,6 +272,7 @@ mod tests {
             attempts: 1,
             parts: 2,
             platform_ids: Vec::new(),
+            unconfirmed: vec![1],
             live: None,
         }
     }
@@ -248,6 +282,7 @@ mod tests {
             attempt: 3,
             part: 1,
             platform_ids: vec![Vec::new(), vec!["a".to_owned()]],
+            unconfirmed: vec![1],
             uncounted: 1,
             outcome,
         }
@@ -310,6 +345,7 @@ mod tests {
                 index: 1,
                 at: AT,
                 platform_ids: Vec::new(),
+                is_unconfirmed: true,
             })
         );
 
@@ -342,6 +378,7 @@ mod tests {
             uncounted: 1,
             part: 1,
             platform_ids: vec![Vec::new(), vec!["a".to_owned()]],
+            unconfirmed: vec![1],
             not_before: UnixMillis(1_500),
             ..RemainingWork::ALL
         };
@@ -363,6 +400,7 @@ mod tests {
             uncounted: 2,
             part: 1,
             platform_ids: vec![Vec::new(), vec!["a".to_owned()]],
+            unconfirmed: vec![1],
             not_before: UnixMillis(1_500),
             ..RemainingWork::ALL
         };
@@ -380,10 +418,12 @@ mod tests {
             uncounted: 2,
             part: 2,
             platform_ids: vec![Vec::new(), vec!["a".to_owned()]],
+            unconfirmed: vec![1],
             event_due: Some(SentPart {
                 index: 1,
                 at: AT,
                 platform_ids: vec!["a".to_owned()],
+                is_unconfirmed: true,
             }),
             ..RemainingWork::ALL
         };
@@ -401,7 +441,7 @@ mod tests {
         keep_ids(&mut kept, 2, vec!["c".to_owned(), "d".to_owned()]);
         keep_ids(&mut kept, 3, vec!["e".to_owned()]);
 
-        let of = |index| sent_part(index, AT, &kept).platform_ids;
+        let of = |index| sent_part(index, AT, &kept, &[]).platform_ids;
         assert_eq!(
             [of(0), of(1), of(3), of(4)],
             [vec![], vec![], vec!["e".to_owned()], vec![]]
@@ -417,6 +457,7 @@ mod tests {
             attempt: 2,
             part: 1,
             platform_ids: platform_ids.clone(),
+            unconfirmed: vec![0],
             begun: Some(OpenCall { by: by.clone() }),
             ..RemainingWork::ALL
         };
@@ -426,6 +467,7 @@ mod tests {
             part: 1,
             by,
             platform_ids,
+            unconfirmed: vec![0],
             uncounted: 0,
         };
         assert_eq!(

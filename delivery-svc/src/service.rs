@@ -1,22 +1,28 @@
 //! The service: DELIVERIES → partition → lane → channel → receipt → sent event → ack.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use shared::bus::partition::{self, PartitionGroup};
 use shared::llm::LlmConfig;
+use shared::platform::telegram::TELEGRAM;
 use shared::process::config::{ConfigFault, file_faults};
+use shared::process::health::Health;
 use shared::process::{CommonConfig, Service, ServiceShell};
 use shared::wire::topology::streams;
 use tokio::sync::{Semaphore, watch};
 
-use crate::accounts::{self, AccountEndpoints};
+use crate::account_gates::AccountGates;
+use crate::accounts::{self, ChannelAccounts};
 use crate::calls::ProcessCalls;
 use crate::channel::ChannelRegistry;
+use crate::channel::http::CallTimeouts;
 use crate::channel::nats::{self, NatsChannel};
+use crate::channel::telegram::{TelegramChannel, TelegramPaces};
 use crate::channel::webchat::{self, WebchatChannel};
-use crate::channel::webhook::{self, CallTimeouts, WebhookChannel};
+use crate::channel::webhook::{self, WebhookChannel};
 use crate::channel_registry;
 use crate::config::DeliveryConfig;
 use crate::effects::DelivererContext;
@@ -25,6 +31,9 @@ use crate::lost_replies::LostReplies;
 use crate::partition_worker::{WorkerBounds, run_partition};
 use crate::receipts::receipts_witness;
 use crate::restore_gate::RestoreGate;
+
+/// Part of the service's health: whether platforms accept the accounts' tokens.
+const ACCOUNTS: &str = "accounts";
 
 /// Number of messages requested at once, per partition.
 const PULL_BATCH: usize = 500;
@@ -75,6 +84,7 @@ impl Service for DeliveryService {
             bus: shell.bus.clone(),
             witness: witness.clone(),
             channels,
+            gates: AccountGates::new(Arc::clone(&shell.clock), Duration::from_millis(config.reauth_wait_ms)),
             calls: ProcessCalls::new(Arc::clone(&shell.clock)),
             instance: shell.instance.clone(),
             patience: Duration::from_millis(config.mute_owner_wait_ms),
@@ -83,6 +93,7 @@ impl Service for DeliveryService {
                 .await
                 .context("failed to read the state of the restore")?,
             schedule: config.retry,
+            reauth_wait: Duration::from_millis(config.reauth_wait_ms),
             clock: Arc::clone(&shell.clock),
             ids: Arc::clone(&shell.ids),
         });
@@ -109,6 +120,7 @@ impl Service for DeliveryService {
             configured,
             shell.shutdown.clone(),
         ));
+        let stopped = tokio::spawn(report_stopped(outfit.gates.watch_stopped(), shell.health.clone()));
         let lost = LostReplies::new(Arc::clone(&outfit));
         let handler = move |owned| run_partition(owned, Arc::clone(&outfit), Arc::clone(&parked_slots), bounds);
         let finding = tokio::spawn(lost.watch_queue(shell.shutdown.clone()));
@@ -123,13 +135,37 @@ impl Service for DeliveryService {
 
         telling.abort();
         told.abort();
+        stopped.abort();
 
         Ok(())
     }
 }
 
+/// Reports the accounts whose token is refused, and each change of them, until `stopped` ends.
+async fn report_stopped(mut stopped: watch::Receiver<BTreeSet<String>>, health: Health) {
+    loop {
+        let names: Vec<String> = stopped.borrow_and_update().iter().cloned().collect();
+        metrics::gauge!("nexus_delivery_stopped_accounts")
+            .set(f64::from(u32::try_from(names.len()).unwrap_or(u32::MAX)));
+        if names.is_empty() {
+            health.set(
+                ACCOUNTS,
+                true,
+                "every account's token is accepted, as far as it was used",
+            );
+        } else {
+            let names = names.join(", ");
+            health.set_degraded(ACCOUNTS, &format!("token refused, deliveries wait: {names}"));
+        }
+
+        if stopped.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 /// Reads the accounts in `channels.yaml`.
-fn read_accounts(shell: &ServiceShell<DeliveryConfig>) -> anyhow::Result<AccountEndpoints> {
+fn read_accounts(shell: &ServiceShell<DeliveryConfig>) -> anyhow::Result<ChannelAccounts> {
     let path = &shell.common.files.channels;
     let text = if path.is_empty() {
         String::new()
@@ -139,10 +175,7 @@ fn read_accounts(shell: &ServiceShell<DeliveryConfig>) -> anyhow::Result<Account
     accounts::read(&text).with_context(|| format!("files.channels: `{path}`"))
 }
 
-fn open_channels(
-    shell: &ServiceShell<DeliveryConfig>,
-    mut accounts: AccountEndpoints,
-) -> anyhow::Result<ChannelRegistry> {
+fn open_channels(shell: &ServiceShell<DeliveryConfig>, accounts: ChannelAccounts) -> anyhow::Result<ChannelRegistry> {
     let config = &shell.config;
     let timeouts = CallTimeouts {
         connect: Duration::from_millis(config.connect_timeout_ms),
@@ -159,12 +192,17 @@ fn open_channels(
         .with(nats::NAME, NatsChannel::new(shell.bus.clone()))
         // Replies of an agent to another agent that wrote to it; the other agent's client subscribes to them.
         .with(AGENTS, NatsChannel::new(shell.bus.clone()))
-        .with(webchat::NAME, WebchatChannel::new(shell.bus.clone(), answer_within));
+        .with(webchat::NAME, WebchatChannel::new(shell.bus.clone(), answer_within))
+        .with(
+            TELEGRAM,
+            TelegramChannel::new(accounts.telegram, timeouts, TelegramPaces::OFFICIAL).context("failed to set up the HTTP client")?,
+        );
 
     // The channel exists even without accounts, so that a dead letter reports the missing account.
-    accounts.entry(webhook::NAME.to_owned()).or_default();
+    let mut endpoints = accounts.endpoints;
+    endpoints.entry(webhook::NAME.to_owned()).or_default();
     let called = |endpoints| WebhookChannel::new(endpoints, timeouts).context("failed to set up the HTTP client");
-    let all = accounts.into_iter().try_fold(own, |channels, (name, endpoints)| {
+    let all = endpoints.into_iter().try_fold(own, |channels, (name, endpoints)| {
         Ok::<_, anyhow::Error>(channels.with(&name, called(endpoints)?))
     })?;
 

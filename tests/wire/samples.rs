@@ -160,6 +160,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
         attempt: 1,
         part: 0,
         platform_ids: vec![vec!["9".to_owned()]],
+        unconfirmed: Vec::new(),
         uncounted: 0,
         outcome,
     };
@@ -170,6 +171,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
             part: 0,
             by: "delivery-svc-0".to_owned(),
             platform_ids: vec![vec!["8".to_owned()]],
+            unconfirmed: Vec::new(),
             uncounted: 2,
         },
         finished(AttemptOutcome::Done),
@@ -188,6 +190,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
             attempts: 2,
             parts: 1,
             platform_ids: vec![vec!["9".to_owned()]],
+            unconfirmed: Vec::new(),
             live: Some(true),
         },
         ReceiptStep::GaveUp {

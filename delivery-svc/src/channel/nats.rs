@@ -15,8 +15,8 @@ use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::{CAUSATION, CONTENT_TYPE, Headers};
 use shared::wire::subject;
 
-use super::{Channel, SendRequest};
-use crate::attempt::CallOutcome;
+use super::{Channel, ChannelTraits, SendRequest};
+use crate::attempt::{CallOutcome, Repetition};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::plan::PartLayout;
 
@@ -69,12 +69,13 @@ impl NatsChannel {
 
 #[async_trait]
 impl Channel for NatsChannel {
-    fn part_layout(&self, _account: &str) -> PartLayout {
-        PartLayout::markdown(Some(MAX_TEXT))
-    }
-
-    fn waits_for_remote(&self) -> bool {
-        false
+    fn traits(&self, _account: &str) -> ChannelTraits {
+        ChannelTraits {
+            layout: PartLayout::markdown(Some(MAX_TEXT)),
+            waits_for_remote: false,
+            // By `event_id`.
+            repetition: Repetition::Recognised,
+        }
     }
 
     async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome {

@@ -17,8 +17,8 @@ use shared::wire::headers::{CAUSATION, CONTENT_TYPE, Headers};
 use shared::wire::subject;
 
 use super::nats::MAX_TEXT;
-use super::{Channel, SendRequest};
-use crate::attempt::CallOutcome;
+use super::{Channel, ChannelTraits, SendRequest};
+use crate::attempt::{CallOutcome, Repetition, RequestSent};
 use crate::plan::PartLayout;
 
 /// Name of the channel.
@@ -58,12 +58,13 @@ impl WebchatChannel {
 
 #[async_trait]
 impl Channel for WebchatChannel {
-    fn part_layout(&self, _account: &str) -> PartLayout {
-        PartLayout::markdown(Some(MAX_TEXT))
-    }
-
-    fn waits_for_remote(&self) -> bool {
-        false
+    fn traits(&self, _account: &str) -> ChannelTraits {
+        ChannelTraits {
+            layout: PartLayout::markdown(Some(MAX_TEXT)),
+            waits_for_remote: false,
+            // By `event_id`.
+            repetition: Repetition::Recognised,
+        }
     }
 
     async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome {
@@ -105,6 +106,7 @@ impl Channel for WebchatChannel {
             Err(RequestError::NoResponder { .. } | RequestError::Timeout { .. }) => false,
             Err(error @ RequestError::Answer { .. }) => {
                 return CallOutcome::Unreachable {
+                    sent: RequestSent::Maybe,
                     reason: error.to_string(),
                 };
             }

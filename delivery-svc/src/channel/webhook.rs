@@ -13,14 +13,15 @@ use reqwest::redirect::{Action, Attempt, Policy};
 use serde::Serialize;
 use serde_json::Value;
 use shared::clock::run_for;
-use shared::error_chain::describe_causes;
 use shared::model::event::Attachment;
+use shared::model::time::UnixMillis;
 use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::{TRACEPARENT, TRACESTATE};
 
+use super::http::{CallTimeouts, failed_outcome, late_outcome, status_outcome};
 use super::signature::SigningKey;
-use super::{Channel, SendRequest};
-use crate::attempt::CallOutcome;
+use super::{Channel, ChannelTraits, SendRequest};
+use crate::attempt::{CallOutcome, Repetition};
 use crate::plan::{PartLayout, TextFormat};
 
 /// Name of the channel.
@@ -44,15 +45,6 @@ pub struct WebhookEndpoint {
     pub key: SigningKey,
     /// Form and maximum size of a part.
     pub layout: PartLayout,
-}
-
-/// Timeouts of a call.
-#[derive(Debug, Clone, Copy)]
-pub struct CallTimeouts {
-    /// Maximum time until the connection is established.
-    pub connect: Duration,
-    /// Maximum time until the status of the response arrives.
-    pub whole: Duration,
 }
 
 /// Channel `webhook`; see the module.
@@ -176,24 +168,19 @@ fn webhook_id(shipment: &SendRequest<'_>) -> String {
 
 #[async_trait]
 impl Channel for WebhookChannel {
-    fn part_layout(&self, account: &str) -> PartLayout {
+    fn traits(&self, account: &str) -> ChannelTraits {
         let endpoint = self.endpoints.get(account);
-        endpoint.map(|endpoint| endpoint.layout).unwrap_or_default()
-    }
-
-    fn waits_for_remote(&self) -> bool {
-        true
+        ChannelTraits {
+            layout: endpoint.map(|endpoint| endpoint.layout).unwrap_or_default(),
+            waits_for_remote: true,
+            // By `webhook-id`.
+            repetition: Repetition::Recognised,
+        }
     }
 
     async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome {
         let Some(endpoint) = self.endpoints.get(shipment.account()) else {
-            return CallOutcome::Impossible {
-                reason: format!(
-                    "channel {} has no account `{}`",
-                    shipment.reply.delivery_context.channel,
-                    shipment.account()
-                ),
-            };
+            return shipment.unknown_account();
         };
 
         let body = encode_payload(&Body::from_shipment(shipment), PayloadFormat::Json);
@@ -219,21 +206,19 @@ impl Channel for WebhookChannel {
         let sent = tokio::select! {
             biased;
             sent = request.body(body).send() => sent,
-            () = run_for(self.whole) => return CallOutcome::Unreachable { reason: "timed out".to_owned() },
+            () = run_for(self.whole) => return late_outcome(),
         };
 
         match sent {
-            Ok(response) => read(response).await,
-            Err(error) => CallOutcome::Unreachable {
-                reason: describe_unreachable(&error),
-            },
+            Ok(response) => read(response, shipment.now).await,
+            Err(error) => failed_outcome(error),
         }
     }
 }
 
-/// Returns the outcome of a call whose status has arrived. The receiver has decided: a body that fails or stalls
-/// changes nothing.
-async fn read(mut response: reqwest::Response) -> CallOutcome {
+/// Returns the outcome of a call made at `now` whose status has arrived. The receiver has decided: a body that fails or
+/// stalls changes nothing.
+async fn read(mut response: reqwest::Response, now: UnixMillis) -> CallOutcome {
     let code = response.status().as_u16();
     let retry_after = response
         .headers()
@@ -258,21 +243,5 @@ async fn read(mut response: reqwest::Response) -> CallOutcome {
         () = run_for(MAX_BODY_WAIT) => {}
     }
 
-    CallOutcome::Status {
-        code,
-        retry_after,
-        body: String::from_utf8_lossy(&said).into_owned(),
-    }
-}
-
-/// Returns the error and its causes in one line, without the URL, which may contain a secret.
-fn describe_unreachable(error: &reqwest::Error) -> String {
-    let kind = if error.is_timeout() {
-        "timed out"
-    } else if error.is_connect() {
-        "no connection"
-    } else {
-        "no answer"
-    };
-    describe_causes(kind, error)
+    status_outcome(code, retry_after.as_deref(), &String::from_utf8_lossy(&said), now)
 }

@@ -1,28 +1,48 @@
 //! One call to a platform: made now, or begun before, by this replica or a former owner.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use shared::model::receipt::ReceiptStep;
+use shared::clock::pause;
+use shared::model::event::DEFAULT_ACCOUNT;
+use shared::model::receipt::{AttemptOutcome, ReceiptStep};
 
 use super::count;
-use crate::attempt::CallOutcome;
+use crate::account_gate::CallAdmission;
+use crate::attempt::{CallOutcome, LimitScope, Repetition, RequestSent};
 use crate::calls::CallId;
-use crate::channel::{Channel, SendRequest};
+use crate::channel::SendRequest;
 use crate::effects::DeliveryEffects;
 use crate::error::DeliverError;
 use crate::former_owners::FormerOwners;
 use crate::outbound::sent_event_id;
 use crate::plan::MessagePart;
 use crate::receipts::ReceiptWrite;
-use crate::resume::{DeliveryStanding, OpenCall};
+use crate::resume::{DeliveryStanding, OpenCall, keep_doubt};
 
-/// The attempts before a call, as the receipt of its start tells them.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct AttemptsBefore<'a> {
+/// The parts and attempts before a call, as receipts tell them.
+#[derive(Debug, Clone)]
+pub(super) struct PartsBefore {
     /// Number of attempts that do not count towards the maximum.
     pub(super) uncounted: u32,
     /// Platform's ids of the parts before it.
-    pub(super) platform_ids: &'a [Vec<String>],
+    pub(super) platform_ids: Vec<Vec<String>>,
+    /// Indexes of the parts that the platform may have twice, or may have already.
+    pub(super) unconfirmed: Vec<u32>,
+}
+
+impl PartsBefore {
+    /// Returns the step that the attempt `id` ended with `outcome`.
+    pub(super) fn finished_step(self, id: CallId, outcome: AttemptOutcome) -> ReceiptStep {
+        ReceiptStep::AttemptFinished {
+            attempt: id.attempt,
+            part: id.part,
+            platform_ids: self.platform_ids,
+            unconfirmed: self.unconfirmed,
+            uncounted: self.uncounted,
+            outcome,
+        }
+    }
 }
 
 /// The result of the decision to make a call.
@@ -31,35 +51,54 @@ pub(super) enum Made {
     Call(CallOutcome),
     /// State that another owner recorded.
     Superseded(DeliveryStanding),
+    /// No call: the account may not call before this wait is over.
+    Later(Duration),
 }
 
 /// Returns the outcome of the call `id`. It is made, unless it was `begun` before and its outcome can be learned.
 pub(super) async fn call(
     effects: &DeliveryEffects<'_>,
-    channel: &dyn Channel,
     part: &MessagePart,
     id: CallId,
     begun: Option<OpenCall>,
-    before: AttemptsBefore<'_>,
+    before: &mut PartsBefore,
 ) -> Result<Made, DeliverError> {
     // This process may have made the call before it lost the partition and got it back.
     if let Some(call) = effects.outfit.calls.await_outcome(id).await {
         return Ok(Made::Call(call));
     }
 
-    if let Some(begun) = begun
-        && let Some(call) = reported_outcome(effects, begun, id).await?
-    {
-        return Ok(Made::Call(call));
+    let traits = effects.outfit.traits_of(&effects.job.reply);
+    if let Some(begun) = begun {
+        if let Some(call) = reported_outcome(effects, begun, id).await? {
+            return Ok(Made::Call(call));
+        }
+
+        // The platform may have the part, and another call may be its repetition.
+        match traits.repetition {
+            Repetition::Recognised => {}
+            Repetition::AtLeastOnce => keep_doubt(&mut before.unconfirmed, id.part),
+            Repetition::AtMostOnce => {
+                let reason = "the outcome of an earlier call is unknown".to_owned();
+                let sent = RequestSent::Maybe;
+                return Ok(Made::Call(CallOutcome::Unreachable { sent, reason }));
+            }
+        }
+    }
+
+    // Before the receipt of its start: a call that has no slot was not begun.
+    if let Some(wait) = await_slot(effects).await? {
+        return Ok(Made::Later(wait));
     }
 
     // Durable before the call, because the next owner must know that it may have been made.
-    if channel.waits_for_remote() {
+    if traits.waits_for_remote {
         let started = ReceiptStep::AttemptStarted {
             attempt: id.attempt,
             part: id.part,
             by: effects.outfit.instance.clone(),
-            platform_ids: before.platform_ids.to_vec(),
+            platform_ids: before.platform_ids.clone(),
+            unconfirmed: before.unconfirmed.clone(),
             uncounted: before.uncounted,
         };
         if let ReceiptWrite::Superseded(found) = effects.write_receipt(effects.now(), started).await? {
@@ -68,6 +107,29 @@ pub(super) async fn call(
     }
 
     make_call(effects, part, id).await.map(Made::Call)
+}
+
+/// Waits for the account's slot for a call. Returns the wait after which the delivery may ask again if it has none soon.
+async fn await_slot(effects: &DeliveryEffects<'_>) -> Result<Option<Duration>, DeliverError> {
+    let DeliveryEffects { outfit, job, lease, .. } = effects;
+    let target = &job.reply.delivery_context;
+    let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
+    let peer = target.peer_id.as_deref().unwrap_or_default();
+    let channel = outfit.channels.get(&target.channel);
+    let pace = channel.and_then(|channel| channel.pace(account, peer));
+
+    match outfit.gates.admit(target, pace) {
+        CallAdmission::NotBefore(wait) => Ok(Some(wait)),
+        CallAdmission::After(Duration::ZERO) => Ok(None),
+        CallAdmission::After(wait) => {
+            pause(wait).await;
+            if lease.is_live() {
+                Ok(None)
+            } else {
+                Err(DeliverError::Lost)
+            }
+        }
+    }
 }
 
 /// Returns the outcome of the call `id` from the replica that started it; `None` if it is unknown and must be made
@@ -141,7 +203,33 @@ async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
             lease: &lease,
         };
 
-        channel.send(&shipment).await
+        // Another call may have met the account's limit since this one got its slot.
+        let (gates, target) = (&outfit.gates, &job.reply.delivery_context);
+        if let Some(after) = gates.limit_left(target) {
+            return CallOutcome::Limited {
+                after,
+                scope: LimitScope::Destination,
+                reason: "the platform limits the account".to_owned(),
+            };
+        }
+
+        let outcome = channel.send(&shipment).await;
+        gates.note_outcome(target, &outcome);
+        match (outcome, part.without_markup()) {
+            // Once, and as part of the same call: the platform has shown nothing yet.
+            (CallOutcome::Unformattable { reason }, Some(plain)) if lease.is_live() => {
+                metrics::counter!("nexus_delivery_unformattable_total").increment(1);
+                tracing::warn!(delivery = %id.delivery, part = id.part, reason, "sending the part as plain text");
+                let plain = SendRequest {
+                    part: &plain,
+                    ..shipment
+                };
+                let outcome = channel.send(&plain).await;
+                gates.note_outcome(target, &outcome);
+                outcome
+            }
+            (outcome, _) => outcome,
+        }
     };
 
     match effects.outfit.calls.make_call(id, call).await {

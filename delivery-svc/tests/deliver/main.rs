@@ -1,13 +1,17 @@
 //! Deliveries over a real NATS server: webhooks, web chat, core subjects; failures, order, takeover.
 
+mod bot_api;
 mod copies;
 mod failures;
 mod handover;
 mod held;
 mod live;
 mod order;
+mod outcomes;
 mod parts;
 mod receiver;
 mod restored;
+mod scripted;
+mod telegram;
 mod webhook;
 mod world;

@@ -45,12 +45,14 @@ async fn a_reply_is_posted_signed_and_comes_back_as_an_event() {
         part: 0,
         by: "a".to_owned(),
         platform_ids: Vec::new(),
+        unconfirmed: Vec::new(),
         uncounted: 0,
     };
     let delivered = ReceiptStep::Delivered {
         attempts: 1,
         parts: 1,
         platform_ids: Vec::new(),
+        unconfirmed: Vec::new(),
         live: None,
     };
 
@@ -164,6 +166,7 @@ async fn what_the_receiver_asks_to_wait_is_waited() {
             attempt: 1,
             part: 0,
             platform_ids: Vec::new(),
+            unconfirmed: Vec::new(),
             uncounted: 0,
             outcome,
         };

@@ -1,16 +1,20 @@
 //! A NATS server of the test's own, replicas of the service on it, and what they left in the streams.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use delivery_svc::attempt::CallOutcome;
+use delivery_svc::account_gate::CallRate;
+use delivery_svc::account_gates::AccountGates;
+use delivery_svc::attempt::{CallOutcome, Repetition};
 use delivery_svc::calls::ProcessCalls;
+use delivery_svc::channel::http::CallTimeouts;
 use delivery_svc::channel::nats::{self, NatsChannel};
 use delivery_svc::channel::signature::SigningKey;
+use delivery_svc::channel::telegram::{TelegramChannel, TelegramPaces};
 use delivery_svc::channel::webchat::{self, WebchatChannel};
-use delivery_svc::channel::webhook::{self, CallTimeouts, WebhookChannel, WebhookEndpoint};
-use delivery_svc::channel::{Channel, ChannelRegistry, SendRequest};
+use delivery_svc::channel::webhook::{self, WebhookChannel, WebhookEndpoint};
+use delivery_svc::channel::{Channel, ChannelRegistry, ChannelTraits, SendRequest};
 use delivery_svc::chunk::{ChunkLimit, LengthUnit};
 use delivery_svc::effects::DelivererContext;
 use delivery_svc::former_owners;
@@ -27,6 +31,7 @@ use shared::model::event::{Event, EventId};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
+use shared::platform::telegram::{TELEGRAM, TelegramAccount};
 use shared::process::lifecycle::ShutdownSignal;
 use shared::retry::RetrySchedule;
 use shared::testing::nats::NatsServer;
@@ -37,6 +42,8 @@ use shared::wire::subject;
 use shared::wire::topology::streams;
 use tokio::sync::{Semaphore, watch};
 use ulid::Ulid;
+
+use crate::scripted::{SCRIPTED, Script};
 
 /// How long anything may take.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -51,6 +58,22 @@ const SCHEDULE: RetrySchedule = RetrySchedule {
     factor: 1.0,
     max_attempts: 3,
     jitter: 0.0,
+};
+
+/// Wait after a refused token.
+const REAUTH_WAIT: Duration = Duration::from_millis(500);
+
+/// Rates that hold nothing back.
+const UNPACED: TelegramPaces = {
+    let rate = CallRate {
+        burst: 1_000,
+        interval: Duration::from_millis(1),
+    };
+    TelegramPaces {
+        account: rate,
+        direct: rate,
+        group: rate,
+    }
 };
 
 pub(crate) struct World {
@@ -68,6 +91,12 @@ pub(crate) struct Setup {
     pub(crate) layout: PartLayout,
     /// Number of parts that channel `numbered` takes; its calls for later ones never end. `None` = all.
     pub(crate) taken: Option<u32>,
+    /// Accounts of channel `telegram`.
+    pub(crate) telegram: BTreeMap<String, TelegramAccount>,
+    /// Rates of channel `telegram`; `None` = as fast as it goes.
+    pub(crate) paces: Option<TelegramPaces>,
+    /// What channel `scripted` does.
+    pub(crate) script: Script,
 }
 
 /// A platform with parts of 10 characters that has two ids for each.
@@ -77,15 +106,15 @@ struct Numbered {
 
 #[async_trait::async_trait]
 impl Channel for Numbered {
-    fn part_layout(&self, _account: &str) -> PartLayout {
-        PartLayout::markdown(Some(ChunkLimit {
-            unit: LengthUnit::Characters,
-            max: 10,
-        }))
-    }
-
-    fn waits_for_remote(&self) -> bool {
-        true
+    fn traits(&self, _account: &str) -> ChannelTraits {
+        ChannelTraits {
+            layout: PartLayout::markdown(Some(ChunkLimit {
+                unit: LengthUnit::Characters,
+                max: 10,
+            })),
+            waits_for_remote: true,
+            repetition: Repetition::Recognised,
+        }
     }
 
     async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome {
@@ -111,12 +140,11 @@ struct Broken;
 
 #[async_trait::async_trait]
 impl Channel for Broken {
-    fn part_layout(&self, _account: &str) -> PartLayout {
-        PartLayout::default()
-    }
-
-    fn waits_for_remote(&self) -> bool {
-        true
+    fn traits(&self, _account: &str) -> ChannelTraits {
+        ChannelTraits {
+            waits_for_remote: true,
+            ..ChannelTraits::default()
+        }
     }
 
     async fn send(&self, _shipment: &SendRequest<'_>) -> CallOutcome {
@@ -243,22 +271,22 @@ impl World {
     }
 }
 
+/// Returns webhook account `demo` at `url`.
+fn webhook_accounts(url: Option<String>, layout: PartLayout) -> HashMap<String, WebhookEndpoint> {
+    let endpoint = url.map(|url| WebhookEndpoint {
+        url: url.parse().expect("a URL"),
+        key: SigningKey::parse(SECRET).expect("a key"),
+        layout,
+    });
+    endpoint
+        .map(|endpoint| ("demo".to_owned(), endpoint))
+        .into_iter()
+        .collect()
+}
+
 async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSignal) {
     let bus = connect_to(&url, "test").await;
-    let key = SigningKey::parse(SECRET).expect("a key");
-    let endpoint = |url: String| WebhookEndpoint {
-        url: url.parse().expect("a URL"),
-        key,
-        layout: setup.layout,
-    };
-
-    let endpoints: HashMap<_, _> = setup
-        .url
-        .map(endpoint)
-        .into_iter()
-        .map(|e| ("demo".to_owned(), e))
-        .collect();
-
+    let endpoints = webhook_accounts(setup.url, setup.layout);
     let timeouts = CallTimeouts {
         connect: Duration::from_secs(30),
         whole: Duration::from_secs(30),
@@ -266,6 +294,11 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
     let channels = ChannelRegistry::default()
         .with(nats::NAME, NatsChannel::new(bus.clone()))
         .with("broken", Broken)
+        .with(SCRIPTED, setup.script)
+        .with(
+            TELEGRAM,
+            TelegramChannel::new(setup.telegram, timeouts, setup.paces.unwrap_or(UNPACED)).expect("a client"),
+        )
         .with("numbered", Numbered { taken: setup.taken })
         .with(webchat::NAME, WebchatChannel::new(bus.clone(), Duration::from_secs(30)))
         .with(
@@ -277,6 +310,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
         bus: bus.clone(),
         witness: delivery_svc::receipts::receipts_witness(&bus),
         channels,
+        gates: AccountGates::new(Arc::new(SystemClock), REAUTH_WAIT),
         calls: ProcessCalls::new(Arc::new(SystemClock)),
         instance: instance.clone(),
         patience: Duration::from_secs(30),
@@ -285,6 +319,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
             .await
             .expect("the leader answers"),
         schedule: SCHEDULE,
+        reauth_wait: REAUTH_WAIT,
         clock: Arc::new(SystemClock),
         ids: Arc::new(SeededIds::new(1)),
     });

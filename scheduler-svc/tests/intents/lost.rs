@@ -203,6 +203,7 @@ async fn a_text_that_is_gone_is_sent_again_until_its_receipt_is_there() {
             attempts: 1,
             parts: 1,
             platform_ids: Vec::new(),
+            unconfirmed: Vec::new(),
             live: None,
         },
     };

@@ -48,6 +48,7 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
         attempts: 1,
         parts: 1,
         platform_ids: Vec::new(),
+        unconfirmed: Vec::new(),
         live: None,
     };
 
@@ -84,6 +85,7 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
                 part: 0,
                 by: "delivery-svc-0".to_owned(),
                 platform_ids: Vec::new(),
+                unconfirmed: Vec::new(),
                 uncounted: 0,
             };
 

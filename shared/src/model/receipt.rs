@@ -55,6 +55,10 @@ pub enum ReceiptStep {
         /// Platform's ids of the messages of the parts before it, part by part.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         platform_ids: Vec<Vec<String>>,
+        /// Indexes of the parts that the platform may have twice, or may have already: a call for them had no response, and
+        /// the platform does not recognise repetitions.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        unconfirmed: Vec<u32>,
         /// Number of earlier attempts that do not count towards the maximum: the platform asked for a wait, or a part
         /// was sent after them.
         #[serde(default, skip_serializing_if = "is_zero")]
@@ -68,6 +72,10 @@ pub enum ReceiptStep {
         part: u32,
         /// Platform's ids of the messages that were sent, part by part: a part may be several messages.
         platform_ids: Vec<Vec<String>>,
+        /// Indexes of the parts that the platform may have twice, or may have already: a call for them had no response, and
+        /// the platform does not recognise repetitions.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        unconfirmed: Vec<u32>,
         /// Number of earlier attempts that do not count towards the maximum: the platform asked for a wait, or a part
         /// was sent after them.
         #[serde(default, skip_serializing_if = "is_zero")]
@@ -83,6 +91,10 @@ pub enum ReceiptStep {
         parts: u32,
         /// Platform's ids of the messages, part by part.
         platform_ids: Vec<Vec<String>>,
+        /// Indexes of the parts that the platform may have twice: a call for them had no response, and
+        /// the platform does not recognise repetitions.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        unconfirmed: Vec<u32>,
         /// On channels with open pages: whether a page was connected.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         live: Option<bool>,

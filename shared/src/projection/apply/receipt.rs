@@ -29,6 +29,7 @@ fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
             part: _,
             by: _,
             platform_ids,
+            unconfirmed: _,
             uncounted: _,
         } => ReceiptStanding {
             platform_ids,
@@ -38,6 +39,7 @@ fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
             attempt,
             part: _,
             platform_ids,
+            unconfirmed: _,
             uncounted: _,
             outcome,
         } => match outcome {
@@ -64,6 +66,7 @@ fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
             attempts,
             parts,
             platform_ids,
+            unconfirmed: _,
             live: _,
         } => ReceiptStanding {
             platform_ids,

@@ -233,6 +233,7 @@ async fn a_card_is_told_and_under_way_until_it_is_delivered() {
         part: 0,
         by: "delivery-svc-0".to_owned(),
         platform_ids: Vec::new(),
+        unconfirmed: Vec::new(),
         uncounted: 0,
     };
     let gave_up = ReceiptStep::GaveUp {
@@ -434,6 +435,7 @@ async fn a_delivery_that_is_held_is_under_way_until_an_operator_has_decided() {
             part: 0,
             by: "delivery-svc-0".to_owned(),
             platform_ids: Vec::new(),
+            unconfirmed: Vec::new(),
             uncounted: 0,
         },
     );

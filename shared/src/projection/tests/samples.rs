@@ -243,6 +243,7 @@ pub(super) fn delivered() -> ReceiptStep {
         attempts: 1,
         parts: 1,
         platform_ids: vec![vec!["p1".to_owned()]],
+        unconfirmed: Vec::new(),
         live: None,
     }
 }

@@ -160,6 +160,7 @@ async fn retries_show_until_the_delivery_is_given_up() {
         attempt: 1,
         part: 0,
         platform_ids: Vec::new(),
+        unconfirmed: Vec::new(),
         uncounted: 0,
         outcome: AttemptOutcome::Retry {
             after_ms: 100,

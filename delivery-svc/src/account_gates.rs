@@ -1,0 +1,93 @@
+//! The gates of all accounts of this process, and which accounts are stopped.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use shared::clock::SharedClock;
+use shared::model::dispatch::DeliveryContext;
+use shared::model::event::DEFAULT_ACCOUNT;
+use tokio::sync::watch;
+
+use crate::account_gate::{AccountGate, CallAdmission, SendPace};
+use crate::attempt::CallOutcome;
+
+/// The gates of all accounts, which every partition of the process shares.
+#[derive(Debug)]
+pub struct AccountGates {
+    gates: Mutex<HashMap<String, AccountGate>>,
+    /// Accounts whose token is refused, as `{channel}:{account}`.
+    stopped: watch::Sender<BTreeSet<String>>,
+    /// Time between two probes of a refused token.
+    probe_every: Duration,
+    clock: SharedClock,
+}
+
+/// Returns the name of the account of `target`: `{channel}:{account}`.
+fn account_name(target: &DeliveryContext) -> String {
+    let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
+    format!("{}:{account}", target.channel)
+}
+
+impl AccountGates {
+    /// Creates the gates, all open. A refused token is probed once per `probe_every`.
+    #[must_use]
+    pub fn new(clock: SharedClock, probe_every: Duration) -> Self {
+        Self {
+            gates: Mutex::default(),
+            stopped: watch::Sender::new(BTreeSet::new()),
+            probe_every,
+            clock,
+        }
+    }
+
+    /// Asks for a call to `target` at `pace`.
+    #[must_use]
+    pub fn admit(&self, target: &DeliveryContext, pace: Option<SendPace>) -> CallAdmission {
+        let now = self.clock.monotonic();
+        let chat = target.peer_id.as_deref().unwrap_or_default();
+        let mut gates = self.lock();
+        let gate = gates.entry(account_name(target)).or_default();
+        gate.admit(chat, pace, self.probe_every, now)
+    }
+
+    /// Returns the time for which the account of `target` is still limited.
+    #[must_use]
+    pub fn limit_left(&self, target: &DeliveryContext) -> Option<Duration> {
+        let now = self.clock.monotonic();
+        self.lock().get(&account_name(target))?.limit_left(now)
+    }
+
+    /// Notes the `outcome` of a call to `target`.
+    pub fn note_outcome(&self, target: &DeliveryContext, outcome: &CallOutcome) {
+        let (name, now) = (account_name(target), self.clock.monotonic());
+        let mut gates = self.lock();
+        let gate = gates.entry(name.clone()).or_default();
+        let was_stopped = gate.is_stopped();
+        gate.note_outcome(outcome, self.probe_every, now);
+
+        let is_stopped = gate.is_stopped();
+        if is_stopped == was_stopped {
+            return;
+        }
+
+        // Told while the gate is locked, so that the last word is about the last outcome.
+        self.stopped.send_modify(|stopped| {
+            if is_stopped {
+                stopped.insert(name);
+            } else {
+                stopped.remove(&name);
+            }
+        });
+    }
+
+    /// Returns the accounts whose token is refused, as `{channel}:{account}`, and each change of them.
+    #[must_use]
+    pub fn watch_stopped(&self) -> watch::Receiver<BTreeSet<String>> {
+        self.stopped.subscribe()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, AccountGate>> {
+        self.gates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

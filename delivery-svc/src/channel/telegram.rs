@@ -1,0 +1,207 @@
+//! Channel `telegram`: each part is a `sendMessage` of an account's bot.
+//!
+//! The text is Telegram's HTML. A platform's id of a part is `{chat}/{message}`, as in the event of a received message.
+//! Telegram recognises no repetition of a call: `on_doubt` of the account says what becomes of one without an answer.
+//! Each URL contains the account's token, so that none is in an outcome, a log line or a receipt; redirects are not
+//! followed. Source: <https://core.telegram.org/bots/api#sendmessage>, <https://core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this>.
+
+mod answer;
+mod message;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use reqwest::header::RETRY_AFTER;
+use reqwest::redirect::Policy;
+use shared::clock::run_for;
+use shared::platform::telegram::{DoubtPolicy, TelegramAccount};
+
+use super::http::{CallTimeouts, failed_outcome, late_outcome};
+use super::{Channel, ChannelTraits, SendRequest};
+use crate::account_gate::{CallRate, SendPace};
+use crate::attempt::{CallOutcome, Refusal, Repetition};
+use crate::chunk::{ChunkLimit, LengthUnit};
+use crate::markdown::telegram::MESSAGE;
+use crate::plan::{PartLayout, TextFormat};
+use answer::{AnswerMeaning, RawAnswer, read_answer};
+use message::SendMessage;
+
+/// Maximum length of an answer, in bytes; a longer one is not from the Bot API.
+const MAX_ANSWER_BYTES: usize = 1_024 * 1_024;
+
+/// The rates at which a bot may send.
+#[derive(Debug, Clone, Copy)]
+pub struct TelegramPaces {
+    /// Rate of all messages of an account.
+    pub account: CallRate,
+    /// Rate of the messages to a person.
+    pub direct: CallRate,
+    /// Rate of the messages to a group.
+    pub group: CallRate,
+}
+
+impl TelegramPaces {
+    /// What Telegram names: 30 a second in all, one a second to a chat, 20 a minute to a group. A group's burst and
+    /// rate together stay within 20 of any minute.
+    pub const OFFICIAL: Self = Self {
+        account: CallRate {
+            burst: 1,
+            interval: Duration::from_millis(34),
+        },
+        direct: CallRate {
+            burst: 3,
+            interval: Duration::from_secs(1),
+        },
+        group: CallRate {
+            burst: 5,
+            interval: Duration::from_secs(4),
+        },
+    };
+}
+
+/// Channel `telegram`; see the module.
+#[derive(Debug)]
+pub struct TelegramChannel {
+    client: reqwest::Client,
+    accounts: BTreeMap<String, TelegramAccount>,
+    paces: TelegramPaces,
+    /// Maximum time until the whole answer has arrived.
+    whole: Duration,
+}
+
+impl TelegramChannel {
+    /// Creates the channel with `accounts` by name, which call at `paces`.
+    ///
+    /// # Errors
+    /// Returns the HTTP client's error if it cannot be set up, for example without TLS.
+    pub fn new(
+        accounts: BTreeMap<String, TelegramAccount>,
+        timeouts: CallTimeouts,
+        paces: TelegramPaces,
+    ) -> Result<Self, reqwest::Error> {
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("nexus/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(timeouts.connect)
+            // The token would go to another server.
+            .redirect(Policy::none())
+            .build()?;
+
+        Ok(Self {
+            client,
+            accounts,
+            paces,
+            whole: timeouts.whole,
+        })
+    }
+
+    /// Sends `message`; returns what the answer means, or the outcome of a call without one.
+    async fn call(
+        &self,
+        account: &TelegramAccount,
+        message: &SendMessage<'_>,
+        shipment: &SendRequest<'_>,
+    ) -> AnswerMeaning {
+        let request = self.client.post(account.method_url("sendMessage")).json(message);
+        let answered = async {
+            let mut response = request.send().await?;
+            let status = response.status().as_u16();
+            let retry_after = response.headers().get(RETRY_AFTER);
+            let retry_after = retry_after.and_then(|value| value.to_str().ok()).map(str::to_owned);
+
+            let mut body = Vec::new();
+            while let Some(chunk) = response.chunk().await? {
+                let room = MAX_ANSWER_BYTES.saturating_sub(body.len());
+                body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+                if room <= chunk.len() {
+                    break;
+                }
+            }
+
+            Ok(RawAnswer {
+                status,
+                retry_after,
+                body,
+            })
+        };
+
+        // The answer is polled first, and time for which this process was stopped does not count: the answer may
+        // already be in the socket.
+        let answered = tokio::select! {
+            biased;
+            answered = answered => answered,
+            () = run_for(self.whole) => return AnswerMeaning::Outcome(late_outcome()),
+        };
+        match answered {
+            Ok(answer) => read_answer(&answer, message.chat(), shipment.now),
+            Err(error) => AnswerMeaning::Outcome(failed_outcome(error)),
+        }
+    }
+}
+
+#[async_trait]
+impl Channel for TelegramChannel {
+    fn traits(&self, account: &str) -> ChannelTraits {
+        let account = self.accounts.get(account);
+        let limit = account.and_then(|account| account.text_limit).map(|max| ChunkLimit {
+            max,
+            unit: LengthUnit::Utf16,
+        });
+        let on_doubt = account.map(|account| account.on_doubt).unwrap_or_default();
+
+        ChannelTraits {
+            layout: PartLayout {
+                format: TextFormat::TelegramHtml,
+                limit: Some(limit.unwrap_or(MESSAGE)),
+                max_lines: None,
+            },
+            waits_for_remote: true,
+            repetition: match on_doubt {
+                DoubtPolicy::AtLeastOnce => Repetition::AtLeastOnce,
+                DoubtPolicy::AtMostOnce => Repetition::AtMostOnce,
+            },
+        }
+    }
+
+    fn pace(&self, _account: &str, peer: &str) -> Option<SendPace> {
+        let is_group = peer.starts_with('-');
+        Some(SendPace {
+            account: self.paces.account,
+            chat: if is_group { self.paces.group } else { self.paces.direct },
+        })
+    }
+
+    async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome {
+        let Some(account) = self.accounts.get(shipment.account()) else {
+            return shipment.unknown_account();
+        };
+        let mut message = match SendMessage::from_part(account, shipment.reply, shipment.part, shipment.parts) {
+            Ok(message) => message,
+            Err(error) => {
+                return CallOutcome::Refused {
+                    refusal: Refusal::Permanent,
+                    reason: error.to_string(),
+                };
+            }
+        };
+
+        let first = self.call(account, &message, shipment).await;
+        let chat = match first {
+            AnswerMeaning::Outcome(outcome) => return outcome,
+            AnswerMeaning::Moved { chat } => chat,
+        };
+        // The group has become a supergroup: the message goes there, once, if the partition is still ours.
+        if !shipment.lease.is_live() {
+            return CallOutcome::Withheld;
+        }
+
+        message.move_to(chat);
+        match self.call(account, &message, shipment).await {
+            AnswerMeaning::Outcome(outcome) => outcome,
+            AnswerMeaning::Moved { chat } => CallOutcome::Refused {
+                refusal: Refusal::Permanent,
+                reason: format!("the group has moved twice, last to {chat}"),
+            },
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! A stand-in for Telegram's Bot API that misbehaves as the vendor's servers do.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use futures_util::stream;
+use serde_json::{Value, json};
+use shared::clock::{Clock as _, SystemClock};
+use shared::platform::accounts::read_platforms;
+use shared::platform::telegram::TelegramAccount;
+
+/// What it does with a call instead of sending the message.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Lie {
+    /// 429, with the wait in seconds.
+    Limit(u64),
+    /// The same, with status 200 and without the header.
+    QuietLimit(u64),
+    /// 400: the markup cannot be read.
+    Unreadable,
+    /// 403: the user has blocked the bot.
+    Blocked,
+    /// 400: the group is now this one.
+    Moved(i64),
+    /// The message is sent, and the connection ends within the answer.
+    Lost,
+    /// The message is sent, and no answer comes.
+    Silent,
+    /// A page of a server between.
+    Gateway,
+}
+
+/// A call of `sendMessage`.
+#[derive(Debug, Clone)]
+pub(crate) struct BotCall {
+    pub(crate) at: Instant,
+    pub(crate) token: String,
+    pub(crate) chat: i64,
+    pub(crate) body: Value,
+    /// Whether the message was sent.
+    pub(crate) is_sent: bool,
+}
+
+#[derive(Debug, Default)]
+struct Platform {
+    /// What it does with the next calls.
+    lies: VecDeque<Lie>,
+    calls: Vec<BotCall>,
+    /// Tokens that it refuses.
+    refused: Vec<String>,
+    /// Maximum number of messages to a chat in a period.
+    limit: Option<(usize, Duration)>,
+    /// Time until which each chat of a token is limited, as its calls were told.
+    told: BTreeMap<(String, i64), Instant>,
+    /// Number of calls that came earlier than told.
+    early: usize,
+}
+
+/// The stand-in; clones are the same server.
+#[derive(Debug, Clone)]
+pub(crate) struct BotApi {
+    base: String,
+    platform: Arc<Mutex<Platform>>,
+}
+
+impl BotApi {
+    /// Starts a server that does `lies` with its first calls.
+    pub(crate) async fn start(lies: &[Lie]) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let base = format!("http://{}", listener.local_addr().expect("an address"));
+        let platform = Platform {
+            lies: lies.iter().copied().collect(),
+            ..Platform::default()
+        };
+
+        let this = Self {
+            base,
+            platform: Arc::new(Mutex::new(platform)),
+        };
+        let router = Router::new()
+            .route("/{bot}/{method}", post(answer))
+            .with_state(this.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        this
+    }
+
+    /// Allows `messages` to each chat in `period`.
+    pub(crate) fn limit(&self, messages: usize, period: Duration) {
+        self.lock().limit = Some((messages, period));
+    }
+
+    /// Refuses the calls of `tokens`, and no others.
+    pub(crate) fn refuse(&self, tokens: &[&str]) {
+        self.lock().refused = tokens.iter().map(|&token| token.to_owned()).collect();
+    }
+
+    /// Returns the calls of `sendMessage`.
+    pub(crate) fn calls(&self) -> Vec<BotCall> {
+        self.lock().calls.clone()
+    }
+
+    /// Returns the texts of the messages in `chat`.
+    pub(crate) fn texts(&self, chat: i64) -> Vec<String> {
+        let platform = self.lock();
+        let sent = platform.calls.iter().filter(|call| call.chat == chat && call.is_sent);
+        sent.map(|call| call.body["text"].as_str().unwrap_or_default().to_owned())
+            .collect()
+    }
+
+    /// Returns the number of calls that came earlier than their chat was told.
+    pub(crate) fn early(&self) -> usize {
+        self.lock().early
+    }
+
+    /// Returns the account with `token` and `keys` on this server.
+    pub(crate) fn account(&self, token: &str, keys: &str) -> TelegramAccount {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), token).expect("written");
+        let text = format!(
+            "telegram: {{accounts: {{bot: {{token: 'file:{}', base_url: '{}', {keys}}}}}}}",
+            file.path().display(),
+            self.base
+        );
+        let mut accounts = read_platforms(&text).expect("read").telegram.accounts;
+        accounts.remove("bot").expect("the account")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Platform> {
+        self.platform.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a call; returns what is done with it, and its message's number.
+    fn note(&self, token: &str, body: &Value) -> (Option<Lie>, usize) {
+        let chat = body["chat_id"].as_i64().unwrap_or_default();
+        let at = SystemClock.monotonic();
+        let mut platform = self.lock();
+        let key = (token.to_owned(), chat);
+        if platform.told.get(&key).is_some_and(|until| at < *until) {
+            platform.early += 1;
+        }
+
+        let lie = platform.lies.pop_front().or_else(|| platform.excess(token, chat, at));
+        if let Some(Lie::Limit(seconds) | Lie::QuietLimit(seconds)) = lie {
+            platform.told.insert(key, at + Duration::from_secs(seconds));
+        }
+
+        let is_refused = platform.refused.iter().any(|refused| refused == token);
+        let is_sent = !is_refused && matches!(lie, None | Some(Lie::Lost | Lie::Silent));
+        platform.calls.push(BotCall {
+            at,
+            token: token.to_owned(),
+            chat,
+            body: body.clone(),
+            is_sent,
+        });
+        (lie, platform.calls.len())
+    }
+}
+
+impl Platform {
+    /// Returns the limit that a message to `chat` exceeds at `at`.
+    fn excess(&self, token: &str, chat: i64, at: Instant) -> Option<Lie> {
+        let (messages, period) = self.limit?;
+        let sent = self
+            .calls
+            .iter()
+            .filter(|call| call.is_sent && call.token == token && call.chat == chat);
+        let recent = sent.filter(|call| at.duration_since(call.at) < period).count();
+        (recent >= messages).then_some(Lie::Limit(1))
+    }
+}
+
+fn error(status: StatusCode, description: &str, parameters: &Value) -> Response {
+    let body = json!({
+        "ok": false, "error_code": status.as_u16(), "description": description, "parameters": parameters,
+    });
+    (status, Json(body)).into_response()
+}
+
+async fn answer(State(api): State<BotApi>, Path((bot, method)): Path<(String, String)>, body: Bytes) -> Response {
+    let token = bot.trim_start_matches("bot").to_owned();
+    if api.lock().refused.contains(&token) {
+        if method == "sendMessage" {
+            api.note(&token, &serde_json::from_slice(&body).unwrap_or_default());
+        }
+        return error(StatusCode::UNAUTHORIZED, "Unauthorized", &json!({}));
+    }
+
+    if method == "getMe" {
+        return Json(json!({"ok": true, "result": {"id": 1, "is_bot": true, "first_name": "Bot"}})).into_response();
+    }
+
+    assert_eq!(method, "sendMessage");
+    let body: Value = serde_json::from_slice(&body).expect("a JSON body");
+    let (lie, number) = api.note(&token, &body);
+    let chat = body["chat_id"].clone();
+    let sent = json!({"ok": true, "result": {"message_id": number, "chat": {"id": chat}, "date": 1}});
+
+    match lie {
+        None => Json(sent).into_response(),
+        Some(Lie::Limit(seconds)) => {
+            let text = format!("Too Many Requests: retry after {seconds}");
+            let parameters = json!({"retry_after": seconds});
+            let mut limited = error(StatusCode::TOO_MANY_REQUESTS, &text, &parameters);
+            limited.headers_mut().insert("retry-after", seconds.into());
+            limited
+        }
+        Some(Lie::QuietLimit(seconds)) => {
+            let body = json!({
+                "ok": false, "error_code": 429, "description": "Too Many Requests", "parameters": {"retry_after": seconds},
+            });
+            Json(body).into_response()
+        }
+        Some(Lie::Unreadable) => {
+            let text = "Bad Request: can't parse entities: Unsupported start tag \"x\"";
+            error(StatusCode::BAD_REQUEST, text, &json!({}))
+        }
+        Some(Lie::Blocked) => error(
+            StatusCode::FORBIDDEN,
+            "Forbidden: bot was blocked by the user",
+            &json!({}),
+        ),
+        Some(Lie::Moved(to)) => {
+            let text = "Bad Request: group chat was upgraded to a supergroup chat";
+            error(StatusCode::BAD_REQUEST, text, &json!({"migrate_to_chat_id": to}))
+        }
+        Some(Lie::Lost) => {
+            let torn = stream::iter([
+                Ok(Bytes::from_static(b"{\"ok\":tr")),
+                Err(std::io::Error::other("torn")),
+            ]);
+            Response::new(Body::from_stream(torn))
+        }
+        Some(Lie::Silent) => std::future::pending().await,
+        Some(Lie::Gateway) => (StatusCode::BAD_GATEWAY, "<html>Bad Gateway</html>").into_response(),
+    }
+}
