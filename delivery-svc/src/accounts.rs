@@ -1,4 +1,4 @@
-//! `channels.yaml`: the installation's accounts on each channel.
+//! The accounts that replies are sent through, from `channels.yaml`.
 //!
 //! ```yaml
 //! webhook:
@@ -10,16 +10,18 @@
 //!       work: { url: "https://bridge.example.com/whatsapp", secret: "env:BRIDGE_SECRET" }
 //! ```
 //!
-//! A bridged channel may have any name except those of Nexus's own channels (`webchat`, `nats`, …, which need no
-//! account). Its replies are sent to the account's URL like those of `webhook`, to a program there that serves the
-//! platform. Source: `docs/design/channels.md` §2; `docs/design/operations.md` §1.
+//! A bridged channel may have any name except those of Nexus's own channels (`webchat`, `nats`, `telegram`, …). Its
+//! replies are sent to the account's URL like those of `webhook`, to a program there that serves the platform.
+//! [`shared::platform`] reads the rest of the file. Source: `docs/design/channels.md` §2; `docs/design/operations.md`
+//! §1.
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 use shared::model::origin::is_sealed_channel;
+use shared::platform::accounts::{ChannelsFile, ReadAccountsError, is_platform, read_channels};
 use shared::process::SecretValue;
-use shared::process::config::{KeyFault, MAX_NAME_BYTES, is_plain_name, read_yaml};
+use shared::process::config::{KeyFault, MAX_NAME_BYTES, is_plain_name};
 
 use crate::channel::nats;
 use crate::channel::signature::SigningKey;
@@ -31,20 +33,7 @@ use crate::plan::{PartLayout, TextFormat};
 /// The endpoints of all accounts, by channel and account.
 pub type AccountEndpoints = BTreeMap<String, HashMap<String, WebhookEndpoint>>;
 
-/// The content of the file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct ChannelsFile {
-    webhook: Section,
-    bridges: BTreeMap<String, Section>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Section {
-    accounts: BTreeMap<String, WebhookAccount>,
-}
-
+/// An account of channel `webhook`, or of a bridge.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WebhookAccount {
@@ -61,28 +50,23 @@ struct WebhookAccount {
     line_limit: Option<usize>,
 }
 
-/// The errors in `channels.yaml`, one per line.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-pub struct ReadAccountsError(pub Vec<KeyFault>);
-
 /// Parses the endpoints in `text`, the content of `channels.yaml`. An empty text has none.
 ///
 /// # Errors
 /// Returns [`ReadAccountsError`] with each invalid key and the value that is expected there.
 pub fn read(text: &str) -> Result<AccountEndpoints, ReadAccountsError> {
     let mut accounts = AccountEndpoints::new();
-    let read = read_yaml(text, |file| add_accounts(file, &mut accounts));
-    read.map(|_: Option<ChannelsFile>| accounts).map_err(ReadAccountsError)
+    read_channels(text, |file| add_accounts(file, &mut accounts))?;
+    Ok(accounts)
 }
 
 /// Adds the endpoints of `file` to `accounts`; returns what is wrong with it.
-fn add_accounts(file: &ChannelsFile, accounts: &mut AccountEndpoints) -> Vec<KeyFault> {
-    let ChannelsFile { webhook, bridges } = file;
-    let mut faults: Vec<KeyFault> = bridges.keys().filter_map(|channel| fault_of(channel)).collect();
+fn add_accounts(file: &ChannelsFile<WebhookAccount>, accounts: &mut AccountEndpoints) -> Vec<KeyFault> {
+    let mut faults: Vec<KeyFault> = file.bridges.keys().filter_map(|channel| fault_of(channel)).collect();
 
-    let hooked = (webhook::NAME, webhook::NAME.to_owned(), webhook);
-    let bridged = bridges
+    let hooked = (webhook::NAME, webhook::NAME.to_owned(), &file.webhook);
+    let bridged = file
+        .bridges
         .iter()
         .map(|(channel, section)| (channel.as_str(), format!("bridges.{channel}"), section));
 
@@ -105,7 +89,8 @@ fn add_accounts(file: &ChannelsFile, accounts: &mut AccountEndpoints) -> Vec<Key
 fn fault_of(channel: &str) -> Option<KeyFault> {
     let mut own = [nats::NAME].into_iter().chain(nats::LOCAL);
     let key = format!("bridges.{channel}");
-    if is_sealed_channel(channel) || own.any(|own| own.eq_ignore_ascii_case(channel)) {
+    let is_own = is_sealed_channel(channel) || is_platform(channel) || own.any(|own| own.eq_ignore_ascii_case(channel));
+    if is_own {
         return Some(KeyFault::new(key, "the channel is our own; choose another"));
     }
     let expected = format!("expected a name of letters, digits, `-`, `_` and `.`, at most {MAX_NAME_BYTES}");
@@ -267,7 +252,9 @@ mod tests {
         let below = |channel: &str| format!("bridges: {{{}}}", text.replace("webhook:", &format!("{channel}:")));
         let bridged = read(&below("whatsapp")).expect("read");
         assert!(bridged["whatsapp"].contains_key("demo"));
-        for own in ["webhook", "webchat", "nats", "CLI", "http", "timer", "'a b'"] {
+        for own in [
+            "webhook", "webchat", "nats", "CLI", "http", "timer", "Telegram", "'a b'",
+        ] {
             let faults = read(&below(own)).expect_err("refused");
             assert_eq!(faults.0.len(), 1, "{own}: {faults:?}");
         }

@@ -101,7 +101,7 @@ fn a_budget_of_dollars_beside_a_model_without_a_price_is_refused_with_key_and_mo
 
 /// Files with faults: the file, its text, the services that read it, and what each line of a fault begins with behind the
 /// path.
-const FAULTS: [(&str, &str, &[&str], &[&str]); 14] = [
+const FAULTS: [(&str, &str, &[&str], &[&str]); 15] = [
     (
         "identities.yaml",
         "owner: bob\npersons: [{id: ann, adresses: {}}, {id: ann}]\n",
@@ -158,6 +158,18 @@ const FAULTS: [(&str, &str, &[&str], &[&str]); 14] = [
         "webhok: {}\nbridges: {nats: {}}\n",
         &["delivery-svc"],
         &["webhok: ", "bridges.nats: "],
+    ),
+    (
+        "channels.yaml",
+        "telegram: {accounts: {a: {token: 'env:NEXUS_NO_SUCH_ONE', groups: {all: {}}}, b: {token: \
+         'env:NEXUS_TEST_EMPTY_KEY', base_url: 'http://example.com'}}}\nbridges: {telegram: {}}\n",
+        &["delivery-svc"],
+        &[
+            "telegram.accounts.a.token: environment variable NEXUS_NO_SUCH_ONE",
+            "telegram.accounts.b.token: ",
+            "telegram.accounts.b.base_url: ",
+            "bridges.telegram: ",
+        ],
     ),
     (
         "intents.yaml",

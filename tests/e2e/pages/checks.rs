@@ -7,6 +7,8 @@ use super::terminal::Terminal;
 
 /// A secret that every scheme takes.
 const SECRET: &str = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+/// A token of the form that a platform gives out, for variables of such tokens.
+const TOKEN: &str = "123456:AbC-dEf_1";
 /// Files beside `nexus.toml`, and the key that names each.
 const FILES: [(&str, &str); 6] = [
     ("identities.yaml", "files.identities"),
@@ -66,7 +68,7 @@ async fn written(terminal: &Terminal, fence: &Fence, name: &str) -> Result<(), S
 
     // A subshell: the page itself sets the variables, later perhaps.
     let secrets: String = secrets(&text)
-        .map(|name| format!("{name}=${{{name}:-{SECRET}}}\n"))
+        .map(|name| format!("{name}=${{{name}:-{}}}\n", example_value(name)))
         .collect();
     terminal
         .run(&format!("(\n{secrets}nexus config check\n)"))
@@ -81,6 +83,11 @@ fn secrets(text: &str) -> impl Iterator<Item = &str> {
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         &rest[..end.unwrap_or(rest.len())]
     })
+}
+
+/// A value that the key with a reference to the variable `name` takes.
+fn example_value(name: &str) -> &'static str {
+    if name.contains("TELEGRAM_TOKEN") { TOKEN } else { SECRET }
 }
 
 /// Checks `text` as the file `name` of an installation that has nothing else.
@@ -110,7 +117,7 @@ async fn configuration(name: &str, text: &str) -> Result<(), String> {
     command.env("NEXUS_PAGE_SECRET", "0123456789abcdef".repeat(4));
 
     for name in secrets(text) {
-        command.env(name, SECRET);
+        command.env(name, example_value(name));
     }
 
     let output = command.output().await.map_err(|error| error.to_string())?;

@@ -1,0 +1,142 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::platform::telegram::{DirectPolicy, GroupPolicy, ReceiveMode};
+
+const TOKEN: &str = "123456:AbC-dEf_1";
+
+/// Returns a reference to a file with `secret`.
+fn reference(secret: &str) -> String {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), secret).expect("written");
+    let path = file.into_temp_path().keep().expect("kept");
+    format!("file:{}", path.display())
+}
+
+/// Returns the account with `keys` beside its token.
+fn account(keys: &str) -> TelegramAccount {
+    let text = format!(
+        "telegram: {{accounts: {{bot: {{token: '{}', {keys}}}}}}}",
+        reference(TOKEN)
+    );
+    let mut accounts = read_platforms(&text).expect("read").telegram.accounts;
+    accounts.remove("bot").expect("the account")
+}
+
+/// Returns the faults of an account with `token` and `keys`, below the account's own key.
+fn faults(token: &str, keys: &str) -> Vec<String> {
+    let text = format!(
+        "telegram: {{accounts: {{bot: {{token: '{}', {keys}}}}}}}",
+        reference(token)
+    );
+    let ReadAccountsError(faults) = read_platforms(&text).expect_err("faults");
+    let lines = faults.iter().map(ToString::to_string);
+    lines
+        .map(|line| line.trim_start_matches("telegram.accounts.bot.").to_owned())
+        .collect()
+}
+
+#[test]
+fn a_token_is_enough() {
+    let bot = account("");
+    assert_eq!((bot.receive, bot.direct), (ReceiveMode::Poll, DirectPolicy::Pairing));
+    assert_eq!(
+        bot.method_url("getMe").as_str(),
+        format!("https://api.telegram.org/bot{TOKEN}/getMe")
+    );
+    assert_eq!((bot.album_wait_ms, bot.text_limit), (1_000, None));
+    assert_eq!(bot.group_policy(-100), Some(GroupPolicy::default()));
+}
+
+#[test]
+fn every_setting_is_read() {
+    let bot = account(
+        "base_url: 'http://127.0.0.1:9/', receive: none, direct: allowlist, allow: [7, 8], text_limit: 2000, \
+         album_wait_ms: 0, groups: {-1001: {require_mention: false, reply_in_thread: true, allow: [7]}, '*': {}}",
+    );
+    assert_eq!((bot.receive, bot.direct), (ReceiveMode::None, DirectPolicy::Allowlist));
+    assert_eq!(bot.allow, BTreeSet::from([7, 8]));
+    assert_eq!(
+        bot.method_url("sendMessage").as_str(),
+        format!("http://127.0.0.1:9/bot{TOKEN}/sendMessage")
+    );
+    assert_eq!((bot.album_wait_ms, bot.text_limit), (0, Some(2_000)));
+
+    let named = bot.group_policy(-1001).expect("named");
+    assert!(!named.require_mention && named.reply_in_thread && named.allow.contains(&7));
+    assert_eq!(bot.group_policy(-1002), Some(GroupPolicy::default()));
+}
+
+#[test]
+fn groups_that_are_not_named_are_ignored_if_others_are() {
+    let bot = account("groups: {-1001: {}}");
+    assert!(bot.group_policy(-1001).is_some());
+    assert_eq!(bot.group_policy(-1002), None);
+    assert_eq!(account("groups: {}").group_policy(-1001), None);
+}
+
+#[test]
+fn a_token_is_not_printed() {
+    let bot = account("");
+    let printed = format!("{bot:?}");
+    assert!(printed.contains("file:") && !printed.contains("AbC-dEf_1"), "{printed}");
+
+    let hash = bot.token_hash();
+    assert_eq!(hash.len(), 16);
+    assert!(!hash.contains("123456"), "{hash}");
+}
+
+#[test]
+fn every_fault_is_told_with_its_key_and_without_the_token() {
+    let found = faults(
+        "123456:AbC/../secret",
+        "album_wait_ms: 10001, direct: allowlist, groups: {everyone: {}}, base_url: 'http://example.com', colour: red",
+    );
+    let keys: Vec<&str> = found.iter().filter_map(|line| line.split(": ").next()).collect();
+    assert_eq!(
+        keys,
+        [
+            "base_url",
+            "colour",
+            "token",
+            "album_wait_ms",
+            "allow",
+            "groups.everyone"
+        ],
+        "{found:?}"
+    );
+    assert!(!found.concat().contains("secret"), "{found:?}");
+}
+
+#[test]
+fn settings_that_have_no_effect_are_faults() {
+    assert_eq!(faults(TOKEN, "direct: open, allow: [7]").len(), 1);
+    assert_eq!(faults(TOKEN, "groups: {'*': {require_mentions: true}}").len(), 1);
+    for token in ["no-colon", ":secret", "12a:secret", "12:", "12:a b", "12:a?b"] {
+        assert_eq!(faults(token, "").len(), 1, "{token}");
+    }
+}
+
+#[test]
+fn a_bot_is_one_account_and_names_are_plain() {
+    let token = reference(TOKEN);
+    let text = format!("telegram: {{accounts: {{a: {{token: '{token}'}}, 'b/c': {{token: '{token}'}}}}}}");
+    let ReadAccountsError(faults) = read_platforms(&text).expect_err("faults");
+    let keys: Vec<&str> = faults.iter().map(|fault| fault.key.as_str()).collect();
+    assert_eq!(keys, ["telegram.accounts.b/c", "telegram.accounts.b/c.token"]);
+}
+
+#[test]
+fn other_accounts_are_read_by_whoever_has_their_type() {
+    let text = "webhook: {accounts: {demo: {url: x}}}\nbridges: {sms: {accounts: {work: {url: y}}}}\n";
+    assert!(read_platforms(text).expect("read").telegram.accounts.is_empty());
+
+    let read = read_channels::<BTreeMap<String, String>>(text, |_| Vec::new()).expect("read");
+    assert_eq!(read.webhook.accounts["demo"]["url"], "x");
+    assert_eq!(read.bridges["sms"].accounts["work"]["url"], "y");
+
+    let fault = |_: &ChannelsFile<BTreeMap<String, String>>| vec![KeyFault::new("webhook", "no")];
+    assert!(read_channels(text, fault).is_err());
+    assert!(read_platforms("webhok: {}").is_err());
+    assert!(read_platforms("# nothing\n").is_ok());
+}

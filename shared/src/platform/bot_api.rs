@@ -1,0 +1,60 @@
+//! Telegram's Bot API as far as both directions use it: the envelope of each answer, and names of messages. *Pure.*
+//!
+//! Source: <https://core.telegram.org/bots/api#making-requests>, <https://core.telegram.org/bots/api#responseparameters>.
+
+use serde::Deserialize;
+
+/// The answer to a call. `ok` decides, and not the HTTP status.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct BotAnswer<T> {
+    /// Whether the call succeeded; `result` is present then.
+    pub ok: bool,
+    /// Result of the call.
+    pub result: Option<T>,
+    /// Code of the error, mostly an HTTP status.
+    pub error_code: Option<i64>,
+    /// Description of the error, for people.
+    pub description: Option<String>,
+    /// What a program may do about the error.
+    pub parameters: Option<AnswerParameters>,
+}
+
+/// What a program may do about an error.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub struct AnswerParameters {
+    /// The group has become a supergroup with this id.
+    pub migrate_to_chat_id: Option<i64>,
+    /// Seconds to wait before the call may be made again.
+    pub retry_after: Option<u64>,
+}
+
+/// Returns the name of a message within its account: `{chat}/{message}`. Behind `telegram:{account}/` it is the id of
+/// the event of a received message.
+#[must_use]
+pub fn message_name(chat: i64, message: i64) -> String {
+    format!("{chat}/{message}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_with_fields_that_are_not_used() {
+        let answer: BotAnswer<i64> = serde_json::from_str(r#"{"ok": true, "result": 7, "new": {}}"#).expect("read");
+        assert_eq!((answer.ok, answer.result), (true, Some(7)));
+
+        let answer: BotAnswer<i64> = serde_json::from_str(
+            r#"{"ok": false, "error_code": 429, "description": "Too Many Requests: retry after 5",
+                "parameters": {"retry_after": 5, "other": 1}}"#,
+        )
+        .expect("read");
+        assert_eq!(answer.parameters.and_then(|parameters| parameters.retry_after), Some(5));
+        assert_eq!((answer.ok, answer.error_code), (false, Some(429)));
+    }
+
+    #[test]
+    fn a_message_is_named_by_its_chat_and_number() {
+        assert_eq!(message_name(-1_001_234, 5), "-1001234/5");
+    }
+}

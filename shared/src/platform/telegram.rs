@@ -1,0 +1,200 @@
+//! Accounts on Telegram: a bot each, by its token. *Pure.*
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use reqwest::Url;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use super::base_url::BaseUrl;
+use crate::process::SecretValue;
+use crate::process::config::{KeyFault, is_plain_name};
+
+/// Name of the channel.
+pub const TELEGRAM: &str = "telegram";
+
+/// Key in `groups` that means every group that is not named.
+pub const ANY_GROUP: &str = "*";
+
+/// Base URL of Telegram's own servers.
+const OFFICIAL: &str = "https://api.telegram.org";
+
+/// Maximum time for an album to be complete, in milliseconds.
+const MAX_ALBUM_WAIT_MS: u64 = 10_000;
+
+/// Number of characters of a token's hash that [`TelegramAccount::token_hash`] returns.
+const HASH_CHARACTERS: usize = 16;
+
+/// One account: a bot of Telegram.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TelegramAccount {
+    /// The bot's token, as its maker (`@BotFather`) shows it.
+    pub token: SecretValue,
+    /// Server of the Bot API: Telegram's, one of your own, or a stand-in.
+    #[serde(default = "official_url")]
+    pub base_url: BaseUrl,
+    /// How messages are received.
+    #[serde(default)]
+    pub receive: ReceiveMode,
+    /// Who may write to the bot directly.
+    #[serde(default)]
+    pub direct: DirectPolicy,
+    /// User ids that may write directly, beside those that were paired. With [`DirectPolicy::Allowlist`] they alone.
+    #[serde(default)]
+    pub allow: BTreeSet<i64>,
+    /// Settings by group: a chat id, or `*` for all others. If it is absent, every group has the default settings;
+    /// if it is present, groups that it does not name are ignored ([`TelegramAccount::group_policy`]).
+    #[serde(default)]
+    pub groups: Option<BTreeMap<String, GroupPolicy>>,
+    /// Maximum length of a sent message, in UTF-16 units of its text; `None` = Telegram's own limit.
+    #[serde(default)]
+    pub text_limit: Option<usize>,
+    /// Maximum wait for further files of an album, in milliseconds.
+    #[serde(default = "default_album_wait_ms")]
+    pub album_wait_ms: u64,
+}
+
+/// How an account's messages are received.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReceiveMode {
+    /// adapter-svc asks for them with `getUpdates`.
+    #[default]
+    Poll,
+    /// Not at all: the account only sends.
+    None,
+}
+
+/// Who may write to a bot directly.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DirectPolicy {
+    /// Every user of the platform.
+    Open,
+    /// Users who were paired with a code, and those in `allow`.
+    #[default]
+    Pairing,
+    /// Users in `allow` alone. Former pairings do not count.
+    Allowlist,
+}
+
+/// Settings of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GroupPolicy {
+    /// Whether only messages that mention the bot, or answer it, are for it.
+    pub require_mention: bool,
+    /// Whether answers refer to the message that they answer.
+    pub reply_in_thread: bool,
+    /// User ids whose messages are received; empty = those of all members.
+    pub allow: BTreeSet<i64>,
+}
+
+impl Default for GroupPolicy {
+    fn default() -> Self {
+        Self {
+            require_mention: true,
+            reply_in_thread: false,
+            allow: BTreeSet::new(),
+        }
+    }
+}
+
+impl TelegramAccount {
+    /// Returns the settings of the group `chat`; `None` if its messages are ignored.
+    #[must_use]
+    pub fn group_policy(&self, chat: i64) -> Option<GroupPolicy> {
+        let Some(groups) = &self.groups else {
+            return Some(GroupPolicy::default());
+        };
+        let named = groups.get(&chat.to_string());
+        named.or_else(|| groups.get(ANY_GROUP)).cloned()
+    }
+
+    /// Returns the URL of a method of the Bot API. It contains the token: print neither it nor an error that may have
+    /// it (`reqwest::Error::without_url` removes it).
+    #[must_use]
+    pub fn method_url(&self, method: &str) -> Url {
+        self.base_url.join(&format!("bot{}/{method}", self.token.reveal()))
+    }
+
+    /// Returns the beginning of the token's hash, by which a changed token can be told without being known.
+    #[must_use]
+    pub fn token_hash(&self) -> String {
+        let digest = Sha256::digest(self.token.reveal().as_bytes());
+        let mut hash = data_encoding::HEXLOWER.encode(&digest);
+        hash.truncate(HASH_CHARACTERS);
+        hash
+    }
+}
+
+fn official_url() -> BaseUrl {
+    // A URL of this file, which the tests parse.
+    BaseUrl::parse(OFFICIAL).unwrap_or_else(|error| unreachable!("{error}"))
+}
+
+const fn default_album_wait_ms() -> u64 {
+    1_000
+}
+
+/// Returns the faults of `accounts` that types cannot express, at keys below `place`.
+pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, TelegramAccount>) -> Vec<KeyFault> {
+    let mut faults = Vec::new();
+    let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+
+    for (name, account) in accounts {
+        let mut fault = |key: &str, problem: &str| faults.push(KeyFault::new(format!("{place}.{name}{key}"), problem));
+        if !is_plain_name(name) {
+            fault("", "expected a name of letters, digits, `-`, `_` and `.`, at most 64");
+        }
+
+        let token = account.token.reveal();
+        if !is_token(token) {
+            fault(".token", "expected a bot's token, as in 123456:AbC-dEf_1");
+        } else if let Some(other) = owners.insert(token, name) {
+            // Two pollers of one bot take each other's messages.
+            fault(
+                ".token",
+                &format!("expected another token than that of `{other}`: a bot is one account"),
+            );
+        }
+
+        if account.album_wait_ms > MAX_ALBUM_WAIT_MS {
+            fault(".album_wait_ms", &format!("expected at most {MAX_ALBUM_WAIT_MS}"));
+        }
+
+        match account.direct {
+            DirectPolicy::Allowlist if account.allow.is_empty() => {
+                fault(".allow", "expected at least one user id with `direct: allowlist`");
+            }
+            DirectPolicy::Open if !account.allow.is_empty() => {
+                fault(".allow", "expected none with `direct: open`, which allows every user");
+            }
+            DirectPolicy::Open | DirectPolicy::Pairing | DirectPolicy::Allowlist => {}
+        }
+
+        for chat in account.groups.iter().flat_map(BTreeMap::keys) {
+            if chat != ANY_GROUP && chat.parse::<i64>().is_err() {
+                fault(
+                    &format!(".groups.{chat}"),
+                    "expected a chat id, as in -1001234567890, or \"*\"",
+                );
+            }
+        }
+    }
+
+    faults
+}
+
+/// Returns whether `text` has the form of a token: the bot's id, a colon, letters, digits, `-` and `_`. Other
+/// characters would be another path of the URL.
+fn is_token(text: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    text.split_once(':').is_some_and(|(bot, secret)| {
+        !bot.is_empty()
+            && bot.chars().all(|c| c.is_ascii_digit())
+            && !secret.is_empty()
+            && secret.chars().all(is_allowed)
+    })
+}
