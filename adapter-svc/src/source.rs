@@ -3,5 +3,6 @@
 pub mod cloudevents;
 pub mod events;
 pub mod http;
+pub mod telegram;
 pub mod webchat;
 pub mod webhook;
