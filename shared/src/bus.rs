@@ -5,6 +5,7 @@
 //! flight is bounded. The streams are listed in [`crate::wire::topology`]. Surprising behaviour of the client and the
 //! server is described in `docs/contribute/nats-facts.md`.
 
+mod account_lease;
 mod breakers;
 pub mod claim;
 mod connect;
@@ -44,6 +45,7 @@ mod task_lease;
 mod witness;
 mod writer;
 
+pub use account_lease::{AccountHold, AccountLease};
 pub use breakers::{BreakerChange, BreakerNotes, BreakerScope, BreakerView, KnownBreaker};
 pub use connect::{Bus, NatsConfig, StreamDurability};
 pub use connection_count::ConnectionCount;
