@@ -3,6 +3,7 @@
 pub mod cloudevents;
 pub mod events;
 pub mod http;
+pub mod port;
 pub mod telegram;
 pub mod webchat;
 pub mod webhook;

@@ -3,12 +3,16 @@
 //! The vendor's reference is <https://core.telegram.org/bots/api>; section names in this room are its headings. Source:
 //! `docs/design/channels.md` §1; `docs/telegram.md`.
 
+pub mod access;
 pub mod album;
+pub mod client;
 pub mod content;
 pub mod file;
 pub mod media;
 pub mod mention;
 pub mod normalize;
+pub mod poll;
+pub mod progress;
 pub mod update;
 
 /// An account as normalising needs it: its name in `channels.yaml`, and the bot that its token stands for.
