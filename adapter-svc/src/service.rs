@@ -24,6 +24,7 @@ use crate::outbox::EventSpool;
 use crate::publisher::SpoolPublisher;
 use crate::source::port::accounts::start_sources;
 use crate::source::port::{SinkContext, Source};
+use crate::source::telegram::client::open_http;
 use crate::source::telegram::poll::TelegramSource;
 
 /// Interval in which the spool is checked for `/readyz` and the metrics.
@@ -159,7 +160,7 @@ impl RunningAdapter {
             AcceptMode::Stream => EventIntake::to_stream(around.bus.clone(), publisher),
         };
 
-        publishing.extend(start_accounts(config, &around, publisher_of_sources));
+        publishing.extend(start_accounts(config, &around, publisher_of_sources)?);
         // Last, because it ends only after the spool's reader has dropped its handle.
         publishing.push(work);
 
@@ -241,7 +242,12 @@ fn read_accounts(path: &str) -> anyhow::Result<PlatformAccounts> {
 }
 
 /// Starts the sources of the accounts. Their events go to JetStream by `publisher`, past the spool.
-fn start_accounts(config: &AdapterConfig, around: &ServiceContext, publisher: SpoolPublisher) -> Vec<JoinHandle<()>> {
+fn start_accounts(
+    config: &AdapterConfig,
+    around: &ServiceContext,
+    publisher: SpoolPublisher,
+) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    let http = open_http().context("telegram: cannot make an HTTP client")?;
     let mut sources: Vec<Arc<dyn Source>> = Vec::new();
     for (name, account) in &around.telegram {
         match account.receive {
@@ -256,7 +262,8 @@ fn start_accounts(config: &AdapterConfig, around: &ServiceContext, publisher: Sp
         }
 
         let (clock, ids) = (around.clock.clone(), around.ids.clone());
-        sources.push(Arc::new(TelegramSource::new(name.clone(), account.clone(), clock, ids)));
+        let source = TelegramSource::new(name.clone(), account.clone(), http.clone(), clock, ids);
+        sources.push(Arc::new(source));
     }
 
     let context = SinkContext {
@@ -267,7 +274,7 @@ fn start_accounts(config: &AdapterConfig, around: &ServiceContext, publisher: Sp
         age_gate_ms: i64::try_from(config.age_gate_ms).unwrap_or(i64::MAX),
         run: around.ids.ulid(),
     };
-    start_sources(sources, &context, &around.instance, &around.shutdown)
+    Ok(start_sources(sources, &context, &around.instance, &around.shutdown))
 }
 
 /// Reports the state of the spool to `/readyz` and the metrics.

@@ -18,6 +18,9 @@ use shared::wire::watermark::SourceWatermark;
 
 pub use sink::{SinkContext, SourceFenced, SourceSink};
 
+/// Prefix of the ids of gaps.
+pub const GAP: &str = "gap";
+
 /// Reads from one account of a platform.
 #[async_trait]
 pub trait Source: Send + Sync + 'static {
@@ -69,7 +72,7 @@ pub struct SourceGap {
 /// # Errors
 /// Returns [`ParseEventIdError`] if the account makes no event id.
 pub fn gap_event(channel: &str, account: &str, gap: &SourceGap, now: UnixMillis) -> Result<Event, ParseEventIdError> {
-    let id = EventId::parse(format!("gap:{channel}/{account}/{}", gap.from.0))?;
+    let id = EventId::parse(format!("{GAP}:{channel}/{account}/{}", gap.from.0))?;
     let mut event = Event::new(id, channel, account, now);
 
     event.account_id = Some(account.to_owned());

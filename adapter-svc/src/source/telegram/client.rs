@@ -77,19 +77,10 @@ impl std::fmt::Debug for BotClient {
 }
 
 impl BotClient {
-    /// Returns a client with connections of its own.
-    ///
-    /// # Errors
-    /// Returns [`BotCallError::Unreachable`] if the system's certificates cannot be loaded.
-    pub fn open(account: TelegramAccount) -> Result<Self, BotCallError> {
-        let http = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            // A redirect would show the token to another host.
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .map_err(|error| describe(&error))?;
-
-        Ok(Self { http, account })
+    /// Returns the client of `account`, which calls by `http`.
+    #[must_use]
+    pub const fn new(http: reqwest::Client, account: TelegramAccount) -> Self {
+        Self { http, account }
     }
 
     /// Returns who the bot is.
@@ -154,6 +145,21 @@ impl BotClient {
 
         read_answer(status, retry_after, &bytes)
     }
+}
+
+/// Returns an HTTP client with connections of its own. Accounts share one, because each has certificates in memory.
+///
+/// # Errors
+/// Returns [`BotCallError::Unreachable`] if the system's certificates cannot be loaded.
+pub fn open_http() -> Result<reqwest::Client, BotCallError> {
+    reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        // Calls that wait for a minute would fill the streams of a connection that they share.
+        .http1_only()
+        // A redirect would show the token to another host.
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .map_err(|error| describe(&error))
 }
 
 /// Maximum number of updates of a call, the vendor's own.

@@ -15,7 +15,7 @@ use shared::wire::watermark::SourceWatermark;
 
 use super::access::apply_access;
 use super::album::{AlbumMerger, ReadyEvent};
-use super::client::{BATCH, BotCallError, BotClient};
+use super::client::{BATCH, BotCallError, BotClient, open_http};
 use super::normalize::update_events;
 use super::progress::UpdateProgress;
 use super::{BotAccount, RefuseUpdateError};
@@ -43,17 +43,25 @@ const RETRY: RetrySchedule = RetrySchedule {
 pub struct TelegramSource {
     name: String,
     account: TelegramAccount,
+    http: reqwest::Client,
     clock: SharedClock,
     ids: SharedIds,
 }
 
 impl TelegramSource {
-    /// Returns the source of the account `name`.
+    /// Returns the source of the account `name`, which calls by `http`.
     #[must_use]
-    pub const fn new(name: String, account: TelegramAccount, clock: SharedClock, ids: SharedIds) -> Self {
+    pub const fn new(
+        name: String,
+        account: TelegramAccount,
+        http: reqwest::Client,
+        clock: SharedClock,
+        ids: SharedIds,
+    ) -> Self {
         Self {
             name,
             account,
+            http,
             clock,
             ids,
         }
@@ -101,11 +109,7 @@ type Ended<T> = Result<T, SourceEnd>;
 impl<'a> UpdatePoller<'a> {
     /// Asks who the bot is and whether it may be polled.
     async fn open(source: &'a TelegramSource, sink: &'a SourceSink, from: Option<&SourceWatermark>) -> Ended<Self> {
-        let stopped = |error: BotCallError| SourceEnd::Stopped {
-            reason: error.to_string(),
-            again: None,
-        };
-        let client = BotClient::open(source.account.clone()).map_err(stopped)?;
+        let client = BotClient::new(source.http.clone(), source.account.clone());
         let now = sink.now();
 
         let mut poller = Self {
@@ -298,8 +302,8 @@ impl<'a> UpdatePoller<'a> {
             .monotonic()
             .saturating_duration_since(self.completed_at);
         if silent > WATCHDOG {
-            match BotClient::open(self.source.account.clone()) {
-                Ok(client) => self.client = client,
+            match open_http() {
+                Ok(http) => self.client = BotClient::new(http, self.source.account.clone()),
                 Err(error) => tracing::warn!(account = self.source.name, %error, "failed to make new connections"),
             }
         }

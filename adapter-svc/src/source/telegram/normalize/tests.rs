@@ -451,3 +451,57 @@ fn payloads_of_any_form_are_refused_with_a_reason() {
     let path = read(&json!({"update_id": 1, "message": {"message_id": 9, "chat": {"id": 5, "type": 7}}}));
     assert!(path.expect_err("refused").to_string().contains("message.chat.type"));
 }
+
+/// The paths of everything in `value`.
+fn paths(value: &Value, here: &str, found: &mut Vec<String>) {
+    found.push(here.to_owned());
+    match value {
+        Value::Object(keys) => keys
+            .iter()
+            .for_each(|(key, inner)| paths(inner, &format!("{here}/{key}"), found)),
+        Value::Array(items) => (0..)
+            .zip(items)
+            .for_each(|(index, item): (usize, _)| paths(item, &format!("{here}/{index}"), found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[test]
+fn recorded_updates_with_any_part_replaced_are_stored_within_bounds_or_refused() {
+    let Some(text) = fixture_text("fixtures/platforms/telegram.jsonl") else {
+        return;
+    };
+
+    let replacements = [
+        json!(null),
+        json!(true),
+        json!(-1),
+        json!(i64::MAX),
+        json!(1e300),
+        json!("\u{0}a\n𐰀"),
+        json!([]),
+        json!([{}]),
+        json!({}),
+    ];
+    let mut tried = 0;
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).expect("a line of JSON");
+        let raw = match line["raw"].get("update_id") {
+            Some(_) => line["raw"].clone(),
+            None => json!({"update_id": 1, "message": line["raw"]}),
+        };
+
+        let mut all = Vec::new();
+        paths(&raw, "", &mut all);
+        for path in all {
+            for replacement in &replacements {
+                let mut changed = raw.clone();
+                *changed.pointer_mut(&path).expect("a part") = replacement.clone();
+                // It checks the bounds of each event.
+                let _stored_or_refused = read(&changed);
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 1_000, "{tried}");
+}
