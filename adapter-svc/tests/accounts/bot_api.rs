@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{Json, Path, State};
@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
 use shared::bus::Bus;
-use shared::clock::pause;
+use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::{Event, PlatformIds};
 use tokio::sync::watch;
 
@@ -45,7 +45,9 @@ struct Bot {
     most_polling: usize,
     pressed: Vec<String>,
     faults: BotFaults,
-    /// Confirmations of updates whose events the stream did not have.
+    /// Time before which it may not be called.
+    not_before: Option<Instant>,
+    /// Confirmations of updates whose events the stream did not have, and calls that came sooner than told.
     early: Vec<String>,
 }
 
@@ -162,6 +164,13 @@ impl BotApi {
             let mut bots = self.lock();
             let bot = bots.entry(bot.to_owned()).or_default();
             bot.polls += 1;
+            if bot
+                .not_before
+                .take()
+                .is_some_and(|until| SystemClock.monotonic() < until)
+            {
+                bot.early.push("sooner than told".to_owned());
+            }
             bot.polling += 1;
             bot.most_polling = bot.most_polling.max(bot.polling);
         }
@@ -273,6 +282,7 @@ fn refusal(bot: &mut Bot, is_poll: bool) -> Option<Response> {
     }
     if is_poll && faults.limited > 0 {
         faults.limited -= 1;
+        bot.not_before = Some(SystemClock.monotonic() + Duration::from_secs(1));
         return refused(
             StatusCode::TOO_MANY_REQUESTS,
             "Too Many Requests: retry after 1",

@@ -177,6 +177,14 @@ impl<'a> UpdatePoller<'a> {
 
     /// Stores the events of `updates`, and notes what may be confirmed.
     async fn take_updates(&mut self, updates: &[Value]) -> Ended<()> {
+        let numbers: Vec<i64> = updates.iter().filter_map(update_number).collect();
+        // They could not be confirmed, and would come again at once.
+        if numbers.len() < updates.len() {
+            return self
+                .wait_after(BotCallError::Malformed("an update without `update_id`".to_owned()))
+                .await;
+        }
+
         let now = self.sink.now();
         self.completed_at = self.source.clock.monotonic();
         self.failures = 0;
@@ -188,9 +196,8 @@ impl<'a> UpdatePoller<'a> {
             self.sink.gap(&gap, position).await?;
         }
 
-        let numbers: Vec<i64> = updates.iter().filter_map(update_number).collect();
-        for raw in updates {
-            self.take_update(raw);
+        for (number, raw) in numbers.iter().zip(updates) {
+            self.take_update(*number, raw);
         }
 
         let ready = self.albums.take_ready(now);
@@ -219,9 +226,8 @@ impl<'a> UpdatePoller<'a> {
         Ok(())
     }
 
-    /// Hands the events of `raw` to the albums, or notes why there are none.
-    fn take_update(&mut self, raw: &Value) {
-        let number = update_number(raw).unwrap_or_default();
+    /// Hands the events of the update `number` to the albums, or notes why there are none.
+    fn take_update(&mut self, number: i64, raw: &Value) {
         if self.handled.contains(&number) || self.albums.holds(number) {
             return;
         }
