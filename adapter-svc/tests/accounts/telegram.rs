@@ -4,6 +4,7 @@ use serde_json::json;
 use shared::model::event::PlatformIds;
 use shared::model::time::UnixMillis;
 use shared::testing::eventually;
+use shared::wire::watermark::SourceWatermark;
 
 use crate::bot_api::{BotApi, BotFaults};
 use crate::contract::{Platform, check_source};
@@ -198,5 +199,89 @@ async fn an_album_is_one_event_and_a_press_is_answered() {
     let events = world.stored(4).await;
     assert_eq!(events[3].target.as_deref(), Some("telegram:main/100/7"));
     assert_eq!(events[3].content, "yes");
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_album_that_was_decided_before_a_crash_has_the_same_messages_after_it() {
+    let world = World::start().await;
+    let api = BotApi::start(world.bus.clone()).await;
+    let text = channels(&world, &api, MAIN);
+    for number in 1..=3 {
+        let mut photo = message(number * 7, START);
+        photo["media_group_id"] = json!("a");
+        photo["photo"] = json!([{"file_id": format!("f{number}"), "width": 1, "height": 1}]);
+        api.add(MAIN, "message", &photo);
+    }
+
+    // The third message came after the album of two was decided, and then the process was killed.
+    let account = &shared::platform::accounts::read_platforms(&text)
+        .expect("sound")
+        .telegram
+        .accounts["main"];
+    let decided = SourceWatermark {
+        of: format!("bot 77 {}", account.token_hash()),
+        position: json!({"closed": [{"chat": "100", "album": "a", "messages": [7, 14]}]}),
+        complete_until: START,
+        by: "killed".to_owned(),
+    };
+    let kept = world.bus.kv::<SourceWatermark>("watermarks");
+    kept.put("telegram.main", &decided).await.expect("written");
+
+    let replica = world.replica("adapter-svc-0", &text).await;
+    eventually("the album is stored", async || world.events().await.len() == 1).await;
+    world.clock.advance(300);
+    eventually("everything is confirmed", async || api.confirmed(MAIN) == 3).await;
+    let events = world.stored(2).await;
+    let ids = |index: usize| PlatformIds::from_event(&events[index]).expect("ids").ids;
+    assert_eq!(
+        (ids(0), ids(1)),
+        (vec!["7".to_owned(), "14".to_owned()], vec!["21".to_owned()])
+    );
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_for_the_bot_is_withheld_and_its_own_messages_are_no_events() {
+    let world = World::start().await;
+    let api = BotApi::start(world.bus.clone()).await;
+    let text = channels(&world, &api, MAIN).replacen("direct: open", "allow: [101]", 1);
+    let replica = world.replica("adapter-svc-0", &text).await;
+
+    let from = |number: i64, sender: i64, chat: &serde_json::Value| {
+        json!({"message_id": number, "date": START.0 / 1_000, "from": {"id": sender, "is_bot": sender < 100, "first_name": "A"},
+               "chat": chat, "text": "hello"})
+    };
+    let (private, group) = (
+        json!({"id": 101, "type": "private"}),
+        json!({"id": -5, "type": "supergroup"}),
+    );
+    api.add(MAIN, "message", &from(1, 101, &private));
+    api.add(MAIN, "message", &message(7, START));
+    // The bot's own messages come back: the same, edited, and under another id.
+    api.add(MAIN, "message", &from(2, 77, &private));
+    api.add(MAIN, "edited_message", &from(2, 77, &private));
+    api.add(MAIN, "message", &from(3, 77, &group));
+    api.add(MAIN, "message", &from(4, 60, &group));
+    api.add(MAIN, "message", &from(5, 101, &group));
+    // What belongs to no conversation is confirmed as well.
+    api.add(MAIN, "poll", &json!({"id": "1"}));
+    eventually("everything is confirmed", async || api.confirmed(MAIN) == 8).await;
+
+    let found: Vec<(String, Vec<String>, &str)> = world
+        .stored(4)
+        .await
+        .into_iter()
+        .map(|event| (event.source_id, event.tags, event.direction.name()))
+        .collect();
+    let has = |id: &str, tags: &[&str], direction: &'static str| {
+        let tags = tags.iter().map(|&tag| tag.to_owned()).collect();
+        let wanted = (format!("main/{id}"), tags, direction);
+        assert!(found.contains(&wanted), "{wanted:?} in {found:?}");
+    };
+    has("101/1", &[], "received");
+    has("100/7", &["unpaired"], "received");
+    has("-5/4", &["from_bot"], "observed");
+    has("-5/5", &[], "observed");
     replica.stop().await;
 }

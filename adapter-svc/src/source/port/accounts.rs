@@ -12,8 +12,10 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::sink::{SinkContext, SourceSink, report_account};
 use super::{Source, SourceEnd};
 
-/// Interval in which a lease is refreshed, or asked for.
-const TICK: Duration = Duration::from_millis(500);
+/// Interval in which a lease that another replica holds is asked for.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+/// Interval in which a lease is refreshed: three times within its time to live.
+const REFRESH_EVERY: Duration = Duration::from_millis(900);
 /// Wait before a source is run again that was fenced, or that panicked.
 const RUN_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
@@ -64,7 +66,7 @@ impl AccountKeeper {
 
             tokio::select! {
                 () = self.shutdown.requested() => {}
-                () = pause(TICK) => {}
+                () = pause(ASK_EVERY) => {}
             }
         }
 
@@ -78,7 +80,7 @@ impl AccountKeeper {
         let mut next_run = Some(Duration::ZERO);
 
         loop {
-            let wait = next_run.unwrap_or(TICK).min(TICK);
+            let wait = next_run.unwrap_or(REFRESH_EVERY).min(REFRESH_EVERY);
             tokio::select! {
                 ended = tasks.join_next(), if !tasks.is_empty() => next_run = self.next_run(ended),
                 () = self.shutdown.requested() => break,
