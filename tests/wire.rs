@@ -189,6 +189,7 @@ fn coordination_is_frozen() {
     check("witnessed", &positions::witnessed());
     check("witnessed-settled", &positions::witnessed_settled());
     check("waiting", &positions::waiting());
+    check("watermark", &positions::watermark());
     check("held", &positions::held());
     check("copy_mark", &samples::copy_mark());
     check("agent_away", &samples::agent_away());

@@ -69,6 +69,9 @@ pub struct AdapterConfig {
     pub request_timeout_ms: u64,
     /// Maximum time for a request's head to arrive, in milliseconds.
     pub header_timeout_ms: u64,
+    /// Age from which an event that an account's source reads is stored and fires no hook, except hooks that ask for
+    /// backfilled events, in milliseconds.
+    pub age_gate_ms: u64,
     /// Webhook sources at `/hooks/{name}`.
     pub webhook: BTreeMap<String, WebhookConfig>,
     /// Settings of the path `/v1/events`.
@@ -96,6 +99,7 @@ impl Default for AdapterConfig {
             per_address_burst: 100,
             request_timeout_ms: 30_000,
             header_timeout_ms: 10_000,
+            age_gate_ms: 24 * 3_600_000,
             webhook: BTreeMap::new(),
             http: HttpConfig::default(),
             webchat: WebchatConfig::default(),
@@ -238,6 +242,7 @@ impl AdapterConfig {
         for (key, value) in [
             ("request_timeout_ms", self.request_timeout_ms),
             ("header_timeout_ms", self.header_timeout_ms),
+            ("age_gate_ms", self.age_gate_ms),
         ] {
             if value == 0 {
                 faults.push(format!("{key}: expected at least 1 ms"));

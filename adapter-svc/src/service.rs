@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use shared::bus::Bus;
 use shared::clock::{SharedClock, SharedIds, pause};
+use shared::llm::LlmConfig;
+use shared::platform::accounts::{PlatformAccounts, read_platforms};
+use shared::platform::telegram::{DirectPolicy, ReceiveMode, TelegramAccount};
+use shared::process::config::{CommonConfig, ConfigFault, file_faults};
 use shared::process::{Health, Service, ServiceShell, ShutdownSignal};
 use tokio::task::JoinHandle;
 
@@ -17,6 +22,10 @@ use crate::listener::connections::ConnectionLimits;
 use crate::listener::{self, ListenerLimits};
 use crate::outbox::EventSpool;
 use crate::publisher::SpoolPublisher;
+use crate::source::port::accounts::start_sources;
+use crate::source::port::{SinkContext, Source};
+use crate::source::telegram::client::open_http;
+use crate::source::telegram::poll::TelegramSource;
 
 /// Interval in which the spool is checked for `/readyz` and the metrics.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -45,6 +54,11 @@ impl Service for AdapterService {
         config.find_warnings()
     }
 
+    fn check_files(_config: &AdapterConfig, common: &CommonConfig, _llm: &LlmConfig) -> Vec<ConfigFault> {
+        let faults = |text: &str| read_platforms(text).err().map(|error| error.0).unwrap_or_default();
+        file_faults(&common.files.channels, faults)
+    }
+
     /// Returns whether it may start without the bus: an edge host without its network accepts events into the spool.
     fn begins_alone(config: &AdapterConfig) -> bool {
         match config.accept {
@@ -62,6 +76,8 @@ impl Service for AdapterService {
             health: shell.health.clone(),
             shutdown: shell.shutdown.clone(),
             drain,
+            instance: shell.instance.clone(),
+            telegram: read_accounts(&shell.common.files.channels)?.telegram.accounts,
         };
 
         let running = RunningAdapter::start(&shell.config, surroundings).await?;
@@ -86,6 +102,10 @@ pub struct ServiceContext {
     pub shutdown: ShutdownSignal,
     /// Maximum time for stopping.
     pub drain: Duration,
+    /// Name of this replica, in leases.
+    pub instance: String,
+    /// Accounts on Telegram.
+    pub telegram: BTreeMap<String, TelegramAccount>,
 }
 
 /// The running service with its tasks.
@@ -114,6 +134,7 @@ impl RunningAdapter {
         let ending = ShutdownSignal::default();
         let mut publishing = Vec::new();
 
+        let publisher_of_sources = publisher.clone();
         let intake = match config.accept {
             AcceptMode::Spool => {
                 let outbox = EventSpool::open(&config.data_dir, config.spool_max_bytes)
@@ -139,6 +160,7 @@ impl RunningAdapter {
             AcceptMode::Stream => EventIntake::to_stream(around.bus.clone(), publisher),
         };
 
+        publishing.extend(start_accounts(config, &around, publisher_of_sources)?);
         // Last, because it ends only after the spool's reader has dropped its handle.
         publishing.push(work);
 
@@ -207,6 +229,52 @@ impl RunningAdapter {
             }
         }
     }
+}
+
+/// Reads the accounts in the file `path`; none if there is no file.
+fn read_accounts(path: &str) -> anyhow::Result<PlatformAccounts> {
+    let text = if path.is_empty() {
+        String::new()
+    } else {
+        std::fs::read_to_string(path).with_context(|| format!("files.channels: cannot read `{path}`"))?
+    };
+    read_platforms(&text).with_context(|| format!("files.channels: `{path}`"))
+}
+
+/// Starts the sources of the accounts. Their events go to JetStream by `publisher`, past the spool.
+fn start_accounts(
+    config: &AdapterConfig,
+    around: &ServiceContext,
+    publisher: SpoolPublisher,
+) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    let http = open_http().context("telegram: cannot make an HTTP client")?;
+    let mut sources: Vec<Arc<dyn Source>> = Vec::new();
+    for (name, account) in &around.telegram {
+        match account.receive {
+            ReceiveMode::None => continue,
+            ReceiveMode::Poll => {}
+        }
+        if account.direct == DirectPolicy::Pairing {
+            tracing::warn!(
+                account = name,
+                "telegram: `direct: pairing` has no codes yet; only users in `allow` may write directly"
+            );
+        }
+
+        let (clock, ids) = (around.clock.clone(), around.ids.clone());
+        let source = TelegramSource::new(name.clone(), account.clone(), http.clone(), clock, ids);
+        sources.push(Arc::new(source));
+    }
+
+    let context = SinkContext {
+        bus: around.bus.clone(),
+        intake: EventIntake::to_stream(around.bus.clone(), publisher),
+        clock: around.clock.clone(),
+        health: around.health.clone(),
+        age_gate_ms: i64::try_from(config.age_gate_ms).unwrap_or(i64::MAX),
+        run: around.ids.ulid(),
+    };
+    Ok(start_sources(sources, &context, &around.instance, &around.shutdown))
 }
 
 /// Reports the state of the spool to `/readyz` and the metrics.

@@ -2,6 +2,8 @@
 
 pub mod cloudevents;
 pub mod events;
+pub mod port;
 pub mod post_events;
+pub mod telegram;
 pub mod webchat;
 pub mod webhook;

@@ -11,6 +11,7 @@
 //! KV: `kv`, `writer`, `breakers`. What a restore takes: `position`, `witness`, `letter_witness`, `held`, `swept`, `snapshot`.
 //! Records: `ledger`, `dead_letter`. Time: `server_clock`, `pulse`.
 
+mod account_lease;
 mod breakers;
 pub mod claim;
 mod connect;
@@ -50,6 +51,7 @@ mod task_lease;
 mod witness;
 mod writer;
 
+pub use account_lease::{AccountHold, AccountLease};
 pub use breakers::{BreakerChange, BreakerNotes, BreakerScope, BreakerView, KnownBreaker};
 pub use connect::{Bus, NatsConfig, StreamDurability};
 pub use connection_count::ConnectionCount;

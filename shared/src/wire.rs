@@ -14,4 +14,5 @@ pub mod session_mark;
 pub mod settled;
 pub mod subject;
 pub mod topology;
+pub mod watermark;
 pub mod witness;

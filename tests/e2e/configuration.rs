@@ -184,14 +184,14 @@ const FAULTS: [(&str, &str, &[&str], &[&str]); 15] = [
     (
         "channels.yaml",
         "webhok: {}\nbridges: {nats: {}}\n",
-        &["delivery-svc"],
+        &["adapter-svc", "delivery-svc"],
         &["webhok: ", "bridges.nats: "],
     ),
     (
         "channels.yaml",
         "telegram: {accounts: {a: {token: 'env:NEXUS_NO_SUCH_ONE', groups: {all: {}}}, b: {token: \
          'env:NEXUS_TEST_EMPTY_KEY', base_url: 'http://example.com'}}}\nbridges: {telegram: {}}\n",
-        &["delivery-svc"],
+        &["adapter-svc", "delivery-svc"],
         &[
             "telegram.accounts.a.token: environment variable NEXUS_NO_SUCH_ONE",
             "telegram.accounts.b.token: ",

@@ -4,6 +4,7 @@ use shared::model::position::StreamPosition;
 use shared::model::time::UnixMillis;
 use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
 use shared::wire::session_mark::{PartitionFloors, SettledFloor};
+use shared::wire::watermark::SourceWatermark;
 use shared::wire::witness::{WaitingMark, WitnessedPosition};
 use ulid::Ulid;
 
@@ -71,6 +72,15 @@ pub(crate) fn witnessed_settled() -> WitnessedPosition {
 pub(crate) const fn waiting() -> WaitingMark {
     WaitingMark {
         since: UnixMillis(1_764_000_005_123),
+    }
+}
+
+pub(crate) fn watermark() -> SourceWatermark {
+    SourceWatermark {
+        of: "bot 77 a1b2".to_owned(),
+        position: serde_json::json!({"offset": 900_001}),
+        complete_until: UnixMillis(1_764_000_005_123),
+        by: "01J8ZQ0000000000000000000B".to_owned(),
     }
 }
 

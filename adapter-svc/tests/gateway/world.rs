@@ -84,6 +84,8 @@ impl World {
             health: health.clone(),
             shutdown: shutdown.clone(),
             drain: Duration::from_secs(2),
+            instance: "adapter-svc-0".to_owned(),
+            telegram: std::collections::BTreeMap::new(),
         };
 
         let running = RunningAdapter::start(&config, around).await.expect("it starts");

@@ -46,7 +46,7 @@ impl HookFilter {
     }
 
     /// Returns the hooks of `set` that see `event`, ascending; `None` means all. Only hooks that name the direction see
-    /// changes of an item.
+    /// changes of an item, and only those that name its tags an event that is withheld.
     pub(super) fn hooks_seeing(&self, set: &HookSet, event: &Event) -> Option<Vec<u32>> {
         let is_change = match event.direction {
             EventDirection::Received | EventDirection::Sent | EventDirection::Observed | EventDirection::Created => {
@@ -54,13 +54,17 @@ impl HookFilter {
             }
             EventDirection::Updated | EventDirection::Deleted => true,
         };
-        if self.is_open && !is_change {
+        let withheld: Vec<&str> = event.withheld_tags().collect();
+        let is_for_all = !is_change && withheld.is_empty();
+        if self.is_open && is_for_all {
             return None;
         }
 
-        let mut seeing = if is_change { Vec::new() } else { self.open.clone() };
+        let asks =
+            |rule: &MatchRule| (!is_change || rule.names_direction()) && withheld.iter().all(|tag| rule.names_tag(tag));
+        let mut seeing = if is_for_all { self.open.clone() } else { Vec::new() };
         for number in self.index.matching_rules(event) {
-            if !is_change || self.index.rule_at(number).is_some_and(MatchRule::names_direction) {
+            if is_for_all || self.index.rule_at(number).is_some_and(asks) {
                 seeing.push(self.hooks[number as usize]);
             }
         }
@@ -125,6 +129,27 @@ mod tests {
         changed.direction = EventDirection::Updated;
         assert_eq!(set().hooks_seeing(&changed), Some(vec![2]));
         assert_eq!(HookSet::new([source("a")]).hooks_seeing(&changed), Some(Vec::new()));
+    }
+
+    #[test]
+    fn withheld_events_are_for_those_that_name_each_of_their_tags() {
+        let rule = |text| HookScope::Matching(MatchRule::parse(text).expect("a rule"));
+        let of = |id: &str, sees| HookSource { sees, ..source(id) };
+        let set = HookSet::new([
+            of("all", HookScope::Everything),
+            of("sms", rule("channel=sms")),
+            of("strangers", rule("tag=unpaired")),
+            of("both", rule("tag=unpaired tag=backfilled")),
+        ]);
+
+        let mut event = event("sms");
+        event.tags = vec!["unpaired".to_owned()];
+        assert_eq!(set.hooks_seeing(&event), Some(vec![2]));
+        event.tags.push("backfilled".to_owned());
+        assert_eq!(set.hooks_seeing(&event), Some(vec![3]));
+        event.direction = EventDirection::Updated;
+        assert_eq!(set.hooks_seeing(&event), Some(Vec::new()));
+        assert_eq!(HookSet::new([source("a")]).hooks_seeing(&event), Some(Vec::new()));
     }
 
     #[test]

@@ -43,7 +43,9 @@ pub use share::{ShareGroup, share_parts};
 pub use tenure::PartitionLease;
 
 use floors::PartitionFloorStore;
+pub(in crate::bus) use lease::lease_message;
 use lease::{HeldLease, take};
+pub(in crate::bus) use tenure::LeaseDeadline;
 use view::GroupView;
 
 /// Time to live of a member or a lease without a refresh; whole seconds (the server's unit).
@@ -52,7 +54,7 @@ pub(super) const TTL: Duration = Duration::from_secs(3);
 /// report its end, because its marker came and went while this replica was cut off.
 const SILENCE: Duration = Duration::from_secs(12);
 /// Interval at which members and leases are refreshed.
-const TICK: Duration = Duration::from_millis(700);
+pub(super) const TICK: Duration = Duration::from_millis(700);
 
 /// Keeper of a partition's progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

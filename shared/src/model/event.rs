@@ -4,9 +4,11 @@
 
 mod attachment;
 mod reference;
+mod withheld;
 
 pub use self::attachment::{Attachment, AttachmentState, RefusedAttachment};
 pub use self::reference::{EventMention, EventQuote, MentionForm, PlatformIds};
+pub use self::withheld::{BACKFILLED, FROM_BOT, UNLISTED, UNPAIRED, WITHHELD_TAGS};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

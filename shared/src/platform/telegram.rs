@@ -1,4 +1,4 @@
-//! Accounts on Telegram: a bot each, by its token.
+//! Accounts on Telegram: a bot each, by its token. *Pure.*
 
 use std::collections::{BTreeMap, BTreeSet};
 

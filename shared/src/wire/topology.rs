@@ -281,6 +281,7 @@ fn kv_specs(replicas: usize) -> Vec<StreamSpec> {
         buckets::SESSION_OVERRIDES,
         buckets::SESSION_CHECKPOINTS,
         buckets::POSITIONS,
+        buckets::WATERMARKS,
         buckets::RESTORE,
     ];
 

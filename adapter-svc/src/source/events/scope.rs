@@ -7,10 +7,12 @@
 use shared::model::event::{AttachmentState, Event, EventId, EventQuote, MAX_EVENT_ID_BYTES, ParseEventIdError};
 use shared::model::origin::{EventOrigin, OPEN, is_reserved, is_sealed_channel};
 use shared::model::time::UnixMillis;
+use shared::platform::telegram::TELEGRAM;
 use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
 
 use super::posted::PostedEvent;
 use crate::normalize::{self, RefuseEventError, bounded_id};
+use crate::source::port::GAP;
 
 /// Name and source of the token of this machine's command line.
 pub const LOCAL: &str = "local";
@@ -20,7 +22,7 @@ const LOCAL_CHANNELS: [&str; 2] = ["cli", "http"];
 const SENT: &str = "out:";
 
 /// Id prefixes that no token's source may have, beside those of the services ([`is_reserved`]).
-const TAKEN_SOURCES: [&str; 5] = ["webchat", "webhook", OPEN, LOCAL, "system"];
+const TAKEN_SOURCES: [&str; 7] = ["webchat", "webhook", OPEN, LOCAL, "system", TELEGRAM, GAP];
 
 /// The scope of a caller; see the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -382,7 +384,7 @@ mod tests {
         assert!(said("shop-1", "shop", &["crm", "http"]).is_empty());
 
         for taken in [
-            "timer", "OUT", "agent", "webhook", "open", "local", "cli", "a:b", "", "a/b",
+            "timer", "OUT", "agent", "webhook", "Telegram", "gap", "open", "local", "cli", "a:b", "", "a/b",
         ] {
             assert_eq!(said("n", taken, &["crm"]).len(), 1, "{taken}");
         }

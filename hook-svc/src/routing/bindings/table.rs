@@ -115,6 +115,11 @@ impl BindingTable {
             }
         }
 
+        // Only a hook can ask for what is withheld.
+        if event.withheld_tags().next().is_some() {
+            return None;
+        }
+
         let of_people = is_of_people(event);
         let met = self.index.matching_rules(event).into_iter();
 

@@ -168,6 +168,10 @@ fn the_seeds_spelling_is_read() {
 
     event.direction = EventDirection::Sent;
     assert_eq!(persona(&table, &event), None, "what we sent is not routed");
+
+    event.direction = EventDirection::Received;
+    event.add_tag(shared::model::event::UNPAIRED);
+    assert_eq!(persona(&table, &event), None, "what is withheld is not routed");
 }
 
 #[test]

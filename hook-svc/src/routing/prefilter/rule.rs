@@ -118,6 +118,19 @@ impl MatchRule {
             .any(|predicate| predicate.field == EventField::Direction)
     }
 
+    /// Returns whether the rule tests for `tag`. A pattern that every tag matches names none.
+    #[must_use]
+    pub fn names_tag(&self, tag: &str) -> bool {
+        let mut tested = self
+            .predicates
+            .iter()
+            .filter(|predicate| predicate.field == EventField::Tag);
+        tested.any(|predicate| {
+            let mut patterns = predicate.patterns.iter();
+            patterns.any(|pattern| !pattern.longest_literal().is_empty() && pattern.matches_value(tag))
+        })
+    }
+
     pub(super) fn holds_for(&self, facts: &EventFacts<'_>) -> bool {
         let holds = |predicate: &FieldPredicate| {
             facts.any_value(&predicate.field, |value| {
@@ -271,6 +284,18 @@ mod tests {
     fn a_rule_says_whether_it_asks_for_a_direction() {
         assert!(MatchRule::parse("direction=updated").expect("a rule").names_direction());
         assert!(!MatchRule::parse("channel=x").expect("a rule").names_direction());
+        for (text, names) in [
+            ("tag=unpaired,urgent", true),
+            ("tag=un*", true),
+            ("tag=*", false),
+            ("channel=unpaired", false),
+        ] {
+            assert_eq!(
+                MatchRule::parse(text).expect("a rule").names_tag("unpaired"),
+                names,
+                "{text}"
+            );
+        }
         let mut changed = event();
         changed.direction = EventDirection::Updated;
         assert!(

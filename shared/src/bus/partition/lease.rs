@@ -156,7 +156,7 @@ impl HeldLease {
 }
 
 /// Returns the message that writes the lease `key`, if its current revision is `revision`.
-fn lease_message(key: &str, record: &LeaseRecord, revision: u64) -> OutgoingMessage {
+pub(in crate::bus) fn lease_message(key: &str, record: &LeaseRecord, revision: u64) -> OutgoingMessage {
     OutgoingMessage::new(format!("$KV.{}.{key}", buckets::LEASES), record)
         .expect_last(revision)
         .ttl(TTL)

@@ -16,7 +16,7 @@ const MARGIN: Duration = Duration::from_millis(300);
 
 /// Time until which this replica may act; moved forward by each refresh.
 #[derive(Debug, Clone)]
-pub(super) struct LeaseDeadline {
+pub(in crate::bus) struct LeaseDeadline {
     at: Arc<Mutex<Instant>>,
     clock: SharedClock,
     /// Token that ends the handler's pulling.
@@ -25,7 +25,7 @@ pub(super) struct LeaseDeadline {
 
 impl LeaseDeadline {
     /// Creates the deadline of a lease that was requested at `asked_at`.
-    pub(super) fn new(clock: SharedClock, asked_at: Instant) -> Self {
+    pub(in crate::bus) fn new(clock: SharedClock, asked_at: Instant) -> Self {
         Self {
             at: Arc::new(Mutex::new(asked_at + TTL - MARGIN)),
             clock,
@@ -34,22 +34,28 @@ impl LeaseDeadline {
     }
 
     /// Returns whether this replica may still act.
-    pub(super) fn is_live(&self) -> bool {
+    pub(in crate::bus) fn is_live(&self) -> bool {
         self.now() < *self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns how long this replica may still act.
+    pub(in crate::bus) fn left(&self) -> Duration {
+        let until = *self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        until.saturating_duration_since(self.now())
+    }
+
     /// Returns the time on the clock of the deadline.
-    pub(super) fn now(&self) -> Instant {
+    pub(in crate::bus) fn now(&self) -> Instant {
         self.clock.monotonic()
     }
 
     /// Moves the deadline forward for a refresh that was requested at `asked_at`.
-    pub(super) fn note_refresh(&self, asked_at: Instant) {
+    pub(in crate::bus) fn note_refresh(&self, asked_at: Instant) {
         *self.at.lock().unwrap_or_else(PoisonError::into_inner) = asked_at + TTL - MARGIN;
     }
 
     /// Ends the time at once: another replica has the lease.
-    pub(super) fn note_loss(&self) {
+    pub(in crate::bus) fn note_loss(&self) {
         *self.at.lock().unwrap_or_else(PoisonError::into_inner) = self.now();
     }
 }

@@ -64,6 +64,8 @@ pub mod buckets {
     pub const SESSION_CHECKPOINTS: &str = "session_checkpoints";
     /// Witnesses: the last known positions of streams with done-markers.
     pub const POSITIONS: &str = "positions";
+    /// How far each source of an account has come.
+    pub const WATERMARKS: &str = "watermarks";
     /// Messages whose outcome is unknown, until an operator decides.
     pub const HELD: &str = "held";
 }

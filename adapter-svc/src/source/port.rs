@@ -1,0 +1,141 @@
+//! The source port: how the account of a platform is read.
+//!
+//! One replica holds an account's lease and runs its source ([`accounts`]). The source hands what it reads to its
+//! [`SourceSink`], and confirms it to the platform when that returns. Its watermark names what it counts, and is written
+//! once everything before it is in JetStream: a crash, or a watermark that was restored to an older state, only lets it
+//! read again, and repetitions have the same ids. Source: `docs/design/channels.md` §1; `docs/design/trust.md` §2.
+
+pub mod accounts;
+pub mod sink;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shared::model::event::{BACKFILLED, Event, EventDirection, EventId, EventPeer, ParseEventIdError, PeerKind};
+use shared::model::origin::EventOrigin;
+use shared::model::time::UnixMillis;
+use shared::wire::watermark::SourceWatermark;
+
+pub use sink::{SinkContext, SourceFenced, SourceSink};
+
+/// Prefix of the ids of gaps.
+pub const GAP: &str = "gap";
+
+/// Reads from one account of a platform.
+#[async_trait]
+pub trait Source: Send + Sync + 'static {
+    /// Returns the name of the channel.
+    fn channel(&self) -> &'static str;
+
+    /// Returns the name of the account.
+    fn account(&self) -> &str;
+
+    /// Reads until it cannot go on. `from` is the watermark that was last written; `None` = there is none, or it was
+    /// lost, and everything that the platform still has is read. The future is dropped when the account is no longer
+    /// held, at any await.
+    async fn run(&self, from: Option<SourceWatermark>, sink: &SourceSink) -> SourceEnd;
+}
+
+/// The reason why a source does not go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceEnd {
+    /// An operator must do something: `reason` says what. It is tried again after the time, or at the next start.
+    Stopped {
+        /// State of the account, for people. It contains no secret.
+        reason: String,
+        /// Time after which it is tried again; `None` = at the next start.
+        again: Option<Duration>,
+    },
+    /// Another replica reads from the account.
+    Fenced,
+}
+
+impl From<SourceFenced> for SourceEnd {
+    fn from(SourceFenced: SourceFenced) -> Self {
+        Self::Fenced
+    }
+}
+
+/// A time of which a platform no longer has everything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceGap {
+    /// Time up to which everything is stored.
+    pub from: UnixMillis,
+    /// Time from which everything will be read.
+    pub to: UnixMillis,
+    /// Reason, for people.
+    pub reason: String,
+}
+
+/// Returns the event that says that `account` on `channel` has a gap. It is only observed: no binding routes it.
+///
+/// # Errors
+/// Returns [`ParseEventIdError`] if the account makes no event id.
+pub fn gap_event(channel: &str, account: &str, gap: &SourceGap, now: UnixMillis) -> Result<Event, ParseEventIdError> {
+    let id = EventId::parse(format!("{GAP}:{channel}/{account}/{}", gap.from.0))?;
+    let mut event = Event::new(id, channel, account, now);
+
+    event.account_id = Some(account.to_owned());
+    event.origin = EventOrigin::account(channel, account);
+    event.direction = EventDirection::Observed;
+    event.peer = EventPeer {
+        kind: PeerKind::Channel,
+        id: account.to_owned(),
+        ..EventPeer::default()
+    };
+    event.content_types = vec!["gap".to_owned()];
+    event.content.clone_from(&gap.reason);
+    let times = serde_json::json!({"from": gap.from, "to": gap.to});
+    event.metadata.insert("gap".to_owned(), times);
+
+    Ok(event)
+}
+
+/// Tags `event` as backfilled if it happened more than `gate_ms` before it was received. Of an edit the time of the edit
+/// counts.
+pub fn apply_age_gate(event: &mut Event, gate_ms: i64) {
+    let happened = event
+        .edited_at
+        .map_or(event.timestamp, |edited| edited.max(event.timestamp));
+    if event.received_at.since(happened) > gate_ms {
+        event.add_tag(BACKFILLED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_older_than_the_gate_is_backfilled() {
+        let tags = |timestamp: i64, edited_at: Option<i64>| {
+            let id = EventId::parse("telegram:main/5/1").expect("an id");
+            let mut event = Event::new(id, "telegram", "5", UnixMillis(timestamp));
+            event.received_at = UnixMillis(10_000);
+            event.edited_at = edited_at.map(UnixMillis);
+            apply_age_gate(&mut event, 1_000);
+            apply_age_gate(&mut event, 1_000);
+            event.tags
+        };
+        assert_eq!(tags(9_000, None), Vec::<String>::new());
+        assert_eq!(tags(8_999, None), [BACKFILLED]);
+        assert_eq!(tags(1, Some(9_500)), Vec::<String>::new());
+        assert_eq!(tags(11_000, None), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_gap_is_an_event_of_its_account() {
+        let gap = SourceGap {
+            from: UnixMillis(5),
+            to: UnixMillis(9),
+            reason: "away".to_owned(),
+        };
+        let event = gap_event("telegram", "main", &gap, UnixMillis(10)).expect("an event");
+        assert_eq!(event.id.as_str(), "gap:telegram/main/5");
+        assert_eq!(
+            (event.content_types, event.direction),
+            (vec!["gap".to_owned()], EventDirection::Observed)
+        );
+        assert_eq!(event.metadata["gap"], serde_json::json!({"from": 5, "to": 9}));
+    }
+}

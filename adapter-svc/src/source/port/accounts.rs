@@ -1,0 +1,152 @@
+//! The accounts that this replica reads: one lease and one task each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::bus::{AccountHold, AccountLease};
+use shared::clock::pause;
+use shared::error_chain::describe_error;
+use shared::process::ShutdownSignal;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::sink::{SinkContext, SourceSink, report_account};
+use super::{Source, SourceEnd};
+
+/// Interval in which a lease that another replica holds is asked for.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+/// Interval in which a lease is refreshed: three times within its time to live.
+const REFRESH_EVERY: Duration = Duration::from_millis(900);
+/// Wait before a source is run again that was fenced, or that panicked.
+const RUN_AGAIN_AFTER: Duration = Duration::from_secs(2);
+
+/// Starts a task for each of `sources`, which competes for its account with the other replicas. `instance` is the name
+/// of this replica. The tasks end at `shutdown`.
+#[must_use]
+pub fn start_sources(
+    sources: Vec<Arc<dyn Source>>,
+    context: &SinkContext,
+    instance: &str,
+    shutdown: &ShutdownSignal,
+) -> Vec<JoinHandle<()>> {
+    let start = |source: Arc<dyn Source>| {
+        let (bus, clock) = (&context.bus, Arc::clone(&context.clock));
+        let lease = AccountLease::new(bus, source.channel(), source.account(), instance.to_owned(), clock);
+        let keeper = AccountKeeper {
+            source,
+            context: context.clone(),
+            lease,
+            shutdown: shutdown.clone(),
+        };
+        tokio::spawn(keeper.keep())
+    };
+
+    sources.into_iter().map(start).collect()
+}
+
+/// The account of one source.
+struct AccountKeeper {
+    source: Arc<dyn Source>,
+    context: SinkContext,
+    lease: AccountLease,
+    shutdown: ShutdownSignal,
+}
+
+impl AccountKeeper {
+    /// Competes for the account, and runs its source while this replica holds it.
+    async fn keep(mut self) {
+        while !self.shutdown.is_requested() {
+            match self.lease.hold().await {
+                Ok(Some(hold)) => self.run_while_held(hold).await,
+                Ok(None) => self.report(Ok("another replica reads it")),
+                Err(error) => {
+                    tracing::debug!(account = self.source.account(), %error, "failed to ask for the lease of an account");
+                    self.report(Err("its lease cannot be asked for"));
+                }
+            }
+
+            tokio::select! {
+                () = self.shutdown.requested() => {}
+                () = pause(ASK_EVERY) => {}
+            }
+        }
+
+        self.lease.give_back().await;
+    }
+
+    /// Runs the source until the lease is lost or the service stops.
+    async fn run_while_held(&mut self, hold: AccountHold) {
+        // Dropped with this future, and the call of the platform that is under way with it.
+        let mut tasks = JoinSet::new();
+        let mut next_run = Some(Duration::ZERO);
+
+        loop {
+            let wait = next_run.unwrap_or(REFRESH_EVERY).min(REFRESH_EVERY);
+            tokio::select! {
+                ended = tasks.join_next(), if !tasks.is_empty() => next_run = self.next_run(ended),
+                () = self.shutdown.requested() => break,
+                () = pause(wait) => {}
+            }
+
+            match self.lease.hold().await {
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => break,
+            }
+
+            // A run that waits for its time is counted down by the ticks.
+            if let (true, Some(left)) = (tasks.is_empty(), next_run) {
+                next_run = Some(left.saturating_sub(wait)).filter(|left| !left.is_zero());
+                if next_run.is_none() {
+                    tasks.spawn(run_source(Arc::clone(&self.source), self.context.clone(), hold.clone()));
+                }
+            }
+        }
+
+        tasks.shutdown().await;
+    }
+
+    /// Returns the wait before the source is run again; `None` = not before the next start.
+    fn next_run(&self, ended: Option<Result<SourceEnd, tokio::task::JoinError>>) -> Option<Duration> {
+        match ended {
+            Some(Ok(SourceEnd::Stopped { reason, again })) => {
+                let (channel, account) = (self.source.channel(), self.source.account());
+                tracing::error!(channel, account, reason, "account stopped");
+                self.report(Err(&format!("stopped: {reason}")));
+                again
+            }
+            Some(Ok(SourceEnd::Fenced)) => Some(RUN_AGAIN_AFTER),
+            Some(Err(error)) => {
+                tracing::error!(account = self.source.account(), %error, "source of an account died");
+                Some(RUN_AGAIN_AFTER)
+            }
+            None => Some(RUN_AGAIN_AFTER),
+        }
+    }
+
+    fn report(&self, state: Result<&str, &str>) {
+        let (channel, account) = (self.source.channel(), self.source.account());
+        report_account(&self.context.health, channel, account, state);
+    }
+}
+
+/// Opens the sink and runs `source`, at most as long as the account is held.
+async fn run_source(source: Arc<dyn Source>, context: SinkContext, hold: AccountHold) -> SourceEnd {
+    let run = async {
+        let opened = SourceSink::open(context, source.channel(), source.account(), hold.clone()).await;
+        match opened {
+            Ok((sink, from)) => source.run(from, &sink).await,
+            Err(error) => {
+                tracing::warn!(
+                    account = source.account(),
+                    error = describe_error(&error),
+                    "failed to open a watermark"
+                );
+                SourceEnd::Fenced
+            }
+        }
+    };
+
+    tokio::select! {
+        end = run => end,
+        () = hold.wait_ended() => SourceEnd::Fenced,
+    }
+}

@@ -1,0 +1,289 @@
+//! Where a source hands in what it read: events first, then the watermark, fenced by the account's lease.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use shared::bus::{AccountHold, Bus, CasError, Kv, PublishError};
+use shared::clock::{SharedClock, pause};
+use shared::error_chain::describe_error;
+use shared::model::event::{Event, EventId};
+use shared::model::time::UnixMillis;
+use shared::process::Health;
+use shared::wire::headers::TraceCarrier;
+use shared::wire::topology::buckets;
+use shared::wire::watermark::{SourceWatermark, watermark_key};
+use tokio::sync::Mutex;
+use ulid::Ulid;
+
+use super::{SourceGap, apply_age_gate, gap_event};
+use crate::encoded_event::EncodedEvent;
+use crate::error::AcceptEventsError;
+use crate::intake::EventIntake;
+
+/// Name of this service in dead letters.
+const SERVICE: &str = "adapter-svc";
+/// Wait before something that failed is tried again.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Another replica reads from the account, or this one may no longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the account's lease is held by another replica")]
+pub struct SourceFenced;
+
+/// What sinks use of their process. Clones share it.
+#[derive(Debug, Clone)]
+pub struct SinkContext {
+    /// Bus of the watermarks.
+    pub bus: Bus,
+    /// Way to JetStream. A platform keeps what is not confirmed, so events need no spool, and a replica that takes over
+    /// finds all that its predecessor confirmed in the stream, in order.
+    pub intake: EventIntake,
+    /// Clock of the process.
+    pub clock: SharedClock,
+    /// State reported by `/readyz`.
+    pub health: Health,
+    /// Age from which an event is stored and fires nothing, in milliseconds.
+    pub age_gate_ms: i64,
+    /// Name of this run of the process, in watermarks.
+    pub run: Ulid,
+}
+
+/// How far a source has come, in its own form.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SourcePosition {
+    /// What the position counts.
+    pub of: String,
+    /// Position.
+    pub position: Value,
+    /// Time up to which everything that the platform had is stored.
+    pub complete_until: UnixMillis,
+}
+
+/// The sink of one account, while this replica holds it.
+#[derive(Debug)]
+pub struct SourceSink {
+    context: SinkContext,
+    channel: &'static str,
+    account: String,
+    hold: AccountHold,
+    watermarks: Kv<SourceWatermark>,
+    /// Revision of the watermark that this sink wrote or read last.
+    revision: Mutex<u64>,
+}
+
+impl SourceSink {
+    /// Opens the sink of `account`, and returns it with the watermark. The watermark is written again, so that a former
+    /// holder, which may have been stopped for a while, cannot write it any more.
+    ///
+    /// # Errors
+    /// Returns [`CasError`] if the watermark cannot be read, or if another replica has written it in the meantime.
+    pub async fn open(
+        context: SinkContext,
+        channel: &'static str,
+        account: &str,
+        hold: AccountHold,
+    ) -> Result<(Self, Option<SourceWatermark>), CasError> {
+        let watermarks: Kv<SourceWatermark> = context.bus.kv(buckets::WATERMARKS);
+        let key = watermark_key(channel, account);
+        let (found, mut revision) = watermarks.find(&key).await?;
+
+        let found = found.map(|watermark| SourceWatermark {
+            by: context.run.to_string(),
+            ..watermark
+        });
+        if let Some(watermark) = &found {
+            revision = watermarks.update(&key, watermark, revision).await?;
+        }
+
+        let sink = Self {
+            context,
+            channel,
+            account: account.to_owned(),
+            hold,
+            watermarks,
+            revision: Mutex::new(revision),
+        };
+        Ok((sink, found))
+    }
+
+    /// Returns whether this replica may still read from the account. To be asked before each call of the platform.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.hold.is_live()
+    }
+
+    /// Returns the current time.
+    #[must_use]
+    pub fn now(&self) -> UnixMillis {
+        self.context.clock.now()
+    }
+
+    /// Waits until JetStream has all of `events`, and then writes the watermark. When it returns, the source may confirm
+    /// them to the platform.
+    ///
+    /// # Errors
+    /// Returns [`SourceFenced`] if this replica does not hold the account any more. The events may be stored then.
+    pub async fn put(&self, mut events: Vec<Event>, position: SourcePosition) -> Result<(), SourceFenced> {
+        for event in &mut events {
+            apply_age_gate(event, self.context.age_gate_ms);
+        }
+
+        self.store(events).await?;
+        self.write_watermark(position).await
+    }
+
+    /// Stores the event of a gap, and then the watermark.
+    ///
+    /// # Errors
+    /// Returns the error of [`SourceSink::put`].
+    pub async fn gap(&self, gap: &SourceGap, position: SourcePosition) -> Result<(), SourceFenced> {
+        tracing::warn!(
+            channel = self.channel,
+            account = self.account,
+            reason = gap.reason,
+            "events were lost"
+        );
+        metrics::counter!("nexus_source_gaps_total", "source" => self.channel).increment(1);
+        match gap_event(self.channel, &self.account, gap, self.now()) {
+            Ok(event) => self.put(vec![event], position).await,
+            // Names of accounts are short; the watermark goes on in any case.
+            Err(error) => {
+                tracing::error!(%error, "failed to store a gap");
+                self.put(Vec::new(), position).await
+            }
+        }
+    }
+
+    /// Reports the account's state to `/readyz`: sound, or `degraded` with what is wrong. One account never makes the
+    /// process unready, because others and other sources go on.
+    pub fn report(&self, state: Result<&str, &str>) {
+        report_account(&self.context.health, self.channel, &self.account, state);
+    }
+
+    async fn store(&self, mut events: Vec<Event>) -> Result<(), SourceFenced> {
+        let carrier = TraceCarrier::default();
+        while !events.is_empty() {
+            let stored = self.context.intake.accept_events(self.channel, &events, &carrier).await;
+            let refused = match stored {
+                Ok(()) => return Ok(()),
+                Err(error @ (AcceptEventsError::Invalid { .. } | AcceptEventsError::TooLarge { .. })) => {
+                    self.refuse(error)
+                }
+                Err(AcceptEventsError::NotStored { id, source }) if !source.may_pass() => {
+                    let event = events.iter().find(|event| event.id == id);
+                    self.dead_letter(event, &source).await.then_some(id)
+                }
+                Err(
+                    error @ (AcceptEventsError::SpoolFull { .. }
+                    | AcceptEventsError::SpoolFailed(_)
+                    | AcceptEventsError::Busy
+                    | AcceptEventsError::NotStored { .. }),
+                ) => {
+                    let (channel, account) = (self.channel, &self.account);
+                    tracing::warn!(
+                        channel,
+                        account,
+                        error = describe_error(&error),
+                        "failed to store events; retrying"
+                    );
+                    None
+                }
+            };
+
+            if let Some(id) = refused {
+                events.retain(|event| event.id != id);
+                continue;
+            }
+            if !self.is_held() {
+                return Err(SourceFenced);
+            }
+            pause(TRY_AGAIN_AFTER).await;
+        }
+
+        Ok(())
+    }
+
+    /// Notes that an event can never be stored, so that those behind it are. Returns its id.
+    fn refuse(&self, error: AcceptEventsError) -> Option<EventId> {
+        tracing::error!(
+            channel = self.channel,
+            account = self.account,
+            error = describe_error(&error),
+            "event refused"
+        );
+        metrics::counter!("nexus_source_refused_total", "source" => self.channel, "reason" => "bounds").increment(1);
+        match error {
+            AcceptEventsError::Invalid { id, .. }
+            | AcceptEventsError::TooLarge { id, .. }
+            | AcceptEventsError::NotStored { id, .. } => Some(id),
+            AcceptEventsError::SpoolFull { .. } | AcceptEventsError::SpoolFailed(_) | AcceptEventsError::Busy => None,
+        }
+    }
+
+    /// Makes a dead letter of an event that the server refused for good. Returns whether it is stored.
+    async fn dead_letter(&self, event: Option<&Event>, error: &PublishError) -> bool {
+        let bus = &self.context.bus;
+        let encoded = event
+            .map(|event| EncodedEvent::encode_event(event, bus.trust(), &TraceCarrier::default(), bus.max_payload()));
+        let Some(Ok(encoded)) = encoded else { return false };
+
+        let letter = encoded.dead_letter(SERVICE, error.to_string(), self.now());
+        match bus.dead_letter_record(letter).await {
+            Ok(()) => true,
+            Err(second) => {
+                tracing::error!(error = describe_error(&second), event_id = %encoded.id, "failed to store a dead letter");
+                false
+            }
+        }
+    }
+
+    async fn write_watermark(&self, position: SourcePosition) -> Result<(), SourceFenced> {
+        let SourcePosition {
+            of,
+            position,
+            complete_until,
+        } = position;
+        let watermark = SourceWatermark {
+            of,
+            position,
+            complete_until,
+            by: self.context.run.to_string(),
+        };
+
+        let key = watermark_key(self.channel, &self.account);
+        let mut revision = self.revision.lock().await;
+        while self.is_held() {
+            let written = match *revision {
+                0 => self.watermarks.create(&key, &watermark).await,
+                known => self.watermarks.update(&key, &watermark, known).await,
+            };
+            match written {
+                Ok(written) => {
+                    *revision = written;
+                    return Ok(());
+                }
+                // Another replica has opened the account, or the bucket was restored: it is read again.
+                Err(CasError::Conflict { .. }) => return Err(SourceFenced),
+                Err(error) => {
+                    tracing::warn!(
+                        key,
+                        error = describe_error(&error),
+                        "failed to write a watermark; retrying"
+                    );
+                    pause(TRY_AGAIN_AFTER).await;
+                }
+            }
+        }
+
+        Err(SourceFenced)
+    }
+}
+
+/// Reports the state of `account` on `channel`: sound, or degraded with what is wrong.
+pub(super) fn report_account(health: &Health, channel: &str, account: &str, state: Result<&str, &str>) {
+    let part = format!("{channel}/{account}");
+    match state {
+        Ok(detail) => health.set(&part, true, detail),
+        Err(detail) => health.set_degraded(&part, detail),
+    }
+}

@@ -1,0 +1,267 @@
+//! Albums: files that were sent together come as messages of their own, and are merged to one event. *Pure.*
+//!
+//! The vendor does not say how many messages an album has, so it is complete if nothing of it came for a while. What comes
+//! of a chat behind an open album waits, so that the chat keeps its order. Source:
+//! <https://core.telegram.org/bots/api#message>, `media_group_id`.
+//!
+//! Which messages an album has is decided once: [`ClosedAlbum`] is stored before its event is published. Otherwise a
+//! message that came late, and was an event of its own, could be in the album after a crash, whose event is a repetition
+//! that nobody reads: it would be lost.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use shared::model::event::{Event, EventDirection, MAX_ATTACHMENTS, PlatformIds};
+use shared::model::time::UnixMillis;
+
+use super::normalize::MAX_RAW_BYTES;
+
+/// Maximum time for which an album is open, as a multiple of the wait for its next message.
+const MOST_WAITS: i64 = 5;
+
+/// An album whose messages are decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClosedAlbum {
+    /// Chat of the album.
+    pub chat: String,
+    /// The vendor's id of the album.
+    pub album: String,
+    /// Ids of its messages, as far as they came in time, ascending.
+    pub messages: Vec<i64>,
+}
+
+/// An event that may be published, and the updates of which it consists.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReadyEvent {
+    /// Event.
+    pub event: Event,
+    /// Numbers of its updates.
+    pub updates: Vec<i64>,
+    /// Decision to be stored before it is published, if it is an album.
+    pub closed: Option<ClosedAlbum>,
+}
+
+/// An entry of a chat's queue.
+#[derive(Debug)]
+enum Waiting {
+    /// An event behind an album.
+    Single { update: i64, event: Box<Event> },
+    /// An album.
+    Album {
+        album: String,
+        parts: Vec<(i64, Event)>,
+        opened: UnixMillis,
+        grown: UnixMillis,
+        /// Number of messages that it has, if that was decided before.
+        expected: Option<usize>,
+    },
+}
+
+/// The albums that are not complete, and what waits behind them.
+#[derive(Debug)]
+pub struct AlbumMerger {
+    wait_ms: i64,
+    chats: BTreeMap<String, VecDeque<Waiting>>,
+    decided: Vec<ClosedAlbum>,
+}
+
+impl AlbumMerger {
+    /// Returns a merger that waits `wait_ms` for an album's next message. `decided` are albums that were closed before.
+    #[must_use]
+    pub const fn new(wait_ms: i64, decided: Vec<ClosedAlbum>) -> Self {
+        Self {
+            wait_ms,
+            chats: BTreeMap::new(),
+            decided,
+        }
+    }
+
+    /// Takes the event of an update. Ask [`AlbumMerger::take_ready`] for what may be published.
+    pub fn push(&mut self, update: i64, event: Event, now: UnixMillis) {
+        let queue = self.chats.entry(event.peer.id.clone()).or_default();
+        let Some(album) = album_of(&event) else {
+            queue.push_back(Waiting::Single {
+                update,
+                event: Box::new(event),
+            });
+            return;
+        };
+
+        let id = message_id(&event);
+        let decided = self
+            .decided
+            .iter()
+            .find(|closed| closed.chat == event.peer.id && closed.album == album && closed.messages.contains(&id));
+        let expected = decided.map(|closed| closed.messages.len());
+
+        let open = queue.iter_mut().find_map(|waiting| match waiting {
+            // A message that came too late is not in the album that was decided.
+            Waiting::Album {
+                album: open,
+                parts,
+                grown,
+                expected: of,
+                ..
+            } if *open == album && *of == expected => Some((parts, grown)),
+            Waiting::Album { .. } | Waiting::Single { .. } => None,
+        });
+        match open {
+            Some((parts, grown)) => {
+                // The same update comes again as long as it is not confirmed.
+                if !parts.iter().any(|(_, part)| message_id(part) == id) {
+                    parts.push((update, event));
+                    *grown = now;
+                }
+            }
+            None => queue.push_back(Waiting::Album {
+                album: album.to_owned(),
+                parts: vec![(update, event)],
+                opened: now,
+                grown: now,
+                expected,
+            }),
+        }
+    }
+
+    /// Returns the events that may be published at `now`, in the order of each chat.
+    pub fn take_ready(&mut self, now: UnixMillis) -> Vec<ReadyEvent> {
+        let mut ready = Vec::new();
+        for queue in self.chats.values_mut() {
+            while queue.front().is_some_and(|first| first.is_ready(self.wait_ms, now)) {
+                ready.extend(queue.pop_front().map(Waiting::into_ready));
+            }
+        }
+
+        self.chats.retain(|_, queue| !queue.is_empty());
+        ready
+    }
+
+    /// Returns the time at which the next album is complete if nothing more comes of it; `None` without an open one.
+    #[must_use]
+    pub fn next_due(&self) -> Option<UnixMillis> {
+        let fronts = self.chats.values().filter_map(VecDeque::front);
+        fronts.map(|first| first.due(self.wait_ms)).min()
+    }
+
+    /// Returns the lowest number of the updates that wait; `None` if none waits. Nothing from it on may be confirmed.
+    #[must_use]
+    pub fn first_update(&self) -> Option<i64> {
+        let waiting = self.chats.values().flatten();
+        waiting.flat_map(Waiting::updates).min()
+    }
+
+    /// Returns whether the event of `update` waits.
+    #[must_use]
+    pub fn holds(&self, update: i64) -> bool {
+        let mut waiting = self.chats.values().flatten();
+        waiting.any(|waiting| waiting.updates().contains(&update))
+    }
+}
+
+impl Waiting {
+    fn due(&self, wait_ms: i64) -> UnixMillis {
+        match self {
+            Self::Single { .. } => UnixMillis(i64::MIN),
+            Self::Album {
+                parts,
+                expected: Some(of),
+                ..
+            } if parts.len() >= *of => UnixMillis(i64::MIN),
+            Self::Album { opened, grown, .. } => {
+                grown.plus(wait_ms).min(opened.plus(wait_ms.saturating_mul(MOST_WAITS)))
+            }
+        }
+    }
+
+    fn is_ready(&self, wait_ms: i64, now: UnixMillis) -> bool {
+        self.due(wait_ms) <= now
+    }
+
+    fn updates(&self) -> Vec<i64> {
+        match self {
+            Self::Single { update, .. } => vec![*update],
+            Self::Album { parts, .. } => parts.iter().map(|(update, _)| *update).collect(),
+        }
+    }
+
+    fn into_ready(self) -> ReadyEvent {
+        let updates = self.updates();
+        match self {
+            Self::Single { event, .. } => ReadyEvent {
+                event: *event,
+                updates,
+                closed: None,
+            },
+            Self::Album { album, parts, .. } => {
+                let mut parts: Vec<Event> = parts.into_iter().map(|(_, part)| part).collect();
+                parts.sort_by_key(message_id);
+                let messages = parts.iter().map(message_id).collect();
+                let chat = parts[0].peer.id.clone();
+                ReadyEvent {
+                    event: merge_parts(parts),
+                    updates,
+                    closed: Some(ClosedAlbum { chat, album, messages }),
+                }
+            }
+        }
+    }
+}
+
+/// Returns the album of which `event` is a message; `None` if it is none, or an edit of one.
+fn album_of(event: &Event) -> Option<String> {
+    let album = event.metadata.get("album").and_then(Value::as_str)?;
+    (event.direction == EventDirection::Received).then(|| album.to_owned())
+}
+
+fn message_id(event: &Event) -> i64 {
+    let ids = PlatformIds::from_event(event);
+    let id = ids.and_then(|platform| platform.ids.first()?.parse().ok());
+    id.unwrap_or_default()
+}
+
+/// Returns the event of an album: its first message with the files, captions and ids of all `parts`, which are in the
+/// order of their ids and at least one.
+fn merge_parts(mut parts: Vec<Event>) -> Event {
+    let raws: Vec<Value> = parts
+        .iter()
+        .filter_map(|part| part.metadata.get("raw").cloned())
+        .collect();
+    let is_whole = raws.len() == parts.len() && parts.len() > 1;
+    let ids = parts.iter().map(|part| message_id(part).to_string()).collect();
+
+    let rest = parts.split_off(1);
+    let mut event = parts.remove(0);
+    for part in rest {
+        event.attachments.extend(part.attachments);
+        for kind in part.content_types {
+            if !event.content_types.contains(&kind) {
+                event.content_types.push(kind);
+            }
+        }
+
+        if !event.content.is_empty() && !part.content.is_empty() {
+            event.content.push('\n');
+        }
+        event.content.push_str(&part.content);
+
+        // A mention in any caption counts.
+        if !event.mention.is_some_and(|mention| mention.me) {
+            event.mention = part.mention;
+        }
+    }
+
+    event.attachments.truncate(MAX_ATTACHMENTS);
+    PlatformIds { ids, part: 0 }.write_to(&mut event);
+
+    let raws = json!(raws);
+    if is_whole && raws.to_string().len() <= MAX_RAW_BYTES {
+        event.metadata.insert("raw".to_owned(), raws);
+    }
+
+    event
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,507 @@
+//! Recorded updates, and the cases that the vendor documents.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use shared::model::event::{AttachmentState, MentionForm};
+use shared::testing::{fixture_text, trust};
+use shared::wire::envelope::WireMessage as _;
+use shared::wire::headers::TraceCarrier;
+
+use super::super::mention::utf16_slice;
+use super::*;
+use crate::encoded_event::EncodedEvent;
+
+const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
+
+fn account() -> BotAccount {
+    BotAccount {
+        name: "main".to_owned(),
+        bot_id: 77,
+        username: "NexusBot".to_owned(),
+    }
+}
+
+fn read(raw: &Value) -> Result<Event, RefuseUpdateError> {
+    let mut events = update_events(&account(), raw, NOW)?;
+    assert_eq!(events.len(), 1, "{raw}");
+    let event = events.remove(0);
+    event.check().expect("an event within its bounds");
+    Ok(event)
+}
+
+/// The event of a message with `keys` from user 5 in the private chat with them.
+fn message(keys: &Value) -> Event {
+    let mut message = json!({"message_id": 9, "date": 100, "from": {"id": 5, "first_name": "Ann"},
+                             "chat": {"id": 5, "type": "private"}});
+    for (key, value) in keys.as_object().expect("an object") {
+        message[key] = value.clone();
+    }
+    read(&json!({"update_id": 1, "message": message})).expect("an event")
+}
+
+/// Kinds of recorded updates that belong to no conversation of a bot.
+const REFUSED: [&str; 8] = [
+    "business_message",
+    "edited_business_message",
+    "guest_message",
+    "poll",
+    "poll_answer",
+    "pre_checkout_query",
+    "purchased_paid_media",
+    "shipping_query",
+];
+
+#[test]
+fn recorded_updates_say_what_their_facts_say_or_are_refused_with_a_reason() {
+    let Some(text) = fixture_text("fixtures/platforms/telegram.jsonl") else {
+        return;
+    };
+
+    let mut seen = BTreeMap::<&str, usize>::new();
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).expect("a line of JSON");
+        let (id, facts) = (&line["id"], &line["facts"]);
+        let kind = facts["event_type"].as_str().expect("a kind");
+        // Some recordings are a message without its update.
+        let raw = match kind {
+            "(bare message)" => json!({"update_id": 1, "message": line["raw"]}),
+            _ => line["raw"].clone(),
+        };
+
+        match read(&raw) {
+            Ok(event) => {
+                *seen.entry("stored").or_default() += 1;
+                assert!(!REFUSED.contains(&kind), "{id}");
+                check_facts(&event, facts, &raw, &id.to_string());
+                let again = read(&raw).expect("the same");
+                assert_eq!(again, event, "{id}");
+            }
+            Err(reason) => {
+                *seen.entry("refused").or_default() += 1;
+                assert!(REFUSED.contains(&kind), "{id}: {reason}");
+                assert_eq!(reason, RefuseUpdateError::NoConversation(kind.to_owned()), "{id}");
+            }
+        }
+    }
+
+    assert!(seen["stored"] >= 20 && seen["refused"] >= 5, "{seen:?}");
+}
+
+fn check_facts(event: &Event, facts: &Value, raw: &Value, id: &str) {
+    let text = |key: &str| facts.get(key).and_then(Value::as_str);
+    if let Some(chat) = text("chat_id") {
+        assert_eq!(event.peer.id, chat, "{id}");
+    }
+    if let Some(kind) = text("chat_type") {
+        assert_eq!(event.metadata["chat_type"], kind, "{id}");
+        let expected = match kind {
+            "private" => PeerKind::Dm,
+            "channel" => PeerKind::Channel,
+            _ => PeerKind::Group,
+        };
+        assert_eq!(event.peer.kind, expected, "{id}");
+    }
+    if let Some(message) = text("message_id") {
+        let own = format!("telegram:main/{}/{message}", event.peer.id);
+        assert_eq!(event.id.as_str(), own, "{id}");
+        assert_eq!(PlatformIds::from_event(event).expect("ids").ids, [message], "{id}");
+    }
+    if let Some(date) = facts.get("date").and_then(Value::as_i64) {
+        assert_eq!(event.timestamp, UnixMillis::from_seconds(date), "{id}");
+    }
+    if let Some(date) = facts.get("edit_date").and_then(Value::as_i64) {
+        assert_eq!(event.edited_at, Some(UnixMillis::from_seconds(date)), "{id}");
+    }
+    assert_eq!(
+        event.direction == EventDirection::Updated,
+        text("event_type").is_some_and(|kind| kind.starts_with("edited")),
+        "{id}"
+    );
+
+    if let Some(sender) = text("sender_chat_id").or_else(|| text("sender_id")) {
+        assert_eq!(event.from.id, sender, "{id}");
+    }
+    if let Some(username) = text("sender_username") {
+        assert_eq!(event.metadata["username"], username, "{id}");
+    }
+    let is_bot = facts.get("sender_is_bot").and_then(Value::as_bool);
+    assert_eq!(
+        event.tags.contains(&FROM_BOT.to_owned()),
+        is_bot.unwrap_or(false),
+        "{id}"
+    );
+
+    if let Some(said) = text("text") {
+        assert_eq!(event.content, said, "{id}");
+    }
+    if let Some(thread) = text("thread_id") {
+        let reply_thread = event.metadata.get("reply_thread").and_then(Value::as_str);
+        assert_eq!(event.thread_id.as_deref().or(reply_thread), Some(thread), "{id}");
+    }
+    if let Some(answered) = text("reply_to_id") {
+        let expected = format!("telegram:main/{}/{answered}", event.peer.id);
+        assert_eq!(event.reply_to.as_deref(), Some(expected.as_str()), "{id}");
+    }
+
+    check_media_facts(event, facts, raw, id);
+}
+
+fn check_media_facts(event: &Event, facts: &Value, raw: &Value, id: &str) {
+    let kinds = facts["media"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for kind in kinds.iter().filter_map(Value::as_str) {
+        let expected = match kind {
+            "video_note" | "animation" => "video",
+            "photo" => "image",
+            other => other,
+        };
+        assert!(
+            event.content_types.iter().any(|found| found == expected),
+            "{id}: {kind}"
+        );
+        // A die and a game have no file.
+        let has_file = !["dice", "game"].contains(&kind);
+        assert_eq!(event.attachments.len(), usize::from(has_file), "{id}");
+        assert!(event.attachments.iter().all(|file| file.handle.is_some()), "{id}");
+        assert!(
+            event
+                .attachments
+                .iter()
+                .all(|file| file.state == AttachmentState::Remote),
+            "{id}"
+        );
+    }
+
+    // The whole payload is kept, without the vendor's number of the update.
+    let mut payload = raw.clone();
+    payload.as_object_mut().expect("an object").remove("update_id");
+    assert_eq!(event.metadata["raw"], payload, "{id}");
+
+    let entities = facts["entities"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let marked = raw["message"]["entities"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    assert_eq!(entities.len(), marked.len(), "{id}");
+    for (fact, entity) in entities.iter().zip(marked) {
+        let number = |key: &str| {
+            entity[key]
+                .as_u64()
+                .and_then(|n| usize::try_from(n).ok())
+                .expect("a number")
+        };
+        let found = utf16_slice(&event.content, number("offset"), number("length"));
+        assert_eq!(found, fact[1].as_str(), "{id}");
+    }
+}
+
+#[test]
+fn a_recorded_conversation_mentions_its_bot_by_its_name() {
+    let Some(text) = fixture_text("fixtures/platforms/replay/telegram.json") else {
+        return;
+    };
+    let replay: Value = serde_json::from_str(&text).expect("JSON");
+    let account = BotAccount {
+        name: "main".to_owned(),
+        bot_id: replay["botUserId"].as_str().expect("an id").parse().expect("a number"),
+        username: replay["botName"].as_str().expect("a name").to_owned(),
+    };
+
+    for (key, how) in [("mention", MentionForm::Native), ("followUp", MentionForm::None)] {
+        let events = update_events(&account, &replay[key], NOW).expect("an event");
+        assert_eq!(events[0].mention.map(|mention| mention.how), Some(how), "{key}");
+        assert_eq!(events[0].direction, EventDirection::Received);
+    }
+}
+
+#[test]
+fn the_account_proves_who_spoke() {
+    let event = message(&json!({"text": "hi"}));
+    assert_eq!(event.origin, EventOrigin::account("telegram", "main"));
+    assert_eq!(event.account(), "main");
+    assert!(event.speaks_for.is_empty());
+    assert_eq!(event.from.display_name.as_deref(), Some("Ann"));
+    assert_eq!((event.timestamp, event.received_at), (UnixMillis(100_000), NOW));
+}
+
+#[test]
+fn an_edit_and_an_edit_back_are_messages_of_their_own_under_one_id() {
+    let edit = |update: i64, text: &str, at: i64| {
+        let raw = json!({"update_id": update, "edited_message": {"message_id": 9, "date": 100, "edit_date": at,
+            "from": {"id": 5}, "chat": {"id": 5, "type": "private"}, "text": text}});
+        let event = read(&raw).expect("an event");
+        let encoded = EncodedEvent::encode_event(&event, &trust(), &TraceCarrier::default(), 1 << 20);
+        (event.id, encoded.expect("encoded").message_id)
+    };
+
+    let (first, other, back) = (edit(1, "a", 101), edit(2, "b", 102), edit(3, "a", 103));
+    assert!(first.0 == other.0 && other.0 == back.0);
+    assert!(first.1 != other.1 && other.1 != back.1 && first.1 != back.1);
+    // After a new token the vendor counts anew, and may send it again.
+    assert_eq!(edit(700, "a", 101), first);
+}
+
+#[test]
+fn what_the_bot_did_itself_is_an_echo_and_another_bot_is_tagged() {
+    let from = |id: i64| json!({"id": id, "is_bot": true, "first_name": "Bot"});
+    let group = json!({"id": -6, "type": "group", "title": "G"});
+    let raw = |id: i64| json!({"update_id": 1, "message": {"message_id": 2, "date": 1, "from": from(id), "chat": group, "text": "x"}});
+    assert_eq!(read(&raw(77)), Err(RefuseUpdateError::Echo));
+    assert_eq!(read(&raw(78)).expect("an event").tags, [FROM_BOT]);
+
+    let reaction = json!({"update_id": 1, "message_reaction": {"chat": group, "message_id": 2, "user": from(77), "date": 1,
+        "old_reaction": [], "new_reaction": [{"type": "emoji", "emoji": "👍"}]}});
+    assert_eq!(read(&reaction), Err(RefuseUpdateError::Echo));
+
+    // An anonymous administrator is a bot of the vendor's by `from`, and the group by `sender_chat`.
+    let anonymous = json!({"update_id": 1, "message": {"message_id": 2, "date": 1, "from": from(1_087_968_824), "sender_chat": group,
+        "chat": group, "text": "x"}});
+    let event = read(&anonymous).expect("an event");
+    assert_eq!(
+        (event.from.id.as_str(), event.from.display_name.as_deref()),
+        ("-6", Some("G"))
+    );
+    assert!(event.tags.is_empty());
+}
+
+#[test]
+fn topics_are_threads_and_general_is_none() {
+    let topic = |id: i64| {
+        message(
+            &json!({"chat": {"id": -6, "type": "supergroup", "is_forum": true}, "message_thread_id": id,
+                       "is_topic_message": true, "text": "x"}),
+        )
+    };
+    assert_eq!(topic(33).thread_id.as_deref(), Some("33"));
+    assert_eq!(topic(1).thread_id, None);
+
+    let root = message(
+        &json!({"chat": {"id": -6, "type": "supergroup", "is_forum": true}, "message_thread_id": 33,
+        "is_topic_message": true, "text": "x", "reply_to_message": {"message_id": 33, "from": {"id": 77}}}),
+    );
+    assert_eq!((root.reply_to, root.quote), (None, None));
+}
+
+#[test]
+fn answers_and_quotes_name_events() {
+    let replied = json!({"message_id": 4, "from": {"id": 6, "first_name": "Bo"}, "chat": {"id": 5, "type": "private"}, "text": "one two"});
+    let plain = message(&json!({"text": "x", "reply_to_message": replied}));
+    assert_eq!(plain.reply_to.as_deref(), Some("telegram:main/5/4"));
+    let quote = plain.quote.expect("a quote");
+    assert_eq!(
+        (quote.id.as_str(), quote.text.as_str()),
+        ("telegram:main/5/4", "one two")
+    );
+    assert_eq!(quote.from.expect("a sender").id, "6");
+
+    let own = message(&json!({"text": "x", "reply_to_message": replied, "quote": {"text": "two", "position": 4}}));
+    assert_eq!(own.quote.expect("a quote").text, "two");
+
+    let external = json!({"origin": {}, "chat": {"id": -9, "type": "channel"}, "message_id": 3});
+    let outside = message(&json!({"text": "x", "external_reply": external, "quote": {"text": "far"}}));
+    assert_eq!(outside.reply_to.as_deref(), Some("telegram:main/-9/3"));
+    assert_eq!(outside.quote.expect("a quote").text, "far");
+}
+
+#[test]
+fn contents_without_text_are_found_by_their_words() {
+    for (keys, kind, content) in [
+        (
+            json!({"location": {"latitude": 1.5, "longitude": -2.0}}),
+            "location",
+            "1.5, -2",
+        ),
+        (
+            json!({"location": {"latitude": 1.5, "longitude": 2.0}, "venue": {"title": "Pier", "address": "Quay 1"}}),
+            "location",
+            "Pier, Quay 1",
+        ),
+        (
+            json!({"contact": {"phone_number": "+44", "first_name": "Ann"}}),
+            "contact",
+            "Ann, +44",
+        ),
+        (
+            json!({"poll": {"question": "Tea?", "options": [{"text": "yes"}, {"text": "no"}]}}),
+            "poll",
+            "Tea?\n- yes\n- no",
+        ),
+        (json!({"sticker": {"file_id": "s", "emoji": "🐻"}}), "sticker", "🐻"),
+        (json!({"voice": {"file_id": "v", "duration": 2}}), "voice", ""),
+    ] {
+        let event = message(&keys);
+        assert_eq!(
+            (event.content_types[0].as_str(), event.content.as_str()),
+            (kind, content)
+        );
+        assert_eq!(event.direction, EventDirection::Received);
+    }
+
+    let photo = message(&json!({"photo": [{"file_id": "p", "width": 1, "height": 1}], "caption": "see"}));
+    assert_eq!(
+        (photo.content_types, photo.content.as_str()),
+        (vec!["image".to_owned(), "text".to_owned()], "see")
+    );
+}
+
+#[test]
+fn notes_about_the_chat_are_only_observed() {
+    let moved = message(&json!({"chat": {"id": -6, "type": "group"}, "migrate_to_chat_id": -1_006}));
+    assert_eq!(
+        (moved.direction, moved.content_types.as_slice()),
+        (EventDirection::Observed, ["service".to_owned()].as_slice())
+    );
+    assert_eq!(
+        (&moved.metadata["migrated_to"], &moved.metadata["service"]),
+        (&json!("-1006"), &json!("migrate_to_chat_id"))
+    );
+    let came = message(&json!({"chat": {"id": -1_006, "type": "supergroup"}, "migrate_from_chat_id": -6}));
+    assert_eq!(came.metadata["migrated_from"], "-6");
+    let topic = message(&json!({"forum_topic_created": {"name": "T"}}));
+    assert_eq!(topic.metadata["service"], "forum_topic_created");
+}
+
+#[test]
+fn reactions_presses_and_members_have_ids_of_their_own() {
+    let chat = json!({"id": -6, "type": "supergroup"});
+    let reaction = |now: &str, date: i64| {
+        read(
+            &json!({"update_id": 1, "message_reaction": {"chat": chat, "message_id": 2, "user": {"id": 5}, "date": date,
+            "old_reaction": [], "new_reaction": [{"type": "emoji", "emoji": now}]}}),
+        )
+        .expect("an event")
+    };
+    let (up, down, later) = (reaction("👍", 1), reaction("👎", 1), reaction("👍", 2));
+    assert!(up.id != down.id && up.id != later.id);
+    assert!(
+        up.id.as_str().starts_with("telegram:main/-6/2/reaction/5/1-"),
+        "{}",
+        up.id
+    );
+    assert_eq!(
+        (up.target.as_deref(), up.content.as_str()),
+        (Some("telegram:main/-6/2"), "👍")
+    );
+    assert_eq!(
+        (up.direction, up.content_types),
+        (EventDirection::Observed, vec!["reaction".to_owned()])
+    );
+
+    let press = read(&json!({"update_id": 1, "callback_query": {"id": "77123", "from": {"id": 5}, "chat_instance": "1", "data": "yes",
+        "message": {"message_id": 2, "date": 0, "chat": chat}}}))
+    .expect("an event");
+    assert_eq!(press.id.as_str(), "telegram:main/-6/2/press/77123");
+    assert_eq!(
+        (press.target.as_deref(), press.content.as_str()),
+        (Some("telegram:main/-6/2"), "yes")
+    );
+    assert_eq!((press.direction, press.timestamp), (EventDirection::Received, NOW));
+
+    let inline = json!({"update_id": 1, "callback_query": {"id": "7", "from": {"id": 5}, "inline_message_id": "x"}});
+    assert!(matches!(read(&inline), Err(RefuseUpdateError::NoConversation(_))));
+
+    let member = read(
+        &json!({"update_id": 1, "my_chat_member": {"chat": chat, "from": {"id": 5}, "date": 3,
+        "old_chat_member": {"user": {"id": 77, "first_name": "Nexus"}, "status": "member"},
+        "new_chat_member": {"user": {"id": 77, "first_name": "Nexus"}, "status": "kicked"}}}),
+    )
+    .expect("an event");
+    assert!(
+        member.id.as_str().starts_with("telegram:main/-6/member/77/3-"),
+        "{}",
+        member.id
+    );
+    assert_eq!(
+        (member.content.as_str(), &member.metadata["member"]["me"]),
+        ("Nexus: member → kicked", &json!(true))
+    );
+}
+
+#[test]
+fn a_payload_above_the_bound_is_not_kept_whole() {
+    let at = |length: usize| message(&json!({"text": "hi", "web_app_data": "x".repeat(length)})).metadata;
+    let room = MAX_RAW_BYTES
+        - message(&json!({"text": "hi", "web_app_data": ""})).metadata["raw"]
+            .to_string()
+            .len();
+    assert!(at(room).contains_key("raw"));
+    let above = at(room + 1);
+    assert!(!above.contains_key("raw"));
+    assert_eq!(above["raw_bytes"], json!(MAX_RAW_BYTES + 1));
+}
+
+#[test]
+fn payloads_of_any_form_are_refused_with_a_reason() {
+    for raw in [
+        json!(null),
+        json!([]),
+        json!({}),
+        json!({"update_id": "1", "message": {}}),
+        json!({"update_id": 1}),
+        json!({"update_id": 1, "message": {}, "edited_message": {}}),
+        json!({"update_id": 1, "message": 5}),
+        json!({"update_id": 1, "message": {"message_id": "9"}}),
+        json!({"update_id": 1, "message": {"message_id": 9, "date": 1, "chat": {"id": 5}}}),
+    ] {
+        assert!(matches!(read(&raw), Err(RefuseUpdateError::Malformed(_))), "{raw}");
+    }
+
+    let unknown = json!({"update_id": 1, "message": {"message_id": 9, "date": 1, "chat": {"id": 5, "type": "guild"}}});
+    assert_eq!(read(&unknown), Err(RefuseUpdateError::UnknownChat("guild".to_owned())));
+    let path = read(&json!({"update_id": 1, "message": {"message_id": 9, "chat": {"id": 5, "type": 7}}}));
+    assert!(path.expect_err("refused").to_string().contains("message.chat.type"));
+}
+
+/// The paths of everything in `value`.
+fn paths(value: &Value, here: &str, found: &mut Vec<String>) {
+    found.push(here.to_owned());
+    match value {
+        Value::Object(keys) => keys
+            .iter()
+            .for_each(|(key, inner)| paths(inner, &format!("{here}/{key}"), found)),
+        Value::Array(items) => (0..)
+            .zip(items)
+            .for_each(|(index, item): (usize, _)| paths(item, &format!("{here}/{index}"), found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[test]
+fn recorded_updates_with_any_part_replaced_are_stored_within_bounds_or_refused() {
+    let Some(text) = fixture_text("fixtures/platforms/telegram.jsonl") else {
+        return;
+    };
+
+    let replacements = [
+        json!(null),
+        json!(true),
+        json!(-1),
+        json!(i64::MAX),
+        json!(1e300),
+        json!("\u{0}a\n𐰀"),
+        json!([]),
+        json!([{}]),
+        json!({}),
+    ];
+    let mut tried = 0;
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).expect("a line of JSON");
+        let raw = match line["raw"].get("update_id") {
+            Some(_) => line["raw"].clone(),
+            None => json!({"update_id": 1, "message": line["raw"]}),
+        };
+
+        let mut all = Vec::new();
+        paths(&raw, "", &mut all);
+        for path in all {
+            for replacement in &replacements {
+                let mut changed = raw.clone();
+                *changed.pointer_mut(&path).expect("a part") = replacement.clone();
+                // It checks the bounds of each event.
+                let _stored_or_refused = read(&changed);
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 1_000, "{tried}");
+}

@@ -1,0 +1,373 @@
+//! The source that polls a bot's updates with `getUpdates`.
+//!
+//! Source: <https://core.telegram.org/bots/api#getupdates>. One poller a token: the vendor answers 409 to a second one.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use serde_json::Value;
+use shared::clock::{SharedClock, SharedIds, pause};
+use shared::model::event::Event;
+use shared::platform::telegram::{TELEGRAM, TelegramAccount};
+use shared::retry::RetrySchedule;
+use shared::wire::watermark::SourceWatermark;
+
+use super::access::apply_access;
+use super::album::{AlbumMerger, ReadyEvent};
+use super::client::{BATCH, BotCallError, BotClient, open_http};
+use super::normalize::update_events;
+use super::progress::UpdateProgress;
+use super::{BotAccount, RefuseUpdateError};
+use crate::source::port::{Source, SourceEnd, SourceFenced, SourceSink};
+
+/// Time for which the server waits for the first update of a call.
+const LONG_POLL: Duration = Duration::from_secs(50);
+/// Time without a completed call after which new connections are made: a connection may be dead without an error.
+const WATCHDOG: Duration = Duration::from_secs(120);
+/// Wait before a webhook that excludes polling is looked for again.
+const WEBHOOK_AGAIN: Duration = Duration::from_secs(60);
+/// Shortest wait after the vendor named another poller.
+const CONFLICT_WAIT: Duration = Duration::from_secs(5);
+/// Waits after calls that failed, without end.
+const RETRY: RetrySchedule = RetrySchedule {
+    initial_ms: 500,
+    max_ms: 30_000,
+    factor: 2.0,
+    max_attempts: 0,
+    jitter: 0.5,
+};
+
+/// A bot whose updates are polled.
+#[derive(Debug)]
+pub struct TelegramSource {
+    name: String,
+    account: TelegramAccount,
+    http: reqwest::Client,
+    clock: SharedClock,
+    ids: SharedIds,
+}
+
+impl TelegramSource {
+    /// Returns the source of the account `name`, which calls by `http`.
+    #[must_use]
+    pub const fn new(
+        name: String,
+        account: TelegramAccount,
+        http: reqwest::Client,
+        clock: SharedClock,
+        ids: SharedIds,
+    ) -> Self {
+        Self {
+            name,
+            account,
+            http,
+            clock,
+            ids,
+        }
+    }
+}
+
+#[async_trait]
+impl Source for TelegramSource {
+    fn channel(&self) -> &'static str {
+        TELEGRAM
+    }
+
+    fn account(&self) -> &str {
+        &self.name
+    }
+
+    async fn run(&self, from: Option<SourceWatermark>, sink: &SourceSink) -> SourceEnd {
+        let poller = UpdatePoller::open(self, sink, from.as_ref()).await;
+        let ended = match poller {
+            Ok(mut poller) => poller.poll().await,
+            Err(end) => Err(end),
+        };
+        ended.unwrap_or_else(|end| end)
+    }
+}
+
+/// A running source: what it has read and not yet confirmed.
+struct UpdatePoller<'a> {
+    source: &'a TelegramSource,
+    sink: &'a SourceSink,
+    client: BotClient,
+    bot: BotAccount,
+    progress: UpdateProgress,
+    albums: AlbumMerger,
+    /// Updates that were handled and are not yet confirmed, so that the server sends them again.
+    handled: BTreeSet<i64>,
+    /// Number of calls that failed one after the other.
+    failures: u32,
+    completed_at: Instant,
+}
+
+/// The end of a source, as the error that ends its loop.
+type Ended<T> = Result<T, SourceEnd>;
+
+impl<'a> UpdatePoller<'a> {
+    /// Asks who the bot is and whether it may be polled.
+    async fn open(source: &'a TelegramSource, sink: &'a SourceSink, from: Option<&SourceWatermark>) -> Ended<Self> {
+        let client = BotClient::new(source.http.clone(), source.account.clone());
+        let now = sink.now();
+
+        let mut poller = Self {
+            source,
+            sink,
+            client,
+            bot: BotAccount {
+                name: source.name.clone(),
+                bot_id: 0,
+                username: String::new(),
+            },
+            progress: UpdateProgress::resume(0, "", None, now),
+            albums: AlbumMerger::new(0, Vec::new()),
+            handled: BTreeSet::new(),
+            failures: 0,
+            completed_at: source.clock.monotonic(),
+        };
+
+        let bot = loop {
+            match poller.client.identify().await {
+                Ok(bot) => break bot,
+                Err(error) => poller.wait_after(error).await?,
+            }
+        };
+        loop {
+            match poller.client.has_webhook().await {
+                Ok(false) => break,
+                Ok(true) => return Err(webhook_is_set()),
+                Err(error) => poller.wait_after(error).await?,
+            }
+        }
+
+        poller.progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, now);
+        let wait_ms = i64::try_from(source.account.album_wait_ms).unwrap_or(i64::MAX);
+        poller.albums = AlbumMerger::new(wait_ms, poller.progress.position.closed.clone());
+        poller.bot.bot_id = bot.id;
+        poller.bot.username = bot.username;
+        poller.failures = 0;
+        Ok(poller)
+    }
+
+    /// Reads updates until an operator must do something, or this replica does not hold the account any more.
+    async fn poll(&mut self) -> Ended<SourceEnd> {
+        loop {
+            // A replica that was stopped for a while must not call again.
+            if !self.sink.is_held() {
+                return Err(SourceEnd::Fenced);
+            }
+
+            // While updates wait for the rest of their album they are not confirmed, and the server sends them again.
+            let floor = self.albums.first_update();
+            let offset = self.progress.position.offset.or(floor);
+            let wait = if floor.is_some() { Duration::ZERO } else { LONG_POLL };
+            match self.client.updates(offset, wait).await {
+                Ok(updates) => {
+                    // What the call confirmed does not come again; the vendor may give its numbers to other updates.
+                    self.handled
+                        .retain(|number| offset.is_some_and(|offset| *number >= offset));
+                    self.take_updates(&updates).await?;
+                }
+                Err(error) => self.wait_after(error).await?,
+            }
+        }
+    }
+
+    /// Stores the events of `updates`, and notes what may be confirmed.
+    async fn take_updates(&mut self, updates: &[Value]) -> Ended<()> {
+        let numbers: Vec<i64> = updates.iter().filter_map(update_number).collect();
+        // They could not be confirmed, and would come again at once.
+        if numbers.len() < updates.len() {
+            return self
+                .wait_after(BotCallError::Malformed("an update without `update_id`".to_owned()))
+                .await;
+        }
+
+        let now = self.sink.now();
+        self.completed_at = self.source.clock.monotonic();
+        self.failures = 0;
+        self.sink.report(Ok(&format!("polling as @{}", self.bot.username)));
+
+        if let Some(gap) = self.progress.find_gap(now) {
+            self.progress.note_gap(gap.to);
+            let position = self.progress.to_position(now);
+            self.sink.gap(&gap, position).await?;
+        }
+
+        for (number, raw) in numbers.iter().zip(updates) {
+            self.take_update(*number, raw);
+        }
+
+        let ready = self.albums.take_ready(now);
+        let is_quiet = ready.is_empty() && numbers.is_empty();
+        self.decide_albums(&ready).await?;
+
+        // What waits for its album is not confirmed, and nothing behind it.
+        let floor = self.albums.first_update();
+        let beyond = numbers.iter().max().map(|last| last.saturating_add(1));
+        self.progress.position.offset = floor.or(beyond);
+        if floor.is_none() {
+            self.progress.position.closed.clear();
+            if updates.len() < BATCH {
+                self.progress.note_complete(now);
+            }
+        }
+
+        if !is_quiet || self.progress.is_note_due(now) {
+            self.store(ready).await?;
+        }
+
+        if let Some(due) = self.albums.next_due() {
+            let left = due.since(now).max(1);
+            pause(Duration::from_millis(u64::try_from(left).unwrap_or(1))).await;
+        }
+        Ok(())
+    }
+
+    /// Hands the events of the update `number` to the albums, or notes why there are none.
+    fn take_update(&mut self, number: i64, raw: &Value) {
+        if self.handled.contains(&number) || self.albums.holds(number) {
+            return;
+        }
+
+        let now = self.sink.now();
+        match update_events(&self.bot, raw, now) {
+            Ok(events) => events
+                .into_iter()
+                .for_each(|event| self.albums.push(number, event, now)),
+            Err(reason) => {
+                self.handled.insert(number);
+                note_refused(&self.source.name, raw, &reason);
+            }
+        }
+    }
+
+    /// Stores which messages the albums among `ready` have, before their events are published.
+    async fn decide_albums(&mut self, ready: &[ReadyEvent]) -> Ended<()> {
+        let decided: Vec<_> = ready.iter().filter_map(|ready| ready.closed.clone()).collect();
+        if decided.is_empty() {
+            return Ok(());
+        }
+
+        let closed = &mut self.progress.position.closed;
+        for album in decided {
+            if !closed.contains(&album) {
+                closed.push(album);
+            }
+        }
+        let position = self.progress.to_position(self.sink.now());
+        Ok(self.sink.put(Vec::new(), position).await?)
+    }
+
+    async fn store(&mut self, ready: Vec<ReadyEvent>) -> Result<(), SourceFenced> {
+        self.handled
+            .extend(ready.iter().flat_map(|ready| ready.updates.iter().copied()));
+        let mut events: Vec<Event> = ready.into_iter().map(|ready| ready.event).collect();
+        events
+            .iter_mut()
+            .for_each(|event| apply_access(&self.source.account, event));
+
+        let presses: Vec<String> = events.iter().filter_map(press_id).collect();
+        let position = self.progress.to_position(self.sink.now());
+        self.sink.put(events, position).await?;
+
+        // The event is durable; a client that is not told waits a little longer.
+        for press in presses {
+            if let Err(error) = self.client.answer_press(&press).await {
+                tracing::debug!(account = self.source.name, %error, "failed to answer a press");
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits as long as `error` asks for.
+    async fn wait_after(&mut self, error: BotCallError) -> Ended<()> {
+        self.failures = self.failures.saturating_add(1);
+        let scheduled = RETRY.delay(self.failures, self.draw_jitter()).unwrap_or(CONFLICT_WAIT);
+        let told = error.to_string();
+
+        let wait = match error {
+            BotCallError::Unauthorized(_) => {
+                return Err(SourceEnd::Stopped {
+                    reason: told,
+                    again: None,
+                });
+            }
+            BotCallError::Conflict(words) if words.contains("webhook") => return Err(webhook_is_set()),
+            BotCallError::Conflict(_) => scheduled.max(CONFLICT_WAIT),
+            // Never sooner than the vendor says.
+            BotCallError::Limited(asked) => asked,
+            BotCallError::Refused { .. } | BotCallError::Unreachable(_) | BotCallError::Malformed(_) => scheduled,
+        };
+
+        let silent = self
+            .source
+            .clock
+            .monotonic()
+            .saturating_duration_since(self.completed_at);
+        if silent > WATCHDOG {
+            match open_http() {
+                Ok(http) => self.client = BotClient::new(http, self.source.account.clone()),
+                Err(error) => tracing::warn!(account = self.source.name, %error, "failed to make new connections"),
+            }
+        }
+
+        tracing::warn!(
+            account = self.source.name,
+            failures = self.failures,
+            error = told,
+            wait_ms = wait.as_millis(),
+            "call of the Bot API failed; retrying"
+        );
+        metrics::counter!("nexus_source_failures_total", "source" => TELEGRAM).increment(1);
+        self.sink
+            .report(Err(&format!("failing for {} s: {told}", silent.as_secs())));
+
+        if !self.sink.is_held() {
+            return Err(SourceEnd::Fenced);
+        }
+        pause(wait).await;
+        Ok(())
+    }
+
+    fn draw_jitter(&self) -> f64 {
+        let random = self.source.ids.ulid().random() & 0xFFFF;
+        #[expect(clippy::cast_precision_loss, reason = "16 bits fit")]
+        let drawn = random as f64 / 65_536.0;
+        drawn
+    }
+}
+
+fn webhook_is_set() -> SourceEnd {
+    SourceEnd::Stopped {
+        reason: "a webhook is set for this bot, so it cannot be polled; remove it with deleteWebhook, or set \
+                 `receive: none` for the account"
+            .to_owned(),
+        again: Some(WEBHOOK_AGAIN),
+    }
+}
+
+fn update_number(raw: &Value) -> Option<i64> {
+    raw.get("update_id").and_then(Value::as_i64)
+}
+
+/// Returns the id of the press that `event` is; `None` if it is none.
+fn press_id(event: &Event) -> Option<String> {
+    let press = event.metadata.get("press")?;
+    press.get("id").and_then(Value::as_str).map(str::to_owned)
+}
+
+fn note_refused(account: &str, raw: &Value, reason: &RefuseUpdateError) {
+    metrics::counter!("nexus_source_refused_total", "source" => TELEGRAM, "reason" => reason.name()).increment(1);
+    let update = update_number(raw);
+    match reason {
+        RefuseUpdateError::Echo | RefuseUpdateError::NoConversation(_) => {
+            tracing::debug!(account, update, %reason, "update is no event");
+        }
+        RefuseUpdateError::Malformed(_) | RefuseUpdateError::UnknownChat(_) | RefuseUpdateError::Id(_) => {
+            tracing::error!(account, update, %reason, "update refused");
+        }
+    }
+}

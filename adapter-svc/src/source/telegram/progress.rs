@@ -1,0 +1,174 @@
+//! How far a bot's updates are read. *Pure.*
+//!
+//! The offset of `getUpdates` is only what the server is told: it confirms everything below it. It is sent once, in the
+//! call after the events are durable, and never again: `update_id` becomes random after a week without updates, and
+//! starts again with a new token, so that an offset that is kept would confirm updates that nobody has read. For the same
+//! reason no two updates are compared by it, except those that wait side by side. Source:
+//! <https://core.telegram.org/bots/api#getupdates>.
+
+use serde::{Deserialize, Serialize};
+use shared::model::time::UnixMillis;
+use shared::wire::watermark::SourceWatermark;
+
+use super::album::ClosedAlbum;
+use crate::source::port::SourceGap;
+use crate::source::port::sink::SourcePosition;
+
+/// Time for which the vendor keeps updates, in milliseconds.
+pub const KEPT_MS: i64 = 24 * 3_600_000;
+/// Age from which an offset is not sent any more, in milliseconds: before the vendor's week is over.
+pub const OFFSET_LASTS_MS: i64 = 6 * 24 * 3_600_000;
+/// Interval in which the watermark is written although nothing happens, in milliseconds.
+pub const NOTE_EVERY_MS: i64 = 60_000;
+
+/// The position in a watermark.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TelegramPosition {
+    /// Offset that confirms everything that is durable, while the server was not told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<i64>,
+    /// Albums that are decided and may come again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub closed: Vec<ClosedAlbum>,
+}
+
+/// How far the updates of one bot are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpdateProgress {
+    /// What the position counts: the bot and its token.
+    of: String,
+    /// Position.
+    pub position: TelegramPosition,
+    complete_until: UnixMillis,
+    noted_at: UnixMillis,
+}
+
+impl UpdateProgress {
+    /// Returns the progress of the bot `bot_id` with a token of hash `token_hash`, as the watermark `from` says at `now`.
+    #[must_use]
+    pub fn resume(bot_id: i64, token_hash: &str, from: Option<&SourceWatermark>, now: UnixMillis) -> Self {
+        let of = format!("bot {bot_id} {token_hash}");
+        let fresh = Self {
+            of,
+            position: TelegramPosition::default(),
+            complete_until: now,
+            noted_at: UnixMillis(0),
+        };
+        // Another bot has other updates. Without a position all that the vendor still has is read.
+        let Some(from) = from.filter(|from| from.of.starts_with(&format!("bot {bot_id} "))) else {
+            return fresh;
+        };
+
+        let is_fresh = now.since(from.complete_until) < OFFSET_LASTS_MS;
+        let position: TelegramPosition = serde_json::from_value(from.position.clone()).unwrap_or_default();
+        Self {
+            position: TelegramPosition {
+                offset: position.offset.filter(|_| is_fresh && from.of == fresh.of),
+                closed: position.closed,
+            },
+            complete_until: from.complete_until,
+            ..fresh
+        }
+    }
+
+    /// Returns the gap before an answer that came at `now`; `None` if the vendor had everything since the last one.
+    #[must_use]
+    pub fn find_gap(&self, now: UnixMillis) -> Option<SourceGap> {
+        let kept_from = now.plus(-KEPT_MS);
+        (self.complete_until < kept_from).then(|| SourceGap {
+            from: self.complete_until,
+            to: kept_from,
+            reason: "Telegram keeps updates for 24 hours; older ones were not read in time".to_owned(),
+        })
+    }
+
+    /// Notes that everything up to `now` is stored.
+    pub fn note_complete(&mut self, now: UnixMillis) {
+        self.complete_until = self.complete_until.max(now);
+    }
+
+    /// Notes that the gap up to `to` is told.
+    pub fn note_gap(&mut self, to: UnixMillis) {
+        self.complete_until = self.complete_until.max(to);
+    }
+
+    /// Returns whether the watermark must be written at `now` although no event came.
+    #[must_use]
+    pub fn is_note_due(&self, now: UnixMillis) -> bool {
+        now.since(self.noted_at) >= NOTE_EVERY_MS
+    }
+
+    /// Returns what the watermark says, to be written at `now`.
+    pub fn to_position(&mut self, now: UnixMillis) -> SourcePosition {
+        self.noted_at = now;
+        SourcePosition {
+            of: self.of.clone(),
+            // A struct of integers and texts has a JSON form.
+            position: serde_json::to_value(&self.position).unwrap_or_default(),
+            complete_until: self.complete_until,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
+
+    fn watermark(of: &str, complete_until: UnixMillis) -> SourceWatermark {
+        let mut progress = UpdateProgress::resume(7, "a", None, NOW);
+        progress.position.offset = Some(9);
+        SourceWatermark {
+            of: of.to_owned(),
+            position: progress.to_position(NOW).position,
+            complete_until,
+            by: "me".to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_offset_is_void_for_another_bot_another_token_and_after_a_quiet_week() {
+        let offset = |from: SourceWatermark| UpdateProgress::resume(7, "a", Some(&from), NOW).position.offset;
+        assert_eq!(offset(watermark("bot 7 a", NOW)), Some(9));
+        assert_eq!(offset(watermark("bot 7 b", NOW)), None);
+        assert_eq!(offset(watermark("bot 77 a", NOW)), None);
+        assert_eq!(offset(watermark("bot 7 a", NOW.plus(1 - OFFSET_LASTS_MS))), Some(9));
+        assert_eq!(offset(watermark("bot 7 a", NOW.plus(-OFFSET_LASTS_MS))), None);
+        let unreadable = SourceWatermark {
+            position: json!("?"),
+            ..watermark("bot 7 a", NOW)
+        };
+        assert_eq!(offset(unreadable), None);
+    }
+
+    #[test]
+    fn a_gap_begins_one_millisecond_after_a_day() {
+        let gap = |of: &str, ago: i64| {
+            let from = watermark(of, NOW.plus(-ago));
+            UpdateProgress::resume(7, "a", Some(&from), NOW).find_gap(NOW)
+        };
+        assert_eq!(gap("bot 7 a", KEPT_MS), None);
+        let found = gap("bot 7 a", KEPT_MS + 1).expect("a gap");
+        assert_eq!((found.from, found.to), (NOW.plus(-KEPT_MS - 1), NOW.plus(-KEPT_MS)));
+        // A new token of the same bot does not hide it, another bot has none.
+        assert!(gap("bot 7 b", 2 * KEPT_MS).is_some());
+        assert_eq!(gap("bot 8 a", 2 * KEPT_MS), None);
+        assert_eq!(UpdateProgress::resume(7, "a", None, NOW).find_gap(NOW), None);
+    }
+
+    #[test]
+    fn a_gap_is_told_once() {
+        let from = watermark("bot 7 a", NOW.plus(-2 * KEPT_MS));
+        let mut progress = UpdateProgress::resume(7, "a", Some(&from), NOW);
+        let gap = progress.find_gap(NOW).expect("a gap");
+        progress.note_gap(gap.to);
+        assert_eq!(progress.find_gap(NOW), None);
+        assert!(progress.is_note_due(NOW));
+        assert_eq!(progress.to_position(NOW).complete_until, gap.to);
+        assert!(!progress.is_note_due(NOW.plus(NOTE_EVERY_MS - 1)));
+    }
+}

@@ -1,0 +1,7 @@
+//! Sources of platforms' accounts against stand-ins that misbehave as the vendors do, and a real nats-server.
+
+mod bot_api;
+mod contract;
+mod process;
+mod telegram;
+mod world;

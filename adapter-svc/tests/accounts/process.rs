@@ -1,0 +1,118 @@
+//! The real process, killed and replaced.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use shared::bus::Bus;
+use shared::clock::{Clock as _, SystemClock};
+use shared::testing::nats::NatsServer;
+use shared::testing::{TestProcess, eventually};
+use tempfile::TempDir;
+
+use crate::bot_api::BotApi;
+use crate::telegram::{MAIN, message};
+use crate::world::stored_events;
+
+/// Starts the service `name` with one account on the stand-in.
+fn start(nats: &NatsServer, api: &BotApi, folder: &TempDir, name: &str) -> TestProcess {
+    let here = folder.path().join(name);
+    std::fs::create_dir_all(here.join("run")).expect("a folder");
+    std::fs::write(here.join("token"), MAIN).expect("a token");
+    let base = &api.base;
+    let channels =
+        format!("telegram: {{accounts: {{main: {{token: 'file:token', base_url: '{base}', direct: open}}}}}}\n");
+    std::fs::write(here.join("channels.yaml"), channels).expect("a file");
+    let key = format!("{}/../shared/src/testing/cluster.key", env!("CARGO_MANIFEST_DIR"));
+    let text = format!("[trust]\ncluster_key = \"file:{key}\"\n\n[files]\nchannels = \"channels.yaml\"\n");
+    std::fs::write(here.join("nexus.toml"), text).expect("a configuration");
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_adapter-svc"));
+    command
+        .current_dir(&here)
+        .env("NEXUS_RUN_DIR", here.join("run"))
+        .env("NEXUS__NATS__SERVERS", format!("[\"{}\"]", nats.url()))
+        .env("NEXUS__ADAPTER__LISTEN", "127.0.0.1:0")
+        .env("NEXUS__ADAPTER__DATA_DIR", here.join("spool"))
+        .env("NEXUS_INSTANCE", name)
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(here.join("log")).expect("a log"));
+    TestProcess::start(&mut command)
+}
+
+async fn stored(bus: &Bus) -> Vec<String> {
+    let events = stored_events(bus).await;
+    events.iter().map(|event| event.id.to_string()).collect()
+}
+
+/// Adds messages `from` to `to`, which are sent now.
+fn say(api: &BotApi, from: i64, to: i64) {
+    (from..=to).for_each(|number| api.add(MAIN, "message", &message(number, SystemClock.now())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_any_point_it_loses_and_doubles_nothing() {
+    let (nats, bus) = shared::testing::world().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let api = BotApi::start(bus.clone()).await;
+
+    let mut said = 0;
+    for round in 0..6_usize {
+        let mut process = start(&nats, &api, &folder, "adapter-svc-0");
+        // Killed after it has stored some, or confirmed some, or has only asked.
+        let (polls, confirmed, count) = (api.polls(MAIN), api.confirmed(MAIN), stored(&bus).await.len());
+        say(&api, said + 1, said + 30);
+        said += 30;
+        eventually("it is at work", async || match round % 3 {
+            0 => stored(&bus).await.len() > count,
+            1 => api.confirmed(MAIN) > confirmed,
+            _ => api.polls(MAIN) > polls,
+        })
+        .await;
+        process.kill();
+    }
+
+    let process = start(&nats, &api, &folder, "adapter-svc-0");
+    let all = usize::try_from(said).expect("small");
+    eventually("everything is confirmed", async || api.confirmed(MAIN) == all).await;
+    let ids = stored(&bus).await;
+    let expected: BTreeSet<String> = (1..=said)
+        .map(|n| format!("telegram:main/{}/{n}", 100 + n % 7))
+        .collect();
+    assert_eq!(ids.len(), all, "each once");
+    assert_eq!(ids.into_iter().collect::<BTreeSet<_>>(), expected);
+    assert_eq!((api.early(MAIN), api.most_polling(MAIN)), (Vec::new(), 1));
+    drop(process);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_replica_follows_within_five_seconds_and_two_never_poll() {
+    let (nats, bus) = shared::testing::world().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let api = BotApi::start(bus.clone()).await;
+    let mut first = start(&nats, &api, &folder, "adapter-svc-0");
+    say(&api, 1, 1);
+    eventually("the first replica reads", async || api.confirmed(MAIN) == 1).await;
+
+    let second = start(&nats, &api, &folder, "adapter-svc-1");
+    let log = folder.path().join("adapter-svc-1/log");
+    eventually("the second replica waits", async || {
+        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("ready"))
+    })
+    .await;
+    say(&api, 2, 2);
+    eventually("the first one goes on", async || api.confirmed(MAIN) == 2).await;
+
+    first.kill();
+    let killed = SystemClock.monotonic();
+    let polls = api.polls(MAIN);
+    eventually("the second replica polls", async || api.polls(MAIN) > polls).await;
+    let taken = SystemClock.monotonic().saturating_duration_since(killed);
+    assert!(taken <= Duration::from_secs(5), "{taken:?}");
+
+    say(&api, 3, 3);
+    eventually("the second replica reads", async || api.confirmed(MAIN) == 3).await;
+    assert_eq!(stored(&bus).await.len(), 3);
+    assert_eq!(api.most_polling(MAIN), 1);
+    drop(second);
+}

@@ -1,0 +1,133 @@
+//! Replicas in this process, with a server of their own and clocks that a test moves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adapter_svc::AdapterConfig;
+use adapter_svc::service::{RunningAdapter, ServiceContext};
+use shared::bus::Bus;
+use shared::model::event::Event;
+use shared::model::time::UnixMillis;
+use shared::platform::accounts::read_platforms;
+use shared::platform::telegram::TelegramAccount;
+use shared::process::{Health, ShutdownSignal};
+use shared::testing::nats::NatsServer;
+use shared::testing::{ManualClock, SeededIds, connect_to, eventually};
+use shared::wire::watermark::SourceWatermark;
+use tempfile::TempDir;
+
+/// Time at which a test begins.
+pub(crate) const START: UnixMillis = UnixMillis(1_700_000_000_000);
+
+/// A server, and what its replicas share.
+pub(crate) struct World {
+    pub(crate) nats: NatsServer,
+    pub(crate) bus: Bus,
+    pub(crate) clock: Arc<ManualClock>,
+    folder: TempDir,
+}
+
+/// A running service.
+pub(crate) struct Replica {
+    pub(crate) health: Health,
+    shutdown: ShutdownSignal,
+    running: RunningAdapter,
+}
+
+impl World {
+    pub(crate) async fn start() -> Self {
+        let (nats, bus) = shared::testing::world().await;
+        Self {
+            nats,
+            bus,
+            clock: Arc::new(ManualClock::at(START)),
+            folder: tempfile::tempdir().expect("a folder"),
+        }
+    }
+
+    /// Writes `token` into a file; the reference to it.
+    pub(crate) fn secret(&self, token: &str) -> String {
+        let path = self.folder.path().join(token.replace(':', "-"));
+        std::fs::write(&path, token).expect("the token is written");
+        format!("file:{}", path.display())
+    }
+
+    /// Starts replica `name` with the accounts of `channels`, the content of `channels.yaml`.
+    pub(crate) async fn replica(&self, name: &str, channels: &str) -> Replica {
+        let telegram: BTreeMap<String, TelegramAccount> =
+            read_platforms(channels).expect("sound accounts").telegram.accounts;
+        let config = AdapterConfig {
+            listen: ([127, 0, 0, 1], 0).into(),
+            data_dir: self.folder.path().join(name),
+            ..AdapterConfig::default()
+        };
+
+        let (health, shutdown) = (Health::default(), ShutdownSignal::default());
+        let around = ServiceContext {
+            bus: connect_to(&self.nats.url(), name).await,
+            clock: self.clock.clone(),
+            ids: Arc::new(SeededIds::new(7)),
+            health: health.clone(),
+            shutdown: shutdown.clone(),
+            drain: Duration::from_secs(2),
+            instance: name.to_owned(),
+            telegram,
+        };
+
+        let running = RunningAdapter::start(&config, around).await.expect("it starts");
+        Replica {
+            health,
+            shutdown,
+            running,
+        }
+    }
+
+    /// The events of the stream, oldest first.
+    pub(crate) async fn events(&self) -> Vec<Event> {
+        stored_events(&self.bus).await
+    }
+
+    /// Waits until the stream has `count` events; all of them.
+    pub(crate) async fn stored(&self, count: usize) -> Vec<Event> {
+        eventually("the events are stored", async || self.events().await.len() >= count).await;
+        let events = self.events().await;
+        assert_eq!(events.len(), count, "{events:#?}");
+        events
+    }
+
+    pub(crate) async fn watermark(&self, account: &str) -> Option<SourceWatermark> {
+        let kept = self.bus.kv::<SourceWatermark>("watermarks");
+        let found = kept.get(&format!("telegram.{account}")).await.expect("asked");
+        found.map(|entry| entry.value)
+    }
+}
+
+/// The events of the stream, oldest first; empty while it cannot be asked.
+pub(crate) async fn stored_events(bus: &Bus) -> Vec<Event> {
+    let (mut events, mut from) = (Vec::new(), 1);
+    loop {
+        let page = bus.read_history("EVENTS", "nexus.ev.>", from, 1_000).await;
+        let page = page.unwrap_or_default();
+        let Some(last) = page.last() else { return events };
+        from = last.sequence + 1;
+        events.extend(page.iter().map(|stored| stored.decode::<Event>().expect("an event")));
+    }
+}
+
+impl Replica {
+    /// Stops the service as SIGTERM does.
+    pub(crate) async fn stop(self) {
+        self.shutdown.trigger();
+        self.running.wait_finished().await.expect("it ends in order");
+    }
+
+    /// Waits until the part `part` says `words`.
+    pub(crate) async fn says(&self, part: &str, words: &str) {
+        eventually(&format!("{part} says {words}"), async || {
+            let parts = self.health.readiness().parts;
+            parts.get(part).is_some_and(|part| part.detail.contains(words))
+        })
+        .await;
+    }
+}
