@@ -233,7 +233,7 @@ mod tests {
             ),
             (json!({ "type": "event_matches", "match": {} }), "match"),
             (json!({ "type": "event_matches", "match": { "contains": "" } }), "match"),
-            (json!({ "type": "user_idle", "for_seconds": 0 }), "quiet"),
+            (json!({ "type": "user_idle", "for_seconds": 0 }), "idle time"),
         ] {
             let error = check(schedule.clone()).expect_err("refused");
             assert!(error.contains(words), "{schedule}: {error}");

@@ -36,8 +36,8 @@ fn faults_name_the_key_and_what_is_expected_there() {
     check(
         "personas: {a: {limits: {history_turns: 200, history_tokens: 100000}}}",
         &[
-            "personas.a.limits.history_turns: at most 64",
-            "personas.a.limits.history_tokens: at most 8192",
+            "personas.a.limits.history_turns: expected at most 64",
+            "personas.a.limits.history_tokens: expected at most 8192",
         ],
     );
 
