@@ -35,6 +35,7 @@ mod stale_owner;
 mod story;
 mod streaming;
 mod supervision;
+mod telegram;
 mod telemetry;
 mod terminal;
 mod visitors;

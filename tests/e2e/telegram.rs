@@ -1,0 +1,208 @@
+//! A person writes to a bot of Telegram and is answered in the same chat; the bot's own messages that come back fire
+//! nothing, and neither does a stranger.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::extract::{Json, Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::{Router, routing::post};
+use serde_json::{Value, json};
+use shared::model::dispatch::Dispatch;
+use shared::wire::topology::streams;
+use tests::eventually::eventually;
+use tests::record::read_all;
+use tests::world::{Setup, World, shipped_hook};
+use tokio::sync::Notify;
+
+use crate::story::PATIENCE;
+
+const BOT: i64 = 700;
+const ANN: i64 = 11;
+const STRANGER: i64 = 12;
+
+/// Longest time that the stand-in waits for an update.
+const LONG_POLL: Duration = Duration::from_secs(5);
+
+/// The Bot API as one bot sees it.
+#[derive(Debug, Clone, Default)]
+struct BotApi {
+    state: Arc<Mutex<BotState>>,
+    added: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct BotState {
+    messages: i64,
+    updates: Vec<Value>,
+    /// Messages of the bot, as Telegram shows them.
+    sent: Vec<Value>,
+}
+
+impl BotApi {
+    /// Starts the stand-in; returns it and its base URL.
+    async fn start() -> (Self, String) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let base = format!("http://{}", listener.local_addr().expect("an address"));
+        let api = Self::default();
+        let routes = Router::new()
+            .route("/{bot}/{method}", post(answer))
+            .with_state(api.clone());
+
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        (api, base)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BotState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bring(&self, kind: &str, message: &Value) {
+        let mut state = self.lock();
+        let id = state.updates.len() + 1;
+        state.updates.push(json!({ "update_id": id, kind: message }));
+        drop(state);
+        self.added.notify_waiters();
+    }
+
+    /// A person writes `text` to the bot.
+    fn write(&self, person: i64, text: &str) {
+        let message = {
+            let mut state = self.lock();
+            state.messages += 1;
+            message(state.messages, (person, false), person, text)
+        };
+        self.bring("message", &message);
+    }
+
+    fn sent(&self) -> Vec<(i64, String)> {
+        let state = self.lock();
+        let read = |message: &Value| {
+            let text = message["text"].as_str().unwrap_or_default().to_owned();
+            (message["chat"]["id"].as_i64().unwrap_or_default(), text)
+        };
+        state.sent.iter().map(read).collect()
+    }
+
+    fn send(&self, body: &Value) -> Value {
+        let mut state = self.lock();
+        state.messages += 1;
+        let chat = body["chat_id"].as_i64().expect("a chat");
+        let sent = message(
+            state.messages,
+            (BOT, true),
+            chat,
+            body["text"].as_str().expect("a text"),
+        );
+        state.sent.push(sent.clone());
+        sent
+    }
+
+    async fn updates_from(&self, offset: usize) -> Vec<Value> {
+        let later = || {
+            let state = self.lock();
+            state
+                .updates
+                .get(offset.saturating_sub(1)..)
+                .unwrap_or_default()
+                .to_vec()
+        };
+
+        let added = self.added.notified();
+        let found = later();
+        if !found.is_empty() {
+            return found;
+        }
+        let _ = tokio::time::timeout(LONG_POLL, added).await;
+        later()
+    }
+}
+
+fn message(id: i64, (from, is_bot): (i64, bool), chat: i64, text: &str) -> Value {
+    let date = shared::clock::Clock::now(&shared::clock::SystemClock).0 / 1_000;
+    json!({
+        "message_id": id, "date": date, "text": text,
+        "from": { "id": from, "is_bot": is_bot, "first_name": "Somebody" },
+        "chat": { "id": chat, "type": "private", "first_name": "Somebody" },
+    })
+}
+
+async fn answer(
+    State(api): State<BotApi>,
+    Path((_, method)): Path<(String, String)>,
+    Json(body): Json<Value>,
+) -> Response {
+    let result = match method.as_str() {
+        "getMe" => json!({ "id": BOT, "is_bot": true, "first_name": "Nexus", "username": "nexus_bot" }),
+        "getWebhookInfo" => json!({ "url": "", "pending_update_count": 0 }),
+        "getUpdates" => {
+            let offset = body["offset"].as_u64().unwrap_or(1);
+            api.updates_from(usize::try_from(offset).unwrap_or(1)).await.into()
+        }
+        "sendMessage" => api.send(&body),
+        "sendChatAction" => json!(true),
+        _ => return StatusCode::NOT_IMPLEMENTED.into_response(),
+    };
+    Json(json!({ "ok": true, "result": result })).into_response()
+}
+
+async fn has_sent(api: &BotApi, world: &World, expected: &[(i64, &str)]) {
+    let expected: Vec<(i64, String)> = expected
+        .iter()
+        .map(|(chat, text)| (*chat, (*text).to_owned()))
+        .collect();
+    eventually("the bot has answered", PATIENCE, async || {
+        let sent = api.sent();
+        (sent == expected)
+            .then_some(())
+            .ok_or_else(|| format!("{sent:?}\n{}", world.logs()))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_to_a_bot_is_answered_in_its_chat_and_its_echo_fires_nothing() {
+    let (api, base) = BotApi::start().await;
+    let world = World::start(Setup {
+        hooks: vec![("default-dm-routing.ts", shipped_hook("default-dm-routing.ts"))],
+        channels: format!(
+            "telegram: {{accounts: {{main: {{token: 'env:BOT_TOKEN', base_url: '{base}', direct: allowlist, allow: [{ANN}]}}}}}}"
+        ),
+        environment: vec![("BOT_TOKEN".to_owned(), format!("{BOT}:secret"))],
+        ..Setup::default()
+    })
+    .await;
+
+    api.write(ANN, "hello");
+    has_sent(&api, &world, &[(ANN, "echo: hello")]).await;
+
+    // What the bot has sent comes back: as it is, under another id, and edited.
+    let own = api.lock().sent[0].clone();
+    api.bring("message", &own);
+    let mut again = own.clone();
+    again["message_id"] = json!(900);
+    api.bring("message", &again);
+    let mut edited = own;
+    edited["edit_date"] = edited["date"].clone();
+    edited["text"] = json!("echo: hello?");
+    api.bring("edited_message", &edited);
+
+    api.write(STRANGER, "let me in");
+    api.write(ANN, "and again");
+    has_sent(&api, &world, &[(ANN, "echo: hello"), (ANN, "echo: and again")]).await;
+
+    let dispatches: Vec<(u64, Dispatch)> = read_all(&world.bus, streams::DISPATCHES).await;
+    let of: Vec<&str> = dispatches
+        .iter()
+        .map(|(_, dispatch)| dispatch.event_id.as_str())
+        .collect();
+    assert_eq!(of.len(), 2, "{of:?}");
+    assert!(of.iter().all(|id| id.starts_with("telegram:main/11/")), "{of:?}");
+    assert!(
+        !world.logs().contains(&format!("{BOT}:secret")),
+        "the token is in a log"
+    );
+
+    world.stack.stop().await;
+}
