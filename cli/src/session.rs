@@ -50,7 +50,10 @@ pub async fn execute(common: &Common, action: SessionAction) -> Result<()> {
             cap,
             overflow,
         } => {
-            let (mode, overflow) = (mode.and_then(value_name), overflow.and_then(value_name));
+            let (mode, overflow) = (
+                mode.as_ref().and_then(value_name),
+                overflow.as_ref().and_then(value_name),
+            );
             let mut settings = json!({ "mode": mode, "debounce_ms": debounce_ms, "cap": cap, "overflow": overflow });
             if let Some(map) = settings.as_object_mut() {
                 map.retain(|_, value| !value.is_null());
@@ -68,7 +71,7 @@ pub async fn execute(common: &Common, action: SessionAction) -> Result<()> {
 }
 
 /// Returns the name of an option's value, as the command line and the broker spell it.
-fn value_name(value: impl clap::ValueEnum) -> Option<String> {
+fn value_name(value: &impl clap::ValueEnum) -> Option<String> {
     value.to_possible_value().map(|value| value.get_name().to_owned())
 }
 
