@@ -284,7 +284,11 @@ async fn down_ends_what_holds_the_directory_and_nobody_else() {
 
     let down = nexus(&here, &["down", "--data", "X"]).await;
     assert_eq!(down.code, Some(0), "{down:?}");
-    assert!(down.out.contains(&format!("left: {}", stray.id())), "{}", down.out);
+    assert!(
+        down.out.contains(&format!("of a killed `nexus up`: {}", stray.id())),
+        "{}",
+        down.out
+    );
 
     stray.wait().expect("it ended");
     assert!(stranger.try_wait().expect("its state").is_none(), "a stranger goes on");
