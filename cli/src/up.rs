@@ -130,8 +130,8 @@ fn plan(common: &Common, options: &UpOptions, directory: &Path) -> Result<Plan> 
 /// directory, which nobody edits.
 fn check_file(path: &Path) -> Result<()> {
     let (mut faults, _) = ask_services(&path.to_string_lossy())?;
-    // The server is our own, so the section about another one has no effect.
-    faults.retain(|fault| !fault.contains(": nats."));
+    // The server is our own, and so is the key of the cluster unless the file names another.
+    faults.retain(|fault| !fault.contains(": nats.") && !fault.contains(": trust."));
     if faults.is_empty() {
         return Ok(());
     }

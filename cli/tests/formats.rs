@@ -113,35 +113,10 @@ async fn nexus(directory: &Path, arguments: &[&str]) -> Ended {
     }
 }
 
+/// The error lists the values that an option has, in no words of the parser.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_exit_code_says_what_went_wrong() {
+async fn a_wrong_value_is_told_what_is_expected() {
     let world = World::start().await;
-    let held = world.letter(HELD_LETTER, "held").await.to_string();
-    let mut failed = Breaker::for_hook("rests", "1");
-    failed = failed
-        .after_failure(&BreakerPolicy::default(), "a", UnixMillis(1))
-        .expect("it counts");
-    let breakers = world.bus.kv::<Breaker>(buckets::BREAKERS);
-    breakers.create(&key_of("rests"), &failed).await.expect("stored");
-    let reset = world.nexus(&["breaker", "reset", "rests"]).await;
-    assert_eq!((reset.code, reset.err.as_str()), (0, ""), "{reset:?}");
-
-    // 1: the answer is no.
-    world.fails(1, &["status"], "are not ready").await;
-
-    // 2: the command line is wrong.
-    world.fails(2, &["events", "show", "nobody"], "nobody").await;
-    world
-        .fails(2, &["tail", "--streams", "claims"], "no stream `claims`")
-        .await;
-    world
-        .fails(2, &["--config", "none.toml", "dlq", "list"], "none.toml")
-        .await;
-    let since = ["events", "search", "x", "--since", "yesterday"];
-    world.fails(2, &since, "--since `yesterday`").await;
-    let both = world.nexus(&["dlq", "list", "--json", "--quiet"]).await;
-    assert_eq!(both.code, 2, "{both:?}");
-
     for (words, told) in [
         (
             ["intent", "list", "--status", "foo"],
@@ -170,6 +145,36 @@ async fn the_exit_code_says_what_went_wrong() {
     ] {
         world.fails(2, &words, told).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_exit_code_says_what_went_wrong() {
+    let world = World::start().await;
+    let held = world.letter(HELD_LETTER, "held").await.to_string();
+    let mut failed = Breaker::for_hook("rests", "1");
+    failed = failed
+        .after_failure(&BreakerPolicy::default(), "a", UnixMillis(1))
+        .expect("it counts");
+    let breakers = world.bus.kv::<Breaker>(buckets::BREAKERS);
+    breakers.create(&key_of("rests"), &failed).await.expect("stored");
+    let reset = world.nexus(&["breaker", "reset", "rests"]).await;
+    assert_eq!((reset.code, reset.err.as_str()), (0, ""), "{reset:?}");
+
+    // 1: the answer is no.
+    world.fails(1, &["status"], "are not ready").await;
+
+    // 2: the command line is wrong.
+    world.fails(2, &["events", "show", "nobody"], "nobody").await;
+    world
+        .fails(2, &["tail", "--streams", "claims"], "no stream `claims`")
+        .await;
+    world
+        .fails(2, &["--config", "none.toml", "dlq", "list"], "none.toml")
+        .await;
+    let since = ["events", "search", "x", "--since", "yesterday"];
+    world.fails(2, &since, "--since `yesterday`").await;
+    let both = world.nexus(&["dlq", "list", "--json", "--quiet"]).await;
+    assert_eq!(both.code, 2, "{both:?}");
 
     // 3: the thing does not exist.
     world.fails(3, &["dlq", "show", "99"], "no dead letter 99").await;

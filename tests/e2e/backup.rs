@@ -177,7 +177,7 @@ async fn decided(backup: &Path, copied: &Copied, word: &str) -> (BTreeSet<String
 
     world.words(&["restore", word]).await;
     let list = world.tried(&["restore", "--list"]).await.expect("listed");
-    assert!(list.contains("0 deliveries wait"), "{list}");
+    assert!(list.contains("0 deliveries are held"), "{list}");
 
     for peer in ["p0", "somebody-new"] {
         answers_anew(&world, &heard, peer).await;
@@ -416,7 +416,7 @@ async fn nothing_is_left_to_decide(world: &World) {
     assert_eq!(world.json(&["recover", "list"]).await, serde_json::json!([]));
 
     let list = world.tried(&["restore", "--list"]).await.expect("listed");
-    assert!(list.contains("0 deliveries wait"), "{list}");
+    assert!(list.contains("0 deliveries are held"), "{list}");
 
     let replicas = ask_replicas(&world.bus, REPLICAS_WITHIN).await.expect("asked");
     assert_eq!(replicas.len(), 4, "{replicas:?}");

@@ -87,7 +87,7 @@ fn a_fault_is_told_of_the_file_that_was_written_before_anything_starts() {
         "{said}"
     );
 
-    // The section about another server has no effect here.
+    // The section about another server has no effect here, and the key of the cluster is made.
     assert!(
         said.contains("1 faults in nexus.toml") && !said.contains("nats."),
         "{said}"

@@ -105,7 +105,7 @@ type Refusal = (usize, String);
 /// Returns the client's error text if the service cannot be announced.
 pub async fn serve(broker: &Arc<BrokerContext>) -> Result<ServiceHandle, String> {
     let at = Arc::clone(broker);
-    let spec = ServiceSpec::new("turn", "Turns under way: the hooks of an agent's own tool calls");
+    let spec = ServiceSpec::new("turn", "Running turns: the hooks of an agent's own tool calls");
     let spec = spec.endpoint("gate", move |asked: GateRequest| {
         let broker = Arc::clone(&at);
         async move { answer_call(&broker, asked).await }

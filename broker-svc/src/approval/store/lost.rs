@@ -154,7 +154,7 @@ impl ApprovalStore {
 
         tracing::warn!(
             approval = id,
-            "KV is older than the ledger: requesting the approval again"
+            "KV was restored to a state before the ledger: requesting the approval again"
         );
         self.ensure_audited(&next).await?;
 
