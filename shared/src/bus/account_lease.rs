@@ -68,14 +68,16 @@ impl AccountLease {
     }
 
     /// Refreshes the lease, or takes it if nobody has it. Returns the hold; `None` if this replica does not hold it, and
-    /// everything that it does on the account must end. To be called at least every 0.7 s; each call takes at most as
-    /// long.
+    /// everything that it does on the account must end. To be called about every second.
+    ///
+    /// Between two holds it returns `None` at least once, so that nothing goes on with a hold that is over.
     ///
     /// # Errors
     /// Returns [`CasError`] if the lease is not held and the bucket cannot be asked.
     pub async fn hold(&mut self) -> Result<Option<AccountHold>, CasError> {
         if self.held.as_ref().is_some_and(|held| !held.deadline.is_live()) {
             self.held = None;
+            return Ok(None);
         }
 
         let Some(held) = self.held.as_mut() else {
@@ -152,7 +154,8 @@ mod tests {
 
     use super::*;
     use crate::clock::{Clock as _, SystemClock};
-    use crate::testing::world;
+    use crate::model::time::UnixMillis;
+    use crate::testing::{ManualClock, world};
 
     fn lease(bus: &Bus, holder: &str) -> AccountLease {
         AccountLease::new(bus, "telegram", "main", holder.to_owned(), Arc::new(SystemClock))
@@ -185,6 +188,23 @@ mod tests {
         assert!(!hold.is_live(), "two replicas never hold it");
         let waited = SystemClock.monotonic().saturating_duration_since(begun);
         assert!(waited < Duration::from_secs(5), "{waited:?}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_hold_that_is_over_is_not_followed_by_another_one_unnoticed() {
+        let (_server, bus) = world().await;
+        let clock = ManualClock::at(UnixMillis(1));
+        let shared: SharedClock = Arc::new(clock.clone());
+        let mut one = AccountLease::new(&bus, "telegram", "main", "one".to_owned(), shared);
+        let hold = one.hold().await.expect("asked").expect("free");
+
+        // The refresh comes late, and the lease has lapsed on the server.
+        clock.advance(3_000);
+        let leases: Kv<LeaseRecord> = bus.kv(buckets::LEASES);
+        leases.delete("account.telegram.main", None).await.expect("lapsed");
+        assert!(one.hold().await.expect("asked").is_none());
+        let next = one.hold().await.expect("asked").expect("free");
+        assert!(next.is_live() && !hold.is_live());
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -77,6 +77,7 @@ impl AccountKeeper {
     async fn run_while_held(&mut self, hold: AccountHold) {
         // Dropped with this future, and the call of the platform that is under way with it.
         let mut tasks = JoinSet::new();
+        self.report(Ok("this replica reads it"));
         let mut next_run = Some(Duration::ZERO);
 
         loop {

@@ -35,7 +35,7 @@ const HASH_DIGITS: usize = 12;
 pub fn update_events(account: &BotAccount, raw: &Value, now: UnixMillis) -> Result<Vec<Event>, RefuseUpdateError> {
     let update = Update::parse(raw)?;
     let reader = UpdateReader { account, update, now };
-    let event = match update.kind {
+    let mut event = match update.kind {
         "message" | "channel_post" => reader.message(&update.read()?, false)?,
         "edited_message" | "edited_channel_post" => reader.message(&update.read()?, true)?,
         "message_reaction" => reader.reaction(&update.read()?)?,
@@ -46,6 +46,8 @@ pub fn update_events(account: &BotAccount, raw: &Value, now: UnixMillis) -> Resu
         other => return Err(RefuseUpdateError::NoConversation(other.to_owned())),
     };
 
+    // Names, buttons and messages come from people.
+    event.content = event.content.replace('\0', "\u{fffd}");
     Ok(vec![event])
 }
 
@@ -288,7 +290,7 @@ impl UpdateReader<'_> {
         self.set_sender(&mut event, Some(&request.from), None)?;
         event.direction = EventDirection::Observed;
         event.content_types = vec!["member".to_owned()];
-        event.content = request.bio.clone().unwrap_or_default().replace('\0', "\u{fffd}");
+        event.content = request.bio.clone().unwrap_or_default();
 
         Ok(event)
     }
@@ -320,7 +322,7 @@ fn set_content(event: &mut Event, message: &Message, payload: &Value) {
     }
 
     event.content_types = types;
-    event.content = content.replace('\0', "\u{fffd}");
+    event.content = content;
 
     if let Some(album) = &message.media_group_id {
         event.metadata.insert("album".to_owned(), json!(album));
