@@ -23,7 +23,7 @@ mod schedule;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use shared::model::channel::ConfiguredChannels;
+use shared::model::channel::{ConfiguredChannels, StoppedAccount};
 use shared::model::hook::HookState;
 use shared::model::position::StreamPlace;
 use shared::model::restore::HoldDecision;
@@ -162,6 +162,13 @@ fn coordination_is_frozen() {
 
     let accounts = [("sms".to_owned(), ["home".to_owned()].into())].into();
     check("channels", &ConfiguredChannels { accounts });
+    check(
+        "stopped_account",
+        &StoppedAccount {
+            token_hash: "9f3c2a1b4d5e6f70".to_owned(),
+            since: samples::AT,
+        },
+    );
     check("hook_state", &hook::hook_state());
 
     let counted = HookState {

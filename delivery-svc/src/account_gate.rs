@@ -126,6 +126,16 @@ impl AccountGate {
         self.probe_from.is_some()
     }
 
+    /// Stops the account, because another replica's call was refused.
+    pub fn stop(&mut self, probe_every: Duration, now: Instant) {
+        self.probe_from.get_or_insert(now + probe_every);
+    }
+
+    /// Ends the stop, because another replica's call was accepted.
+    pub fn resume(&mut self) {
+        self.probe_from = None;
+    }
+
     /// Notes the outcome of a call that ended at `now`.
     pub fn note_outcome(&mut self, outcome: &CallOutcome, probe_every: Duration, now: Instant) {
         match outcome {

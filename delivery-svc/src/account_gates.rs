@@ -60,23 +60,36 @@ impl AccountGates {
 
     /// Notes the `outcome` of a call to `target`.
     pub fn note_outcome(&self, target: &DeliveryContext, outcome: &CallOutcome) {
-        let (name, now) = (account_name(target), self.clock.monotonic());
+        let now = self.clock.monotonic();
+        self.change_gate(&account_name(target), |gate| {
+            gate.note_outcome(outcome, self.probe_every, now);
+        });
+    }
+
+    /// Stops the account `name`, `{channel}:{account}`: another replica found its token refused.
+    pub fn stop(&self, name: &str) {
+        let now = self.clock.monotonic();
+        self.change_gate(name, |gate| gate.stop(self.probe_every, now));
+    }
+
+    /// Ends the stop of the account `name`, `{channel}:{account}`: another replica's call was accepted.
+    pub fn resume(&self, name: &str) {
+        self.change_gate(name, AccountGate::resume);
+    }
+
+    /// Changes the gate of the account `name`, and reports whether it is stopped then.
+    fn change_gate(&self, name: &str, change: impl FnOnce(&mut AccountGate)) {
         let mut gates = self.lock();
-        let gate = gates.entry(name.clone()).or_default();
-        let was_stopped = gate.is_stopped();
-        gate.note_outcome(outcome, self.probe_every, now);
+        let gate = gates.entry(name.to_owned()).or_default();
+        change(gate);
 
+        // Told while the gates are locked, so that the last word is about the last change.
         let is_stopped = gate.is_stopped();
-        if is_stopped == was_stopped {
-            return;
-        }
-
-        // Told while the gate is locked, so that the last word is about the last outcome.
-        self.stopped.send_modify(|stopped| {
+        self.stopped.send_if_modified(|stopped| {
             if is_stopped {
-                stopped.insert(name);
+                stopped.insert(name.to_owned())
             } else {
-                stopped.remove(&name);
+                stopped.remove(name)
             }
         });
     }

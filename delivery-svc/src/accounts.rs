@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Deserialize;
 use shared::model::origin::is_sealed_channel;
 use shared::platform::accounts::{ChannelsFile, ReadAccountsError, is_platform, read_channels};
-use shared::platform::telegram::TelegramAccount;
+use shared::platform::telegram::{TELEGRAM, TelegramAccount};
 use shared::process::SecretValue;
 use shared::process::config::{KeyFault, MAX_NAME_BYTES, is_plain_name};
 
@@ -41,6 +41,16 @@ pub struct ChannelAccounts {
     pub endpoints: AccountEndpoints,
     /// Bots of Telegram, by account.
     pub telegram: BTreeMap<String, TelegramAccount>,
+}
+
+impl ChannelAccounts {
+    /// Returns the hashes of the tokens that platforms may refuse, by `{channel}:{account}`.
+    #[must_use]
+    pub fn token_hashes(&self) -> BTreeMap<String, String> {
+        let bots = self.telegram.iter();
+        bots.map(|(name, account)| (format!("{TELEGRAM}:{name}"), account.token_hash()))
+            .collect()
+    }
 }
 
 /// An account of channel `webhook`, or of a bridge.

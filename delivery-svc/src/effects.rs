@@ -35,7 +35,7 @@ pub struct DelivererContext {
     /// Channels that this process serves, by name.
     pub channels: ChannelRegistry,
     /// When each account may call.
-    pub gates: AccountGates,
+    pub gates: Arc<AccountGates>,
     /// Calls that this process has made.
     pub calls: ProcessCalls,
     /// Instance name of this replica.

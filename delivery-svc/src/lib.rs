@@ -37,5 +37,6 @@ pub mod restore_gate;
 pub mod resume;
 pub mod sent_events;
 pub mod service;
+pub mod stopped_accounts;
 
 pub use service::DeliveryService;

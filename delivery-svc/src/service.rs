@@ -31,6 +31,7 @@ use crate::lost_replies::LostReplies;
 use crate::partition_worker::{WorkerBounds, run_partition};
 use crate::receipts::receipts_witness;
 use crate::restore_gate::RestoreGate;
+use crate::stopped_accounts::StoppedAccounts;
 
 /// Part of the service's health: whether platforms accept the accounts' tokens.
 const ACCOUNTS: &str = "accounts";
@@ -66,11 +67,20 @@ impl Service for DeliveryService {
         let config = &shell.config;
         let accounts = read_accounts(&shell)?;
         let configured = channel_registry::configured_channels(&accounts);
+        let hashes = accounts.token_hashes();
         let channels = open_channels(&shell, accounts)?;
         let bounds = WorkerBounds {
             in_flight: config.max_in_flight,
             drain: config.call_timeout(),
         };
+
+        let reauth_wait = Duration::from_millis(config.reauth_wait_ms);
+        let gates = Arc::new(AccountGates::new(Arc::clone(&shell.clock), reauth_wait));
+        let mut exchange = StoppedAccounts::new(&shell.bus, Arc::clone(&gates), hashes, Arc::clone(&shell.clock));
+        // Before any call is made: another replica may know that a token is refused.
+        if let Err(error) = exchange.exchange().await {
+            tracing::warn!(%error, "unknown which tokens are refused; retrying");
+        }
 
         let parked_slots = Arc::new(Semaphore::new(config.max_parked_in_flight));
         let witness = receipts_witness(&shell.bus);
@@ -84,7 +94,7 @@ impl Service for DeliveryService {
             bus: shell.bus.clone(),
             witness: witness.clone(),
             channels,
-            gates: AccountGates::new(Arc::clone(&shell.clock), Duration::from_millis(config.reauth_wait_ms)),
+            gates: Arc::clone(&gates),
             calls: ProcessCalls::new(Arc::clone(&shell.clock)),
             instance: shell.instance.clone(),
             patience: Duration::from_millis(config.mute_owner_wait_ms),
@@ -93,7 +103,7 @@ impl Service for DeliveryService {
                 .await
                 .context("failed to read the state of the restore")?,
             schedule: config.retry,
-            reauth_wait: Duration::from_millis(config.reauth_wait_ms),
+            reauth_wait,
             clock: Arc::clone(&shell.clock),
             ids: Arc::clone(&shell.ids),
         });
@@ -120,7 +130,8 @@ impl Service for DeliveryService {
             configured,
             shell.shutdown.clone(),
         ));
-        let stopped = tokio::spawn(report_stopped(outfit.gates.watch_stopped(), shell.health.clone()));
+        let stopped = tokio::spawn(report_stopped(gates.watch_stopped(), shell.health.clone()));
+        let exchanged = tokio::spawn(exchange.keep_exchanged(shell.shutdown.clone()));
         let lost = LostReplies::new(Arc::clone(&outfit));
         let handler = move |owned| run_partition(owned, Arc::clone(&outfit), Arc::clone(&parked_slots), bounds);
         let finding = tokio::spawn(lost.watch_queue(shell.shutdown.clone()));
@@ -136,6 +147,7 @@ impl Service for DeliveryService {
         telling.abort();
         told.abort();
         stopped.abort();
+        exchanged.abort();
 
         Ok(())
     }

@@ -6,10 +6,12 @@ use std::time::Duration;
 use delivery_svc::account_gate::CallRate;
 use delivery_svc::channel::telegram::TelegramPaces;
 use serde_json::json;
+use shared::model::channel::StoppedAccount;
 use shared::model::receipt::ReceiptStep;
 use shared::model::reply::Reply;
 use shared::platform::telegram::TELEGRAM;
 use shared::testing::eventually;
+use shared::wire::topology::buckets;
 
 use crate::bot_api::{BotApi, Lie};
 use crate::world::{Setup, World, reply};
@@ -208,6 +210,51 @@ async fn a_refused_token_stops_its_account_alone_and_is_probed_at_a_bounded_pace
         .collect();
     assert_eq!(sent.len(), 20);
     replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_starts_knows_of_a_refused_token_and_a_new_one_is_used_at_once() {
+    let (world, api) = (World::start().await, BotApi::start(&[]).await);
+    api.refuse(&[TOKEN]);
+    let first = world.replica("a", with_bot(&api, ""));
+    world.publish(&to_chat(1, "bot", 77)).await;
+    let entries = || world.bus.kv::<StoppedAccount>(buckets::STOPPED_ACCOUNTS);
+    eventually("the refusal is shared", async || {
+        entries().entries().await.is_ok_and(|entries| entries.len() == 1)
+    })
+    .await;
+
+    let (key, entry) = entries().entries().await.expect("read").remove(0);
+    assert_eq!(key, "telegram.bot");
+    assert!(!format!("{entry:?}").contains("AbC-dEf_1"));
+    first.kill();
+
+    // With the same token: other chats wait for a probe, all of them.
+    let second = world.replica("b", with_bot(&api, ""));
+    let before = calls_of(&api, TOKEN);
+    for number in 2..=20 {
+        world
+            .publish(&to_chat(number, "bot", 76 + i64::try_from(number).expect("small")))
+            .await;
+    }
+    eventually("the token is probed", async || calls_of(&api, TOKEN) >= before + 3).await;
+    let probes: Vec<_> = api.calls().iter().skip(before).map(|call| call.at).collect();
+    let is_paced = probes
+        .windows(2)
+        .all(|pair| pair[1].duration_since(pair[0]) >= Duration::from_millis(400));
+    assert!(is_paced, "{probes:?}");
+    second.kill();
+
+    // With another token: the entry says nothing about it.
+    let renewed = Setup {
+        telegram: BTreeMap::from([("bot".to_owned(), api.account("123456:renewed", ""))]),
+        ..Setup::default()
+    };
+    let third = world.replica("c", renewed);
+    world.settled().await;
+    assert!(world.dead_letters().await.is_empty());
+    assert_eq!((77..=96).filter(|chat| api.texts(*chat).len() == 1).count(), 20);
+    third.stop().await;
 }
 
 /// Returns the number of calls with `token`.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use delivery_svc::account_gate::CallRate;
 use delivery_svc::account_gates::AccountGates;
+use delivery_svc::accounts::ChannelAccounts;
 use delivery_svc::attempt::{CallOutcome, Repetition};
 use delivery_svc::calls::ProcessCalls;
 use delivery_svc::channel::http::CallTimeouts;
@@ -23,6 +24,7 @@ use delivery_svc::partition_worker::{WorkerBounds, run_partition};
 use delivery_svc::plan::PartLayout;
 use delivery_svc::policy::SendPolicy;
 use delivery_svc::restore_gate::RestoreGate;
+use delivery_svc::stopped_accounts::StoppedAccounts;
 use shared::bus::partition::{self, PartitionGroup};
 use shared::bus::{Bus, OutgoingMessage};
 use shared::clock::{Clock as _, SystemClock};
@@ -286,6 +288,15 @@ fn webhook_accounts(url: Option<String>, layout: PartLayout) -> HashMap<String, 
 
 async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSignal) {
     let bus = connect_to(&url, "test").await;
+    let gates = Arc::new(AccountGates::new(Arc::new(SystemClock), REAUTH_WAIT));
+    let accounts = ChannelAccounts {
+        telegram: setup.telegram.clone(),
+        ..ChannelAccounts::default()
+    };
+    let mut exchange = StoppedAccounts::new(&bus, Arc::clone(&gates), accounts.token_hashes(), Arc::new(SystemClock));
+    exchange.exchange().await.expect("the bucket is read");
+    tokio::spawn(exchange.keep_exchanged(shutdown.clone()));
+
     let endpoints = webhook_accounts(setup.url, setup.layout);
     let timeouts = CallTimeouts {
         connect: Duration::from_secs(30),
@@ -310,7 +321,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
         bus: bus.clone(),
         witness: delivery_svc::receipts::receipts_witness(&bus),
         channels,
-        gates: AccountGates::new(Arc::new(SystemClock), REAUTH_WAIT),
+        gates: Arc::clone(&gates),
         calls: ProcessCalls::new(Arc::new(SystemClock)),
         instance: instance.clone(),
         patience: Duration::from_secs(30),

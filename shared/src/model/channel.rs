@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::time::UnixMillis;
+
 /// Key of delivery-svc's entry in KV `channels`.
 pub const DELIVERED: &str = "delivery";
 
@@ -45,6 +47,16 @@ impl ConfiguredChannels {
     pub fn missing_need<'a>(&self, needs: &'a [String]) -> Option<&'a str> {
         needs.iter().map(String::as_str).find(|need| !self.has_channel(need))
     }
+}
+
+/// A value of KV `stopped_accounts`: the platform refuses an account's token. The key is the encoded channel and account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoppedAccount {
+    /// Beginning of the hash of the refused token. It says nothing about another one.
+    pub token_hash: String,
+    /// Time at which it was refused first.
+    pub since: UnixMillis,
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::breaker::Breaker;
 use crate::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalTimer, ConfirmationTerms, SessionDecision};
-use crate::model::channel::ConfiguredChannels;
+use crate::model::channel::{ConfiguredChannels, StoppedAccount};
 use crate::model::dispatch::Dispatch;
 use crate::model::event::{
     Event, MAX_ATTACHMENTS, MAX_CONTENT_TYPES, MAX_EVENT_BYTES, MAX_HOPS, MAX_PARTICIPANTS, MAX_TAGS,
@@ -179,6 +179,10 @@ impl WireMessage for HookRecord {
 
 impl WireMessage for ConfiguredChannels {
     const SCHEMA: &'static str = "channels";
+}
+
+impl WireMessage for StoppedAccount {
+    const SCHEMA: &'static str = "stopped_account";
 }
 
 impl WireMessage for HookSpend {

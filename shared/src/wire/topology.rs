@@ -293,6 +293,7 @@ fn kv_specs(replicas: usize) -> Vec<StreamSpec> {
         buckets::HOOK_SPEND,
         buckets::HOOK_RESULTS,
         buckets::HOOK_LIMITS,
+        buckets::STOPPED_ACCOUNTS,
         buckets::HELD,
     ];
 

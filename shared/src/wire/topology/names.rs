@@ -46,6 +46,8 @@ pub mod buckets {
     pub const HOOK_LIMITS: &str = "hook_limits";
     /// Accounts that delivery-svc is configured with.
     pub const CHANNELS: &str = "channels";
+    /// Accounts whose token a platform refuses.
+    pub const STOPPED_ACCOUNTS: &str = "stopped_accounts";
     /// Circuit breakers of hooks.
     pub const BREAKERS: &str = "breakers";
     /// Approvals and their state.
