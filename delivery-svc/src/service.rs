@@ -1,6 +1,6 @@
 //! The service: DELIVERIES → partition → lane → channel → receipt → sent event → ack.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,14 +74,7 @@ impl Service for DeliveryService {
             drain: config.call_timeout(),
         };
 
-        let reauth_wait = Duration::from_millis(config.reauth_wait_ms);
-        let gates = Arc::new(AccountGates::new(Arc::clone(&shell.clock), reauth_wait));
-        let mut exchange = StoppedAccounts::new(&shell.bus, Arc::clone(&gates), hashes, Arc::clone(&shell.clock));
-        // Before any call is made: another replica may know that a token is refused.
-        if let Err(error) = exchange.exchange().await {
-            tracing::warn!(%error, "unknown which tokens are refused; retrying");
-        }
-
+        let (gates, exchange) = open_gates(&shell, hashes).await;
         let parked_slots = Arc::new(Semaphore::new(config.max_parked_in_flight));
         let witness = receipts_witness(&shell.bus);
 
@@ -103,7 +96,7 @@ impl Service for DeliveryService {
                 .await
                 .context("failed to read the state of the restore")?,
             schedule: config.retry,
-            reauth_wait,
+            reauth_wait: Duration::from_millis(config.reauth_wait_ms),
             clock: Arc::clone(&shell.clock),
             ids: Arc::clone(&shell.ids),
         });
@@ -144,13 +137,29 @@ impl Service for DeliveryService {
             tracing::debug!("failed to record stream positions at shutdown");
         }
 
-        telling.abort();
-        told.abort();
-        stopped.abort();
-        exchanged.abort();
+        for task in [telling, told, stopped, exchanged] {
+            task.abort();
+        }
 
         Ok(())
     }
+}
+
+/// Returns the accounts' gates, and the exchange by which they know what other replicas have told.
+async fn open_gates(
+    shell: &ServiceShell<DeliveryConfig>,
+    hashes: BTreeMap<String, String>,
+) -> (Arc<AccountGates>, StoppedAccounts) {
+    let probe_every = Duration::from_millis(shell.config.reauth_wait_ms);
+    let gates = Arc::new(AccountGates::new(Arc::clone(&shell.clock), probe_every));
+    let mut exchange = StoppedAccounts::new(&shell.bus, Arc::clone(&gates), hashes, Arc::clone(&shell.clock));
+
+    // Before any call is made: another replica may know that a token is refused.
+    if let Err(error) = exchange.exchange().await {
+        tracing::warn!(%error, "unknown which tokens are refused; retrying");
+    }
+
+    (gates, exchange)
 }
 
 /// Reports the accounts whose token is refused, and each change of them, until `stopped` ends.
