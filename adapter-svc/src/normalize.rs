@@ -272,7 +272,7 @@ pub fn chat_message(
 pub fn check_posted(mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventError> {
     if event.timestamp.0 < 0 {
         return Err(RefuseEventError::Bounds(
-            "timestamp: Unix milliseconds are expected".to_owned(),
+            "timestamp: expected Unix milliseconds".to_owned(),
         ));
     }
 

@@ -62,7 +62,10 @@ impl SendRequest<'_> {
         let channel = &self.reply.delivery_context.channel;
         CallOutcome::Refused {
             refusal: Refusal::Permanent,
-            reason: format!("channel {channel} has no account `{}`", self.account()),
+            reason: format!(
+                "channel {channel} has no account `{}`; add it to channels.yaml",
+                self.account()
+            ),
         }
     }
 }

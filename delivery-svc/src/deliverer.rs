@@ -209,7 +209,12 @@ async fn open(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> Result
 
     let name = &reply.delivery_context.channel;
     if effects.outfit.channels.get(name).is_none() {
-        return give_up(effects, format!("no channel `{name}`"), remaining.attempt).await;
+        return give_up(
+            effects,
+            format!("channel `{name}` is not configured; add it to channels.yaml, then `nexus dlq redrive`"),
+            remaining.attempt,
+        )
+        .await;
     }
 
     // A crash may have come between the receipt of this part and its event.
@@ -297,13 +302,13 @@ async fn send_parts(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> 
                 metrics::counter!("nexus_delivery_failed_attempts_total").increment(1);
                 let after_ms = whole_millis(after);
                 let failed = before.finished_step(id, AttemptOutcome::Retry { after_ms, reason });
-                return postpone(effects, failed, after_ms, "attempt failed").await;
+                return postpone(effects, failed, after_ms, "delivery attempt failed; retrying").await;
             }
             AttemptVerdict::Limited { after, reason } => {
                 metrics::counter!("nexus_delivery_limited_total").increment(1);
                 let after_ms = whole_millis(after);
                 let limited = before.finished_step(id, AttemptOutcome::Limited { after_ms, reason });
-                return postpone(effects, limited, after_ms, "platform asks to wait").await;
+                return postpone(effects, limited, after_ms, "platform asks to wait; retrying").await;
             }
         };
 
@@ -380,9 +385,18 @@ async fn postpone(
     message: &str,
 ) -> Result<Step, DeliverError> {
     let DeliveryEffects { job, .. } = effects;
+    let reason = if let ReceiptStep::AttemptFinished {
+        outcome: AttemptOutcome::Retry { reason, .. } | AttemptOutcome::Limited { reason, .. },
+        ..
+    } = &ended
+    {
+        reason.as_str()
+    } else {
+        ""
+    };
     tracing::warn!(
-        delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
-        destination = job.destination.as_str(), after_ms, receipt = ?ended, "{message}"
+        delivery_id = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
+        destination = job.destination.as_str(), retry_in_ms = after_ms, error = reason, "{message}"
     );
     let at = effects.now();
     let again = at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX));
@@ -396,7 +410,7 @@ async fn give_up(effects: &DeliveryEffects<'_>, reason: String, attempts: u32) -
     let DeliveryEffects { job, .. } = effects;
     metrics::counter!("nexus_delivery_gave_up_total").increment(1);
     tracing::error!(
-        delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
+        delivery_id = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
         destination = job.destination.as_str(), attempts, reason, "delivery failed permanently"
     );
 

@@ -188,7 +188,7 @@ impl PartitionReceipts {
         if sent > 0 {
             metrics::counter!("nexus_delivery_told_by_events_total").increment(1);
             tracing::warn!(
-                delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session, sent, parts,
+                delivery_id = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session, sent, parts,
                 "RECEIPTS is incomplete: sent events exist for a delivery without a receipt"
             );
         }

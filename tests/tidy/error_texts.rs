@@ -17,7 +17,7 @@ const FORMS: &str = "#[error( with_context( context( anyhow!( bail!( ensure!( Ke
                      Finding::warning( tracing::debug!( tracing::info!( tracing::warn!( tracing::error!(";
 /// Words that no text has: of Rust and serde, or of a private vocabulary.
 const WORDS: &str = "variant, i64, u32, u64, usize, invalid type, expected struct, serde, anew, upon, whoever, whatever, \
-                     somebody, nobody, wants, comes of, is told, is expected, are expected, is no address, under way";
+                     somebody, nobody, wants, comes of, is told, is expected, are expected, is no address, under way, stands, gone on";
 /// Places of one machine.
 const MACHINE_PATHS: &str = "/home/ /root/ /work/ /usr/local/";
 /// Verbs with which a context would read like an instruction: `read the token` for `failed to read the token`.

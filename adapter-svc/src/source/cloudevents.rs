@@ -74,7 +74,7 @@ pub fn is_binary(headers: &HeaderMap) -> bool {
 /// Returns [`ReadCloudEventError`] with the attribute.
 pub fn structured_event(value: Value, scope: &TokenScope, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
     let Value::Object(mut attributes) = value else {
-        return Err(ReadCloudEventError::Json("an object is expected".to_owned()));
+        return Err(ReadCloudEventError::Json("expected an object".to_owned()));
     };
     let data = match (attributes.remove("data"), attributes.remove("data_base64")) {
         (None, None) => Data::None,

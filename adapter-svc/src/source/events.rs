@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
+use shared::serde_text::reword_json_problem;
 
 use super::cloudevents::{self, ReadCloudEventError};
 use super::webhook::payload::content_type;
@@ -31,7 +32,7 @@ pub enum ReadEventsError {
     /// The bytes do not match the content type.
     #[error("malformed {format}: {detail}")]
     Malformed {
-        /// Format: `JSON` or `CBOR`.
+        /// Format: `JSON` or `CBOR`; `event` if the bytes are JSON, but no event.
         format: &'static str,
         /// Error of the parser.
         detail: String,
@@ -152,8 +153,8 @@ fn refused_error(place: &str, error: &RefuseEventError) -> ReadEventsError {
 
 fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ReadEventsError> {
     let mut reader = serde_json::Deserializer::from_slice(body);
-    let malformed = |detail: String, path: &str| ReadEventsError::Malformed {
-        format: "JSON",
+    let malformed = |format: &'static str, detail: String, path: &str| ReadEventsError::Malformed {
+        format,
         detail,
         place: if path == "." {
             "body".to_owned()
@@ -162,9 +163,15 @@ fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ReadEventsError> {
         },
     };
 
-    let value = serde_path_to_error::deserialize(&mut reader)
-        .map_err(|error| malformed(error.inner().to_string(), &error.path().to_string()))?;
-    reader.end().map_err(|error| malformed(error.to_string(), "."))?;
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        // JSON in good order may still be no event.
+        let format = if error.inner().is_data() { "event" } else { "JSON" };
+        let detail = reword_json_problem(&error.inner().to_string());
+        malformed(format, detail, &error.path().to_string())
+    })?;
+    reader
+        .end()
+        .map_err(|error| malformed("JSON", error.to_string(), "."))?;
 
     Ok(value)
 }

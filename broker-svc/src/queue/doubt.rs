@@ -112,7 +112,7 @@ pub async fn is_sound(
         PositionStanding::Void(why) => {
             broker.streams.note_cursor(session, Some(why));
             tracing::error!(
-                %session, sequence = newest.sequence, why,
+                %session, sequence = newest.sequence, reason = why,
                 "session cursor is void; using the ledger to find handled dispatches"
             );
 
@@ -343,12 +343,14 @@ pub async fn give_up_order(
 ) -> Result<(), RunSessionError> {
     let stored = inbox::order_message(&broker.bus, placed).await?;
     let wanted = placed.order.wanted.name();
-    tracing::warn!(%session, wanted, "order not applied: the ledger is older than the order, which may have been applied before; dead-lettered");
+    tracing::warn!(%session, order = wanted, "order not applied: the ledger was restored to a state before the order, which may have been applied; see `nexus dlq list`");
 
     let in_doubt = InvalidDispatch {
         stored,
         reason: "order_in_doubt",
-        detail: format!("the ledger of {session} is older than the order to {wanted}, which may have been carried out"),
+        detail: format!(
+            "the ledger of {session} was restored to a state before the order to {wanted}, which may have been applied"
+        ),
     };
     broker
         .bus

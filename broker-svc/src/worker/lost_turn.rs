@@ -146,7 +146,7 @@ impl LostDispatch<'_> {
         let (session, turn, known) = (self.session, self.turn, self.known);
         let waited = MADE_AGAIN_WITHIN.as_secs();
         let lost = format!(
-            "dispatch {} at {} for {session} is lost and was not made again within {waited} s; its turn {turn} has ended",
+            "dispatch {} at {} for {session} is lost and was not published again within {waited} s; turn {turn} ended",
             known.id, known.sequence
         );
         let letter = DeadLetter {

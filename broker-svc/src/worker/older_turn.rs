@@ -38,7 +38,8 @@ impl Worker<'_> {
         let search = self.find_dispatches(wanted, WhileWaiting::AppendNothing).await?;
         let session = &self.claimed.session;
         let turn = running.turn;
-        let why = format!("the ledger of {session} is older than turn {turn} of the dispatch, which may have gone on");
+        let why =
+            format!("the ledger of {session} was restored to a state before turn {turn}, which may have continued");
         for pending in search.found() {
             hold_dispatch(self.broker, &pending, &why).await?;
         }
@@ -54,7 +55,7 @@ impl Worker<'_> {
         let (lost_count, all) = (lost.len(), running.dispatches.len());
         tracing::error!(
             %session, %turn, lost = lost_count, held = all - lost_count,
-            "turn not continued: the ledger is older, and it may have gone on"
+            "turn held: the ledger was restored to an earlier state, and the turn may have continued after it; decide with `nexus recover`"
         );
         self.record_older_end(running, &lost).await?;
         Ok(true)
@@ -106,7 +107,7 @@ impl Worker<'_> {
     async fn record_older_end(&mut self, running: &RunningTurn, lost: &[DispatchRef]) -> Result<(), RunSessionError> {
         self.settle_outside().await?;
         self.canceled = None;
-        let why = "the ledger is older than its turn, which may have gone on";
+        let why = "the ledger was restored to a state before its turn, which may have continued";
         self.stop_awaiting(why);
         self.give_up_approvals();
 
@@ -137,7 +138,7 @@ impl Worker<'_> {
         for turn in due {
             tracing::error!(
                 session = %self.claimed.session, %turn,
-                "post-turn hooks not run: the ledger is older, and they may have run"
+                "post-turn hooks skipped: the ledger was restored to an earlier state, and they may have run"
             );
             self.owner.stage_entry(LedgerEntry::PostHooksSettled { turn });
         }

@@ -50,7 +50,7 @@ impl Worker<'_> {
             }
 
             let missing = search.missing().len();
-            tracing::debug!(session = %self.claimed.session, missing, "waiting for lost dispatches to be made again");
+            tracing::debug!(session = %self.claimed.session, missing, "waiting for lost dispatches to be published again");
             self.claimed.slot.lend();
             pause(LOOK_EVERY).await;
             match meanwhile {

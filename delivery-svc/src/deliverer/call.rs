@@ -164,12 +164,12 @@ async fn reported_outcome(
     match &call {
         Some(_) => {
             metrics::counter!("nexus_delivery_calls_told_total").increment(1);
-            tracing::info!(delivery = %id.delivery, %event_id, %session, by, "former owner reported the result of its call");
+            tracing::info!(delivery_id = %id.delivery, %event_id, %session, by, "former owner reported the result of its call");
         }
         None => {
             metrics::counter!("nexus_delivery_calls_repeated_total").increment(1);
             tracing::warn!(
-                delivery = %id.delivery, %event_id, %session, by, attempt = id.attempt, part = id.part,
+                delivery_id = %id.delivery, %event_id, %session, by, attempt = id.attempt, part = id.part,
                 "repeating a call with an unknown outcome"
             );
         }
@@ -219,7 +219,7 @@ async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
             // Once, and as part of the same call: the platform has shown nothing yet.
             (CallOutcome::Unformattable { reason }, Some(plain)) if lease.is_live() => {
                 metrics::counter!("nexus_delivery_unformattable_total").increment(1);
-                tracing::warn!(delivery = %id.delivery, part = id.part, reason, "sending the part as plain text");
+                tracing::warn!(delivery_id = %id.delivery, part = id.part, reason, "sending the part as plain text");
                 let plain = SendRequest {
                     part: &plain,
                     ..shipment

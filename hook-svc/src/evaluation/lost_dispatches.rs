@@ -343,7 +343,7 @@ impl LostDispatches {
             headers: header_pairs(&out.headers),
             payload: HeldMessage::encode_payload(&out.payload),
             why: format!(
-                "DISPATCHES has lost it, and the ledger of {} is older than it: it may have run",
+                "DISPATCHES has lost the dispatch, and the ledger of {} was restored to a state before it: it may have run",
                 dispatch.target
             ),
             at: self.evaluator().clock.now(),
@@ -363,7 +363,7 @@ impl LostDispatches {
             payload: DeadLetter::encode_payload(&message.payload),
             reason: "dispatch_lost".to_owned(),
             detail: format!(
-                "dispatch {id} of hook {} is lost and cannot be made again: {why}",
+                "dispatch {id} of hook {} is lost and cannot be published again: {why}",
                 fired.hook_id
             ),
             attempts: 0,

@@ -331,14 +331,14 @@ pub fn visitor_id(account: &str, key: &str) -> Result<String, String> {
 pub fn check_id(id: &str) -> Result<(), String> {
     if id.is_empty() || id.len() > MAX_ID_BYTES {
         return Err(format!(
-            "an id of 1 to {MAX_ID_BYTES} bytes is expected, it has {}",
+            "expected an id of 1 to {MAX_ID_BYTES} bytes, found {}",
             id.len()
         ));
     }
 
     match id.chars().find(|c| *c == '/' || c.is_control()) {
         Some(wrong) => Err(format!(
-            "an id without `/` and control characters is expected, it has U+{:04X}",
+            "expected an id without `/` and control characters, found U+{:04X}",
             u32::from(wrong)
         )),
         None => Ok(()),
@@ -350,11 +350,11 @@ fn check_thread(thread: Option<&str>) -> Result<(), String> {
     match thread {
         None => Ok(()),
         Some(thread) if thread.is_empty() || thread.len() > MAX_THREAD_BYTES => Err(format!(
-            "a thread of 1 to {MAX_THREAD_BYTES} bytes is expected, it has {}",
+            "expected a thread of 1 to {MAX_THREAD_BYTES} bytes, found {}",
             thread.len()
         )),
         Some(thread) if thread.contains(char::is_control) => {
-            Err("a thread without control characters is expected".to_owned())
+            Err("expected a thread without control characters".to_owned())
         }
         Some(_) => Ok(()),
     }
@@ -384,7 +384,7 @@ pub fn read(text: &str) -> Result<FromPage, (String, &'static str)> {
 
     if text.trim().is_empty() || text.len() > MAX_TEXT_BYTES || text.contains('\0') {
         return Err((
-            format!("a text of 1 to {MAX_TEXT_BYTES} bytes without NUL is expected"),
+            format!("expected a text of 1 to {MAX_TEXT_BYTES} bytes without NUL"),
             "text",
         ));
     }

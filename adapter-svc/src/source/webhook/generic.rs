@@ -66,15 +66,15 @@ impl HmacConfig {
         let template = self.template_or_default();
         let mut faults = Vec::new();
         if template.matches("{body}").count() != 1 {
-            faults.push("signed: a text that holds `{body}` once".to_owned());
+            faults.push("signed: expected `{body}` exactly once".to_owned());
         }
 
         if template.contains("{timestamp}") != self.timestamp_header.is_some() {
-            faults.push("signed: `{timestamp}` exactly where `timestamp_header` is set".to_owned());
+            faults.push("signed: expected `{timestamp}` if and only if `timestamp_header` is set".to_owned());
         }
 
         if template.contains("{id}") && self.id_header.is_none() {
-            faults.push("id_header: the header that `{id}` in `signed` stands for".to_owned());
+            faults.push("id_header: required, because `signed` contains `{id}`".to_owned());
         }
 
         for (key, name) in [
@@ -83,7 +83,7 @@ impl HmacConfig {
             ("id_header", self.id_header.as_ref()),
         ] {
             if name.is_some_and(|name| name.parse::<axum::http::HeaderName>().is_err()) {
-                faults.push(format!("{key}: the name of an HTTP header"));
+                faults.push(format!("{key}: expected the name of an HTTP header"));
             }
         }
 

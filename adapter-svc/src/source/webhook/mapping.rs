@@ -36,9 +36,7 @@ impl TryFrom<String> for FieldSource {
             return Ok(Self::Body(text));
         }
 
-        Err(format!(
-            "`{text}`: `/json/pointer`, `header:name` or `=text` is expected"
-        ))
+        Err(format!("`{text}`: expected `/json/pointer`, `header:name` or `=text`"))
     }
 }
 

@@ -33,7 +33,7 @@ impl LostDispatches {
     ) -> Result<MadeAgain, ReadStreamError> {
         let given_up = |message: &StoredMessage, why: &str| Ok(Err((Box::new(message.clone()), why.to_owned())));
         let Ok(record) = stored.decode::<EventInvocations>() else {
-            return given_up(stored, "its record cannot be read");
+            return given_up(stored, "the invocation record cannot be read");
         };
 
         let bus = &self.evaluator().performer.bus;
@@ -62,7 +62,7 @@ impl LostDispatches {
 
         match refused {
             Some(refused) => Ok(Err(refused)),
-            None => given_up(stored, "its event is gone as well"),
+            None => given_up(stored, "its event is also missing"),
         }
     }
 
@@ -76,7 +76,7 @@ impl LostDispatches {
         }
 
         let made = match recorded_result(record, id).filter(|_| !record.is_slim) {
-            None => Err("what its hook answered was too large to be kept".to_owned()),
+            None => Err("the hook's result was too large to be stored".to_owned()),
             Some(result) => performer.letter_of(HookFire {
                 event: &event,
                 event_seq: message.sequence,
@@ -89,7 +89,10 @@ impl LostDispatches {
 
         Some(match made {
             Ok((dispatch, out)) if dispatch.id == id => Ok((dispatch, out)),
-            Ok(_) => Err((Box::new(message), "it would be another one today".to_owned())),
+            Ok(_) => Err((
+                Box::new(message),
+                "evaluating the event again gives a different dispatch".to_owned(),
+            )),
             Err(why) => Err((Box::new(message), why)),
         })
     }
@@ -109,7 +112,7 @@ impl LostDispatches {
         if let Some(mark) = mark
             && !bus.check_position(streams::EVENTS, &mark).await?.holds()
         {
-            return Err(unreadable("the read model is that of another stream".to_owned()));
+            return Err(unreadable("the read model was built from another stream".to_owned()));
         }
 
         match first {

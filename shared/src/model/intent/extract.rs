@@ -276,7 +276,7 @@ fn block_excerpt(block: &str) -> String {
 }
 
 /// Marker in [`StrictBlock`]'s error message for a duplicate name.
-const TWICE: &str = "stands twice";
+const TWICE: &str = "is given twice";
 
 /// A JSON value in which no object, at any depth, has the same name twice.
 struct StrictBlock(Value);
