@@ -10,7 +10,7 @@ use shared::bus::Bus;
 use shared::clock::{SharedClock, SharedIds, pause};
 use shared::llm::LlmConfig;
 use shared::platform::accounts::{PlatformAccounts, read_platforms};
-use shared::platform::telegram::{DirectPolicy, ReceiveMode, TelegramAccount};
+use shared::platform::telegram::{ReceiveMode, TelegramAccount};
 use shared::process::config::{CommonConfig, ConfigFault, file_faults};
 use shared::process::{Health, Service, ServiceShell, ShutdownSignal};
 use tokio::task::JoinHandle;
@@ -253,12 +253,6 @@ fn start_accounts(
         match account.receive {
             ReceiveMode::None => continue,
             ReceiveMode::Poll => {}
-        }
-        if account.direct == DirectPolicy::Pairing {
-            tracing::warn!(
-                account = name,
-                "telegram: `direct: pairing` has no codes yet; only users in `allow` may write directly"
-            );
         }
 
         let (clock, ids) = (around.clock.clone(), around.ids.clone());

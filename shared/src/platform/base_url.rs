@@ -1,4 +1,4 @@
-//! Base URLs of platforms: `https`, or `http` to this machine. *Pure.*
+//! Base URLs of platforms: `https`, or `http` to this machine.
 //!
 //! Calls carry an account's token, so that it would be readable on the way to any other `http` server. `http` to a
 //! loopback address is for stand-ins and for servers beside Nexus.

@@ -1,4 +1,4 @@
-//! Accounts on Telegram: a bot each, by its token. *Pure.*
+//! Accounts on Telegram: a bot each, by its token.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,10 +75,8 @@ pub enum ReceiveMode {
 pub enum DirectPolicy {
     /// Every user of the platform.
     Open,
-    /// Users who were paired with a code, and those in `allow`.
+    /// Users in `allow` alone; nobody if it is empty.
     #[default]
-    Pairing,
-    /// Users in `allow` alone. Former pairings do not count.
     Allowlist,
 }
 
@@ -179,13 +177,10 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, TelegramAc
         }
 
         match account.direct {
-            DirectPolicy::Allowlist if account.allow.is_empty() => {
-                fault(".allow", "expected at least one user id with `direct: allowlist`");
-            }
             DirectPolicy::Open if !account.allow.is_empty() => {
                 fault(".allow", "expected none with `direct: open`, which allows every user");
             }
-            DirectPolicy::Open | DirectPolicy::Pairing | DirectPolicy::Allowlist => {}
+            DirectPolicy::Open | DirectPolicy::Allowlist => {}
         }
 
         for chat in account.groups.iter().flat_map(BTreeMap::keys) {

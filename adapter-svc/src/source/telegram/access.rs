@@ -16,8 +16,7 @@ pub fn apply_access(account: &TelegramAccount, event: &mut Event) {
         PeerKind::Dm => {
             let is_allowed = match account.direct {
                 DirectPolicy::Open => true,
-                // There is no code with which a user could be paired, so those in `allow` are all.
-                DirectPolicy::Pairing | DirectPolicy::Allowlist => is_among(&account.allow, sender),
+                DirectPolicy::Allowlist => is_among(&account.allow, sender),
             };
             if !is_allowed {
                 event.add_tag(UNPAIRED);

@@ -39,7 +39,7 @@ fn faults(token: &str, keys: &str) -> Vec<String> {
 #[test]
 fn a_token_is_enough() {
     let bot = account("");
-    assert_eq!((bot.receive, bot.direct), (ReceiveMode::Poll, DirectPolicy::Pairing));
+    assert_eq!((bot.receive, bot.direct), (ReceiveMode::Poll, DirectPolicy::Allowlist));
     assert_eq!(
         bot.method_url("getMe").as_str(),
         format!("https://api.telegram.org/bot{TOKEN}/getMe")
@@ -90,19 +90,12 @@ fn a_token_is_not_printed() {
 fn every_fault_is_told_with_its_key_and_without_the_token() {
     let found = faults(
         "123456:AbC/../secret",
-        "album_wait_ms: 10001, direct: allowlist, groups: {everyone: {}}, base_url: 'http://example.com', colour: red",
+        "album_wait_ms: 10001, groups: {everyone: {}}, base_url: 'http://example.com', colour: red",
     );
     let keys: Vec<&str> = found.iter().filter_map(|line| line.split(": ").next()).collect();
     assert_eq!(
         keys,
-        [
-            "base_url",
-            "colour",
-            "token",
-            "album_wait_ms",
-            "allow",
-            "groups.everyone"
-        ],
+        ["base_url", "colour", "token", "album_wait_ms", "groups.everyone"],
         "{found:?}"
     );
     assert!(!found.concat().contains("secret"), "{found:?}");
