@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::attempt::{CallOutcome, LimitScope};
+use crate::attempt::{CallOutcome, LimitScope, MAX_RETRY_AFTER};
 
 /// Maximum number of chats whose rates are remembered before those at rest are dropped.
 const MAX_CHATS: usize = 10_000;
@@ -90,9 +90,18 @@ impl AccountGate {
             if !wait.is_zero() {
                 return CallAdmission::NotBefore(wait);
             }
-            self.probe_from = Some(now + probe_every);
         }
 
+        let admission = self.admit_at_pace(chat, pace, now);
+        // A probe is spent only by a call.
+        if let (Some(_), CallAdmission::After(_)) = (self.probe_from, admission) {
+            self.probe_from = Some(now + probe_every);
+        }
+        admission
+    }
+
+    /// Asks for a slot for a call to `chat` at `pace`.
+    fn admit_at_pace(&mut self, chat: &str, pace: Option<SendPace>, now: Instant) -> CallAdmission {
         let Some(pace) = pace else {
             return CallAdmission::After(Duration::ZERO);
         };
@@ -145,7 +154,8 @@ impl AccountGate {
                 scope: LimitScope::Account,
                 ..
             } => {
-                let until = now + *after;
+                // A wait beyond the longest one gives up its own delivery; the others ask again.
+                let until = now + (*after).min(MAX_RETRY_AFTER);
                 self.limited_until = Some(self.limited_until.map_or(until, |before| before.max(until)));
                 self.probe_from = None;
             }

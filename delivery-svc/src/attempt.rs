@@ -17,9 +17,9 @@ pub const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 pub const MAX_LIMITED: u32 = 1_000;
 
 /// The outcome of a call to a platform, in terms that every platform has. In JSON, replicas exchange the outcomes of
-/// their own calls with it (`former`).
+/// their own calls with it (`former_owners`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "stopped")]
+#[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum CallOutcome {
     /// The platform accepted the part.
     Accepted {

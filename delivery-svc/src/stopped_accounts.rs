@@ -20,9 +20,6 @@ use crate::account_gates::AccountGates;
 /// Interval in which the bucket is read.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Time after which an entry is forgotten: its account was removed, or every replica stopped.
-const KEPT_FOR: Duration = Duration::from_hours(24);
-
 /// The next step for one account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopChange {
@@ -118,7 +115,7 @@ impl StoppedAccounts {
                         since: self.clock.now(),
                     };
                     // An entry of another token, or of a replica that was faster, gives way.
-                    self.kv.put_ttl(&key, &value, KEPT_FOR).await?;
+                    self.kv.put(&key, &value).await?;
                     self.shared.insert(name.clone());
                     continue;
                 }

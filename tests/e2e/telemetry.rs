@@ -184,7 +184,7 @@ const FAILURES: [(&str, &str, &str, &[&str]); 5] = [
         "delivery-svc-0",
         "delivery failed permanently",
         "e2e:channel",
-        &["dispatch_id", "session", "delivery", "trace_id"],
+        &["dispatch_id", "session", "delivery_id", "trace_id"],
     ),
 ];
 const GARBAGE: Bytes = Bytes::from_static(b"\xff");

@@ -254,7 +254,11 @@ impl BotApi {
 fn names(event: &Event) -> Vec<(String, String)> {
     let ids = PlatformIds::from_event(event).map(|platform| platform.ids);
     let ids = ids.unwrap_or_default().into_iter();
-    ids.map(|id| (event.peer.id.clone(), id)).collect()
+    ids.filter_map(|id| {
+        id.split_once('/')
+            .map(|(chat, message)| (chat.to_owned(), message.to_owned()))
+    })
+    .collect()
 }
 
 /// Returns the refusal of a call, if the stand-in refuses it.

@@ -184,7 +184,10 @@ async fn an_album_is_one_event_and_a_press_is_answered() {
     let events = world.stored(3).await;
     let album = events.iter().find(|event| event.id.as_str() == "telegram:main/100/7");
     let album = album.expect("the album");
-    assert_eq!(PlatformIds::from_event(album).expect("ids").ids, ["7", "14", "21"]);
+    assert_eq!(
+        PlatformIds::from_event(album).expect("ids").ids,
+        ["100/7", "100/14", "100/21"]
+    );
     assert_eq!(album.attachments.len(), 3);
     let place = |id: &str| events.iter().position(|event| event.id.as_str() == id).expect("stored");
     assert!(
@@ -236,7 +239,7 @@ async fn an_album_that_was_decided_before_a_crash_has_the_same_messages_after_it
     let ids = |index: usize| PlatformIds::from_event(&events[index]).expect("ids").ids;
     assert_eq!(
         (ids(0), ids(1)),
-        (vec!["7".to_owned(), "14".to_owned()], vec!["21".to_owned()])
+        (vec!["100/7".to_owned(), "100/14".to_owned()], vec!["100/21".to_owned()])
     );
     replica.stop().await;
 }
@@ -245,7 +248,7 @@ async fn an_album_that_was_decided_before_a_crash_has_the_same_messages_after_it
 async fn what_is_not_for_the_bot_is_withheld_and_its_own_messages_are_no_events() {
     let world = World::start().await;
     let api = BotApi::start(world.bus.clone()).await;
-    let text = channels(&world, &api, MAIN).replacen("direct: open", "allow: [101]", 1);
+    let text = channels(&world, &api, MAIN).replacen("direct: open", "allow: [101], groups: {'*': {}}", 1);
     let replica = world.replica("adapter-svc-0", &text).await;
 
     let from = |number: i64, sender: i64, chat: &serde_json::Value| {

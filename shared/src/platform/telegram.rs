@@ -40,11 +40,11 @@ pub struct TelegramAccount {
     /// Who may write to the bot directly.
     #[serde(default)]
     pub direct: DirectPolicy,
-    /// User ids that may write directly, beside those that were paired. With [`DirectPolicy::Allowlist`] they alone.
+    /// User ids that may write directly, with [`DirectPolicy::Allowlist`].
     #[serde(default)]
     pub allow: BTreeSet<i64>,
-    /// Settings by group: a chat id, or `*` for all others. If it is absent, every group has the default settings;
-    /// if it is present, groups that it does not name are ignored ([`TelegramAccount::group_policy`]).
+    /// Settings by group: a chat id, or `*` for all others. Groups that it does not name are ignored;
+    /// if it is absent, all are ([`TelegramAccount::group_policy`]).
     #[serde(default)]
     pub groups: Option<BTreeMap<String, GroupPolicy>>,
     /// What becomes of a message whose sending had no answer: Telegram does not recognise a repetition.
@@ -117,9 +117,7 @@ impl TelegramAccount {
     /// Returns the settings of the group `chat`; `None` if its messages are ignored.
     #[must_use]
     pub fn group_policy(&self, chat: i64) -> Option<GroupPolicy> {
-        let Some(groups) = &self.groups else {
-            return Some(GroupPolicy::default());
-        };
+        let groups = self.groups.as_ref()?;
         let named = groups.get(&chat.to_string());
         named.or_else(|| groups.get(ANY_GROUP)).cloned()
     }

@@ -108,8 +108,9 @@ mod tests {
         let (plain, mention) = (message("hello all", "bold"), message("@nexusbot", "mention"));
         let (received, observed) = (EventDirection::Received, EventDirection::Observed);
         for (keys, message, tag, direction) in [
-            ("", &plain, None, observed),
-            ("", &mention, None, received),
+            ("", &mention, Some(UNLISTED), received),
+            (", groups: {'*': {}}", &plain, None, observed),
+            (", groups: {'*': {}}", &mention, None, received),
             (", groups: {'*': {require_mention: false}}", &plain, None, received),
             (", groups: {'-6': {require_mention: false}}", &plain, None, received),
             (", groups: {'-7': {}}", &mention, Some(UNLISTED), received),

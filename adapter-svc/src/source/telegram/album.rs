@@ -130,7 +130,11 @@ impl AlbumMerger {
         let mut ready = Vec::new();
         for queue in self.chats.values_mut() {
             while queue.front().is_some_and(|first| first.is_ready(self.wait_ms, now)) {
-                ready.extend(queue.pop_front().map(Waiting::into_ready));
+                // What was published before a crash needs no second event.
+                let waiting = queue
+                    .pop_front()
+                    .filter(|waiting| !waiting.was_published(&self.decided));
+                ready.extend(waiting.map(Waiting::into_ready));
             }
         }
 
@@ -179,6 +183,27 @@ impl Waiting {
         self.due(wait_ms) <= now
     }
 
+    /// Returns whether it is the rest of an album among `decided` whose first message was confirmed: then the event of
+    /// the whole album is stored.
+    fn was_published(&self, decided: &[ClosedAlbum]) -> bool {
+        let Self::Album {
+            album,
+            parts,
+            expected: Some(_),
+            ..
+        } = self
+        else {
+            return false;
+        };
+
+        let ids: Vec<i64> = parts.iter().map(|(_, part)| message_id(part)).collect();
+        let chat = &parts[0].1.peer.id;
+        let is_same =
+            |closed: &&ClosedAlbum| closed.chat == *chat && closed.album == *album && closed.messages.contains(&ids[0]);
+        let first = decided.iter().find(is_same).and_then(|closed| closed.messages.first());
+        first.is_some_and(|first| !ids.contains(first))
+    }
+
     fn updates(&self) -> Vec<i64> {
         match self {
             Self::Single { update, .. } => vec![*update],
@@ -217,7 +242,7 @@ fn album_of(event: &Event) -> Option<String> {
 
 fn message_id(event: &Event) -> i64 {
     let ids = PlatformIds::from_event(event);
-    let id = ids.and_then(|platform| platform.ids.first()?.parse().ok());
+    let id = ids.and_then(|platform| platform.ids.first()?.rsplit('/').next()?.parse().ok());
     id.unwrap_or_default()
 }
 

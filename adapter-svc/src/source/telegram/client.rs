@@ -210,7 +210,7 @@ fn read_answer<T: DeserializeOwned>(status: i64, retry_after: Option<u64>, body:
         409 => BotCallError::Conflict(words),
         429 => {
             let asked = answer.parameters.and_then(|parameters| parameters.retry_after);
-            BotCallError::Limited(Duration::from_secs(asked.or(retry_after).unwrap_or(1)))
+            BotCallError::Limited(Duration::from_secs(asked.max(retry_after).unwrap_or(1)))
         }
         code => BotCallError::Refused { code, words },
     })

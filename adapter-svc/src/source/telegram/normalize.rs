@@ -96,7 +96,8 @@ impl UpdateReader<'_> {
         }
 
         // Without `update_id`, so that the same item has the same contents whenever the vendor sends it again.
-        let raw = json!({self.update.kind: self.update.payload});
+        let payload = without_own_messages(self.update.payload, self.account.bot_id);
+        let raw = json!({self.update.kind: payload});
         let size = serde_json::to_vec(&raw).map_or(usize::MAX, |bytes| bytes.len());
         if size <= MAX_RAW_BYTES {
             metadata.insert("raw".to_owned(), raw);
@@ -130,7 +131,7 @@ impl UpdateReader<'_> {
         set_content(&mut event, message, self.update.payload);
 
         let ids = PlatformIds {
-            ids: vec![message.message_id.to_string()],
+            ids: vec![message_name(message.chat.id, message.message_id)],
             part: 0,
         };
         ids.write_to(&mut event);
@@ -191,11 +192,14 @@ impl UpdateReader<'_> {
         // Without a quote of the user's own, clients show the answered message.
         let quoted = message.quote.as_ref().map(|quote| quote.text.as_str());
         let quoted = quoted.or_else(|| replied.map(Message::text)).unwrap_or_default();
-        if !quoted.is_empty() {
+        // Our own message is an event already, without the codes and links that stand on an approval's card.
+        let author = replied.and_then(|replied| replied.from.as_ref());
+        let is_own = author.is_some_and(|user| user.id == self.account.bot_id);
+        if !quoted.is_empty() && !is_own {
             event.quote = Some(EventQuote {
                 id,
                 text: quoted.replace('\0', "\u{fffd}"),
-                from: replied.and_then(|replied| replied.from.as_ref()).map(sender),
+                from: author.map(sender),
             });
         }
     }
@@ -368,6 +372,40 @@ fn short_hash(value: &Value) -> String {
     let mut digits = hex::encode(Sha256::digest(value.to_string().as_bytes()));
     digits.truncate(HASH_DIGITS);
     digits
+}
+
+/// Keys of a message of our own that an event keeps.
+const OWN_MESSAGE_KEYS: [&str; 4] = ["message_id", "date", "chat", "from"];
+
+/// Returns `payload` without the texts and buttons of messages of the bot itself, at any depth: the cards of approvals
+/// have codes and links, with which whoever reads the event could decide.
+fn without_own_messages(payload: &Value, bot_id: i64) -> Value {
+    match payload {
+        Value::Object(fields) => {
+            let is_own = |message: &Value| {
+                let author = message.pointer("/from/id").and_then(Value::as_i64);
+                author == Some(bot_id) && message.get("message_id").is_some()
+            };
+            let answers_own = fields.get("reply_to_message").is_some_and(is_own);
+            let kept = fields
+                .iter()
+                .filter(|(key, _)| !(answers_own && key.as_str() == "quote"))
+                .map(|(key, value)| {
+                    let value = match value {
+                        Value::Object(own) if is_own(value) => {
+                            let kept = own.iter().filter(|(key, _)| OWN_MESSAGE_KEYS.contains(&key.as_str()));
+                            Value::Object(kept.map(|(key, value)| (key.clone(), value.clone())).collect())
+                        }
+                        Value::Object(_) | Value::Array(_) => without_own_messages(value, bot_id),
+                        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
+                    };
+                    (key.clone(), value)
+                });
+            Value::Object(kept.collect())
+        }
+        Value::Array(values) => values.iter().map(|value| without_own_messages(value, bot_id)).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => payload.clone(),
+    }
 }
 
 #[cfg(test)]

@@ -27,6 +27,18 @@ const LONG_POLL: Duration = Duration::from_secs(50);
 const WATCHDOG: Duration = Duration::from_secs(120);
 /// Wait before a webhook that excludes polling is looked for again.
 const WEBHOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Time after which an account whose token was refused is tried again.
+const TOKEN_AGAIN: Duration = Duration::from_mins(5);
+
+/// Maximum wait that the vendor may ask for.
+const MAX_ASKED: Duration = Duration::from_hours(24);
+
+/// Least time between two calls that bring nothing.
+const LEAST_POLL: Duration = Duration::from_secs(1);
+
+/// Time limit for telling clients that their presses have arrived.
+const ANSWER_PRESSES: Duration = Duration::from_secs(5);
 /// Shortest wait after the vendor named another poller.
 const CONFLICT_WAIT: Duration = Duration::from_secs(5);
 /// Waits after calls that failed, without end.
@@ -163,8 +175,15 @@ impl<'a> UpdatePoller<'a> {
             let floor = self.albums.first_update();
             let offset = self.progress.position.offset.or(floor);
             let wait = if floor.is_some() { Duration::ZERO } else { LONG_POLL };
+            let begun = self.source.clock.monotonic();
             match self.client.updates(offset, wait).await {
                 Ok(updates) => {
+                    // A server that does not wait is not asked all the time.
+                    let took = self.source.clock.monotonic().saturating_duration_since(begun);
+                    if updates.is_empty() && floor.is_none() && took < LEAST_POLL {
+                        pause(LEAST_POLL.saturating_sub(took)).await;
+                    }
+
                     // What the call confirmed does not come again; the vendor may give its numbers to other updates.
                     self.handled
                         .retain(|number| offset.is_some_and(|offset| *number >= offset));
@@ -220,7 +239,9 @@ impl<'a> UpdatePoller<'a> {
         }
 
         if let Some(due) = self.albums.next_due() {
-            let left = due.since(now).max(1);
+            // The clock may have been set back.
+            let wait = i64::try_from(self.source.account.album_wait_ms).unwrap_or(i64::MAX);
+            let left = due.since(now).clamp(1, wait.max(1));
             pause(Duration::from_millis(u64::try_from(left).unwrap_or(1))).await;
         }
         Ok(())
@@ -257,6 +278,10 @@ impl<'a> UpdatePoller<'a> {
                 closed.push(album);
             }
         }
+        // Only what is in the window of one call can come again.
+        let excess = closed.len().saturating_sub(2 * BATCH);
+        closed.drain(..excess);
+
         let position = self.progress.to_position(self.sink.now());
         Ok(self.sink.put(Vec::new(), position).await?)
     }
@@ -274,10 +299,16 @@ impl<'a> UpdatePoller<'a> {
         self.sink.put(events, position).await?;
 
         // The event is durable; a client that is not told waits a little longer.
-        for press in presses {
-            if let Err(error) = self.client.answer_press(&press).await {
-                tracing::debug!(account = self.source.name, %error, "failed to answer a press");
+        let answered = tokio::time::timeout(ANSWER_PRESSES, async {
+            for press in &presses {
+                self.client.answer_press(press).await?;
             }
+            Ok::<(), BotCallError>(())
+        });
+        match answered.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(account = self.source.name, %error, "failed to answer presses"),
+            Err(_) => tracing::debug!(account = self.source.name, "presses were not answered in time"),
         }
         Ok(())
     }
@@ -292,13 +323,13 @@ impl<'a> UpdatePoller<'a> {
             BotCallError::Unauthorized(_) => {
                 return Err(SourceEnd::Stopped {
                     reason: told,
-                    again: None,
+                    again: Some(TOKEN_AGAIN),
                 });
             }
             BotCallError::Conflict(words) if words.contains("webhook") => return Err(webhook_is_set()),
             BotCallError::Conflict(_) => scheduled.max(CONFLICT_WAIT),
             // Never sooner than the vendor says.
-            BotCallError::Limited(asked) => asked,
+            BotCallError::Limited(asked) => asked.min(MAX_ASKED),
             BotCallError::Refused { .. } | BotCallError::Unreachable(_) | BotCallError::Malformed(_) => scheduled,
         };
 

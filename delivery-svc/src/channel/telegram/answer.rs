@@ -124,15 +124,18 @@ fn refused_outcome(description: &str, reason: String) -> CallOutcome {
 /// Returns the outcome of a call whose answer is none of the Bot API's: a server between, or its own trouble.
 fn foreign_outcome(answer: &RawAnswer, now: UnixMillis) -> CallOutcome {
     let status = answer.status;
-    let text = String::from_utf8_lossy(&answer.body);
-    let text = shorten(text.trim());
-
-    let outcome = status_outcome(status, answer.retry_after.as_deref(), text, now);
+    // A foreign server may repeat the URL, which has the token: its words go nowhere.
+    let outcome = status_outcome(status, answer.retry_after.as_deref(), "", now);
     let is_limit = matches!(outcome, CallOutcome::Limited { .. });
     match status {
         // The status alone says nothing about the message.
         200..=299 => doubtful(&format!("status {status} with an answer that cannot be read")),
-        500..=599 if !is_limit => doubtful(&format!("status {status}: {text}")),
+        500..=599 if !is_limit => doubtful(&format!("status {status}")),
+        // A proxy or a filter between: it says nothing about the message.
+        300..=499 if !is_limit => CallOutcome::Refused {
+            refusal: Refusal::Passing { after: None },
+            reason: format!("status {status}, not from the Bot API"),
+        },
         _ => outcome,
     }
 }
@@ -280,8 +283,13 @@ mod tests {
     fn a_server_between_is_no_answer_of_the_bot_api() {
         check(502, None, "<html>Bad Gateway</html>", "unreachable, sent: Maybe");
         check(503, Some("2"), "", "limited 2");
-        check(403, None, "<html>blocked</html>", "refused");
-        check(302, None, "", "refused");
+        check(403, None, "<html>blocked</html>", "refused for now");
+        check(302, None, "", "refused for now");
+
+        let AnswerMeaning::Outcome(outcome) = read(404, None, "Cannot POST /bot1:secret/sendMessage") else {
+            panic!("an outcome");
+        };
+        assert!(!format!("{outcome:?}").contains("secret"), "{outcome:?}");
     }
 
     proptest! {

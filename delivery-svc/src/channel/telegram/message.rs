@@ -99,7 +99,8 @@ impl<'a> SendMessage<'a> {
                 message_id,
                 allow_sending_without_reply: true,
             }),
-            reply_markup: keyboard(reply).filter(|_| is_last),
+            // In a group everybody could press, and a press says the words that are the approver's alone.
+            reply_markup: keyboard(reply).filter(|_| is_last && chat_id > 0),
         })
     }
 

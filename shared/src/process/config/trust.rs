@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{MAX_NAME_BYTES, is_plain_name};
 use crate::model::origin::is_sealed_channel;
+use crate::platform::accounts::is_platform;
 use crate::process::secret::SecretValue;
 use crate::wire::seal::{EdgeKey, SealKey, TrustKeys};
 
@@ -99,7 +100,7 @@ pub fn edge_faults(edges: &Edges) -> Vec<String> {
         }
 
         // The system's own services publish there, and an edge must not speak for them.
-        if is_sealed_channel(&edge.channel) {
+        if is_sealed_channel(&edge.channel) || is_platform(&edge.channel) {
             faults.push(format!(
                 "{name}.channel: `{}` belongs to the system itself, expected another",
                 edge.channel

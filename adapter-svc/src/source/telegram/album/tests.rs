@@ -69,7 +69,7 @@ fn an_album_is_one_event_once_nothing_more_comes() {
     assert_eq!(album.event.content, "c11\nc12");
     assert_eq!(album.event.content_types, ["image", "text"]);
     let ids = PlatformIds::from_event(&album.event).expect("ids").ids;
-    assert_eq!(ids, ["11", "12"]);
+    assert_eq!(ids, ["5/11", "5/12"]);
     assert_eq!(album.event.metadata["raw"].as_array().map(Vec::len), Some(2));
     assert_eq!(album.closed.as_ref().expect("closed").messages, [11, 12]);
     assert_eq!((merger.first_update(), merger.next_due()), (None, None));
@@ -113,6 +113,20 @@ fn after_a_crash_an_album_has_the_messages_that_were_decided() {
     // The message that came too late is an event of its own, as before the crash.
     assert_eq!(take(&mut merger, 0), [told(11, &[11, 12])]);
     assert_eq!(take(&mut merger, 1_000), [told(13, &[13])]);
+}
+
+#[test]
+fn the_rest_of_an_album_that_was_published_before_a_crash_is_no_second_event() {
+    let decided = ClosedAlbum {
+        chat: "5".to_owned(),
+        album: "a".to_owned(),
+        messages: vec![11, 12],
+    };
+    let mut merger = AlbumMerger::new(WAIT, vec![decided]);
+    // The first message was confirmed, so the event of both is stored.
+    merger.push(12, event(12, Some("a")), UnixMillis(0));
+    assert_eq!(take(&mut merger, 1_000), []);
+    assert_eq!(merger.first_update(), None);
 }
 
 proptest! {

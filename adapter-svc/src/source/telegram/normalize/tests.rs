@@ -103,9 +103,9 @@ fn check_facts(event: &Event, facts: &Value, raw: &Value, id: &str) {
         assert_eq!(event.peer.kind, expected, "{id}");
     }
     if let Some(message) = text("message_id") {
-        let own = format!("telegram:main/{}/{message}", event.peer.id);
-        assert_eq!(event.id.as_str(), own, "{id}");
-        assert_eq!(PlatformIds::from_event(event).expect("ids").ids, [message], "{id}");
+        let own = format!("{}/{message}", event.peer.id);
+        assert_eq!(event.id.as_str(), format!("telegram:main/{own}"), "{id}");
+        assert_eq!(PlatformIds::from_event(event).expect("ids").ids, [own], "{id}");
     }
     if let Some(date) = facts.get("date").and_then(Value::as_i64) {
         assert_eq!(event.timestamp, UnixMillis::from_seconds(date), "{id}");
@@ -463,6 +463,23 @@ fn paths(value: &Value, here: &str, found: &mut Vec<String>) {
             .zip(items)
             .for_each(|(index, item): (usize, _)| paths(item, &format!("{here}/{index}"), found)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[test]
+fn nothing_of_the_bots_own_messages_is_in_an_event() {
+    let chat = json!({"id": 5, "type": "private"});
+    let card = json!({"message_id": 2, "date": 1, "chat": chat, "from": {"id": 77, "is_bot": true, "first_name": "Nexus"},
+        "text": "Approval needed: approve K7Q2-M9PX", "reply_markup": {"inline_keyboard": []}});
+    let reply = json!({"message_id": 3, "date": 2, "chat": chat, "from": {"id": 5, "first_name": "Ann"}, "text": "what is this?",
+        "reply_to_message": card, "quote": {"text": "approve K7Q2-M9PX", "position": 0}});
+    let press = json!({"id": "1", "from": {"id": 5, "first_name": "Ann"}, "chat_instance": "1", "data": "yes", "message": card});
+
+    for (kind, payload) in [("message", reply), ("callback_query", press)] {
+        let event = read(&json!({"update_id": 1, kind: payload})).expect("an event");
+        let text = serde_json::to_string(&event).expect("it serialises");
+        assert!(!text.contains("K7Q2"), "{text}");
+        assert!(text.contains("telegram:main/5/2"), "it says what it is about: {text}");
     }
 }
 

@@ -109,6 +109,10 @@ fn the_last_part_of_a_card_has_its_buttons() {
         json!({"inline_keyboard": [row]})
     );
     assert!(body(&account(""), &reply, &part(0), 2).get("reply_markup").is_none());
+
+    // In a group, whoever presses would say the approver's words.
+    reply.delivery_context.peer_id = Some("-77".to_owned());
+    assert!(body(&account(""), &reply, &part(1), 2).get("reply_markup").is_none());
 }
 
 #[test]
