@@ -254,7 +254,8 @@ fn merge_parts(mut parts: Vec<Event>) -> Event {
         .filter_map(|part| part.metadata.get("raw").cloned())
         .collect();
     let is_whole = raws.len() == parts.len() && parts.len() > 1;
-    let ids = parts.iter().map(|part| message_id(part).to_string()).collect();
+    let named = parts.iter().filter_map(PlatformIds::from_event);
+    let ids = named.flat_map(|platform| platform.ids).collect();
 
     let rest = parts.split_off(1);
     let mut event = parts.remove(0);

@@ -267,7 +267,7 @@ mod tests {
                 429,
                 Some(9),
                 r#"{"ok": false, "error_code": 429, "parameters": {"retry_after": 7}}"#,
-                BotCallError::Limited(Duration::from_secs(7)),
+                BotCallError::Limited(Duration::from_secs(9)),
             ),
             (429, Some(9), "<html>", BotCallError::Limited(Duration::from_secs(9))),
             (
