@@ -1,7 +1,7 @@
 //! Telegram: what its servers answer, and what becomes of the reply.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use delivery_svc::account_gate::CallRate;
 use delivery_svc::channel::telegram::TelegramPaces;
@@ -196,10 +196,7 @@ async fn a_refused_token_stops_its_account_alone_and_is_probed_at_a_bounded_pace
         .iter()
         .filter(|call| call.token == TOKEN && call.at.duration_since(first) > Duration::from_millis(400));
     let probes: Vec<_> = later.map(|call| call.at).collect();
-    let is_paced = probes
-        .windows(2)
-        .all(|pair| pair[1].duration_since(pair[0]) >= Duration::from_millis(400));
-    assert!(is_paced, "{probes:?}");
+    assert!(are_paced(&probes), "{probes:?}");
     assert!(world.dead_letters().await.is_empty());
 
     api.refuse(&[]);
@@ -239,10 +236,7 @@ async fn a_replica_that_starts_knows_of_a_refused_token_and_a_new_one_is_used_at
     }
     eventually("the token is probed", async || calls_of(&api, TOKEN) >= before + 3).await;
     let probes: Vec<_> = api.calls().iter().skip(before).map(|call| call.at).collect();
-    let is_paced = probes
-        .windows(2)
-        .all(|pair| pair[1].duration_since(pair[0]) >= Duration::from_millis(400));
-    assert!(is_paced, "{probes:?}");
+    assert!(are_paced(&probes), "{probes:?}");
     second.kill();
 
     // With another token: the entry says nothing about it.
@@ -296,11 +290,22 @@ async fn a_limit_of_an_account_holds_all_its_chats_and_no_other_account() {
     );
     assert_eq!(own.count(), 10);
     let other = calls.iter().find(|call| call.token != TOKEN).expect("a call");
-    assert!(
-        other.at.duration_since(told) < Duration::from_secs(2),
-        "it was held back"
-    );
+    let last = calls
+        .iter()
+        .filter(|call| call.token == TOKEN)
+        .map(|call| call.at)
+        .max();
+    assert!(Some(other.at) < last, "it was held back");
     replica.stop().await;
+}
+
+/// Whether as many probes came as the pace of half a second allows, wherever each was held up on its way.
+fn are_paced(probes: &[Instant]) -> bool {
+    let period = match probes {
+        [first, .., last] => last.duration_since(*first),
+        [_] | [] => Duration::ZERO,
+    };
+    probes.len() as u128 <= period.as_millis() / 400 + 2
 }
 
 /// Rates a hundred times those of Telegram.
@@ -322,8 +327,8 @@ const FAST: TelegramPaces = TelegramPaces {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_reply_to_a_limited_group_disturbs_no_other_chat_and_no_other_account() {
     let (world, api) = (World::start().await, BotApi::start(&[]).await);
-    // As Telegram in a minute, in 3 s.
-    api.limit(20, Duration::from_secs(3));
+    // As Telegram in a minute, in 2 s: our own pace takes 3 s for as many, and a call may arrive late.
+    api.limit(20, Duration::from_secs(2));
     let accounts = [("bot", TOKEN), ("other", "654321:other")];
     let setup = Setup {
         telegram: accounts
