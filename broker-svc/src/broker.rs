@@ -65,9 +65,9 @@ pub struct BrokerContext {
     pub drain: Duration,
     /// Agents by runner.
     pub agents: RunnerAgents,
-    /// What this broker runs, may not run, and has yet to run.
+    /// Sessions that run here, are quarantined, or wait.
     pub activity: BrokerActivity,
-    /// What is known of the streams.
+    /// Facts about the streams.
     pub streams: StreamFacts,
     counter: AtomicU64,
     /// Queue policies by the settings of personas, of which there are few.

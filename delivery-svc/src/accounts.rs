@@ -87,7 +87,7 @@ pub fn read(text: &str) -> Result<ChannelAccounts, ReadAccountsError> {
     })
 }
 
-/// Returns the faults in what only sending uses of the accounts on Telegram.
+/// Returns the faults in the keys of Telegram's accounts that only sending uses.
 fn telegram_faults(accounts: &BTreeMap<String, TelegramAccount>) -> Vec<KeyFault> {
     let sizes = LEAST_SIZE..=telegram::MESSAGE.max;
     let is_wrong = |account: &TelegramAccount| account.text_limit.is_some_and(|limit| !sizes.contains(&limit));

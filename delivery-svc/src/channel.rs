@@ -70,7 +70,7 @@ impl SendRequest<'_> {
     }
 }
 
-/// What an account of a platform takes, and how calls to it behave.
+/// Limits of an account of a platform, and how calls to it behave.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChannelTraits {
     /// Form and maximum size of a part.
@@ -85,7 +85,7 @@ pub struct ChannelTraits {
 /// A platform to which parts are sent.
 #[async_trait]
 pub trait Channel: Send + Sync + 'static {
-    /// Returns what `account` takes, and how its calls behave.
+    /// Returns the limits of `account`, and how its calls behave.
     fn traits(&self, account: &str) -> ChannelTraits;
 
     /// Returns the rates at which `account` may call for `peer`; `None` = the platform names none.

@@ -18,7 +18,7 @@ use shared::wire::subject::token;
 use crate::attempt::CallOutcome;
 use crate::calls::{CallId, CallStage, ProcessCalls};
 
-/// Maximum wait for a response, after which the replica counts as mute for now.
+/// Maximum wait for a response, after which the replica counts as mute.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Minimum time without a subscription after which a replica counts as gone: a stopped replica closes its connection
 /// and opens another one when it continues.

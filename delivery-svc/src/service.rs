@@ -145,7 +145,7 @@ impl Service for DeliveryService {
     }
 }
 
-/// Returns the accounts' gates, and the exchange by which they know what other replicas have told.
+/// Returns the accounts' gates, and the exchange with other replicas.
 async fn open_gates(
     shell: &ServiceShell<DeliveryConfig>,
     hashes: BTreeMap<String, String>,

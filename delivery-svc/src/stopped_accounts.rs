@@ -1,4 +1,4 @@
-//! What replicas tell each other of accounts whose token is refused, in KV `stopped_accounts`.
+//! The exchange between replicas about accounts whose token is refused, in KV `stopped_accounts`.
 //!
 //! A replica that starts, or has not called yet, need not find out by calls of its own. An entry names the token by its
 //! hash, so that it has no effect on a replica with another token. The replica whose probe is accepted withdraws the
@@ -47,7 +47,7 @@ const fn next_change(is_stopped: bool, was_shared: bool, is_shared: bool) -> Sto
     }
 }
 
-/// The accounts of this process, and what the bucket said of them.
+/// The accounts of this process, and their last known entries in the bucket.
 #[derive(Debug)]
 pub struct StoppedAccounts {
     kv: Kv<StoppedAccount>,

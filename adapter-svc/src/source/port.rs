@@ -1,6 +1,6 @@
 //! The source port: how the account of a platform is read.
 //!
-//! One replica holds an account's lease and runs its source ([`accounts`]). The source hands what it reads to its
+//! One replica holds an account's lease and runs its source ([`accounts`]). The source hands its events to its
 //! [`SourceSink`], and confirms it to the platform when that returns. Its watermark names what it counts, and is written
 //! once everything before it is in JetStream: a crash, or a watermark that was restored to an older state, only lets it
 //! read again, and repetitions have the same ids. Source: `docs/design/channels.md` §1; `docs/design/trust.md` §2.
@@ -39,7 +39,7 @@ pub trait Source: Send + Sync + 'static {
 /// The reason why a source does not go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceEnd {
-    /// An operator must do something: `reason` says what. It is tried again after the time, or at the next start.
+    /// An operator must do something; `reason` names it. It is tried again after the time, or at the next start.
     Stopped {
         /// State of the account, for people. It contains no secret.
         reason: String,

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::world::stored_events;
 
-/// Longest time that the stand-in waits for an update, instead of what it is asked for.
+/// Longest time that the stand-in waits for an update, whatever it is asked for.
 const LONG_POLL: Duration = Duration::from_secs(5);
 
 /// The stand-in. Clones share it.

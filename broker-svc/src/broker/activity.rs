@@ -1,4 +1,4 @@
-//! What one broker runs, may not run, and has yet to run.
+//! The sessions that run at one broker, are quarantined there, or wait.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ const TROUBLE_LASTS: Duration = Duration::from_secs(60);
 
 type RunningSessions = Mutex<HashMap<SessionRef, usize>>;
 
-/// What one broker runs, may not run, and has yet to run.
+/// The sessions that run at one broker, are quarantined there, or wait.
 #[derive(Debug)]
 pub struct BrokerActivity {
     running: Arc<RunningSessions>,

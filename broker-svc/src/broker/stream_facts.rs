@@ -1,4 +1,4 @@
-//! What one broker knows of the streams that it reads, and what it has consumed of them.
+//! One broker's knowledge of the streams that it reads, and how far it has consumed them.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +32,7 @@ pub struct StreamEra {
     pub doubt_until: Option<UnixMillis>,
 }
 
-/// What one broker knows of the streams that it reads, and what it has consumed of them.
+/// One broker's knowledge of the streams that it reads, and how far it has consumed them.
 #[derive(Debug)]
 pub struct StreamFacts {
     bus: Bus,
@@ -44,7 +44,7 @@ pub struct StreamFacts {
 }
 
 impl StreamFacts {
-    /// Returns what is known at the beginning: nothing.
+    /// Returns the knowledge of a broker that starts: none.
     pub(super) fn new(bus: &Bus) -> Self {
         Self {
             bus: bus.clone(),

@@ -57,7 +57,7 @@ pub enum DoubtResolution {
 pub struct SessionDoubts {
     /// Whether the cursor is void, because it counts a stream that is gone.
     pub is_void: bool,
-    /// What the ledger says of dispatches since a time.
+    /// The ledger's records of dispatches since a time.
     known: Option<(UnixMillis, HashMap<Ulid, DispatchStanding>)>,
     copies: Option<Copies>,
 }

@@ -14,7 +14,7 @@ use crate::queue::inbox::DispatchSearch;
 /// How long a turn waits for a dispatch that its stream has lost: hook-svc makes it again soon after it has noticed.
 pub(super) const MADE_AGAIN_WITHIN: Duration = Duration::from_secs(30);
 
-/// What a worker does while it waits for a lost dispatch.
+/// A worker's wait for a lost dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WhileWaiting {
     /// It reads the session's messages; an order or a message that cancels the turn ends the wait.

@@ -18,7 +18,7 @@ use ulid::Ulid;
 use crate::approvals::trusted;
 use crate::bench::{Bench, session};
 use crate::killed::child_of;
-use crate::older_turns::{begun, copied, end, held, is_given_up, looking, put_back, send, serve};
+use crate::older_turns::{begun, end, ended_behind_its_copy, held, is_given_up, looking, put_back, send, serve};
 use crate::stepping::{SUBJECT, answer, effect};
 
 /// Publishes `dispatch` as hook-svc makes a lost one again. Returns its sequence.
@@ -196,17 +196,7 @@ async fn a_turn_of_an_older_ledger_waits_for_its_dispatch_and_holds_it() {
     end(&mut story).await;
     let dispatches = story.bench.server.copy_of(DISPATCHES);
     story.bench.server.restart().await;
-    let sent = looking(&story, &busy, 2).await;
-    let older = copied(&mut story).await;
-
-    serve(&mut story, "b2").await;
-    story.bench.claim(&busy).await;
-    story.plays("look", "seen", &[]).await;
-    story.plays("model", "over", &[]).await;
-    eventually("the turn ends", async || {
-        story.bench.completed(&busy).await.len() == 2 && story.bench.claims().await == 0
-    })
-    .await;
+    let (sent, older) = ended_behind_its_copy(&mut story, &busy).await;
     put_back(&mut story, &older).await;
     story.bench.server.stop().await;
     story.bench.server.put_back(DISPATCHES, &dispatches);
@@ -331,17 +321,7 @@ async fn a_turn_of_an_older_ledger_whose_dispatch_is_gone_leaves_a_dead_letter()
     let mut story = begun(&busy).await;
     end(&mut story).await;
     story.bench.server.restart().await;
-    let sent = looking(&story, &busy, 2).await;
-    let older = copied(&mut story).await;
-
-    serve(&mut story, "b2").await;
-    story.bench.claim(&busy).await;
-    story.plays("look", "seen", &[]).await;
-    story.plays("model", "over", &[]).await;
-    eventually("the turn ends", async || {
-        story.bench.completed(&busy).await.len() == 2 && story.bench.claims().await == 0
-    })
-    .await;
+    let (sent, older) = ended_behind_its_copy(&mut story, &busy).await;
     put_back(&mut story, &older).await;
     story.bench.bus.purge_subject(DISPATCHES, ">").await.expect("emptied");
     assert!(story.bench.bus.stream_state(LEDGER).await.expect("its state").messages > 0);

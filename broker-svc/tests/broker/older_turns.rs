@@ -104,6 +104,24 @@ pub(crate) async fn begun(of: &SessionRef) -> Story {
     story
 }
 
+/// Begins a turn of `of`, copies the ledger amid it, and lets broker `b2` bring the turn to its end. Returns the turn's
+/// dispatch, and the copy.
+pub(crate) async fn ended_behind_its_copy(story: &mut Story, of: &SessionRef) -> (Dispatch, TempDir) {
+    let sent = looking(story, of, 2).await;
+    let older = copied(story).await;
+
+    serve(story, "b2").await;
+    story.bench.claim(of).await;
+    story.plays("look", "seen", &[]).await;
+    story.plays("model", "over", &[]).await;
+    eventually("the turn ends", async || {
+        story.bench.completed(of).await.len() == 2 && story.bench.claims().await == 0
+    })
+    .await;
+
+    (sent, older)
+}
+
 /// Publishes a message for `of`, and appends, as a broker that died did, that its turn began and that the model asks for a
 /// look.
 pub(crate) async fn looking(story: &Story, of: &SessionRef, event: u64) -> Dispatch {
@@ -241,17 +259,7 @@ async fn a_turn_that_was_at_work_is_held_and_hooks_that_were_due_do_not_run() {
         }),
     };
     story.bench.append(&busy, vec![due]).await;
-    let sent = looking(&story, &busy, 2).await;
-    let older = copied(&mut story).await;
-
-    serve(&mut story, "b2").await;
-    story.bench.claim(&busy).await;
-    story.plays("look", "seen", &[]).await;
-    story.plays("model", "over", &[]).await;
-    eventually("the turn ends", async || {
-        story.bench.completed(&busy).await.len() == 2 && story.bench.claims().await == 0
-    })
-    .await;
+    let (sent, older) = ended_behind_its_copy(&mut story, &busy).await;
     put_back(&mut story, &older).await;
 
     serve(&mut story, "b3").await;

@@ -1,7 +1,7 @@
 //! Channel `telegram`: each part is a `sendMessage` of an account's bot.
 //!
 //! The text is Telegram's HTML. A platform's id of a part is `{chat}/{message}`, as in the event of a received message.
-//! Telegram recognises no repetition of a call: `on_doubt` of the account says what becomes of one without an answer.
+//! Telegram recognises no repetition of a call: `on_doubt` of the account decides about one without an answer.
 //! Each URL contains the account's token, so that none is in an outcome, a log line or a receipt; redirects are not
 //! followed. Source: <https://core.telegram.org/bots/api#sendmessage>, <https://core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this>.
 
@@ -42,7 +42,7 @@ pub struct TelegramPaces {
 }
 
 impl TelegramPaces {
-    /// What Telegram names: 30 a second in all, one a second to a chat, 20 a minute to a group. A group's burst and
+    /// Telegram's own figures: 30 a second in all, one a second to a chat, 20 a minute to a group. A group's burst and
     /// rate together stay within 20 of any minute.
     pub const OFFICIAL: Self = Self {
         account: CallRate {
@@ -95,7 +95,7 @@ impl TelegramChannel {
         })
     }
 
-    /// Sends `message`; returns what the answer means, or the outcome of a call without one.
+    /// Sends `message`; returns the meaning of the answer, or the outcome of a call without one.
     async fn call(
         &self,
         account: &TelegramAccount,

@@ -103,6 +103,15 @@ impl PartitionGroup {
     }
 }
 
+/// Gives back the leases in `held` of partitions that are not `wanted`.
+fn give_back_unwanted(held: &mut HashMap<u16, HeldLease>, wanted: &[bool]) {
+    for (partition, lease) in held {
+        if wanted.get(usize::from(*partition)) != Some(&true) {
+            lease.give_back();
+        }
+    }
+}
+
 /// Takes part in `group` until `shutdown`. Runs `handler` once for each partition while this replica owns it, and
 /// again each time the partition is restarted. Returns when every handler has ended and every lease is given back.
 pub async fn run<H, F>(bus: Bus, group: PartitionGroup, shutdown: ShutdownSignal, handler: H)
@@ -152,12 +161,7 @@ where
         } else {
             Vec::new()
         };
-        for (partition, lease) in &mut held {
-            if wanted.get(usize::from(*partition)) != Some(&true) {
-                lease.give_back();
-            }
-        }
-
+        give_back_unwanted(&mut held, &wanted);
         keep_up(&mut held, is_due, &floors).await;
         // A request sent without a connection would be served long after it is stale.
         let wanted = if bus.is_connected() { wanted } else { Vec::new() };

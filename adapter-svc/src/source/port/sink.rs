@@ -1,4 +1,4 @@
-//! Where a source hands in what it read: events first, then the watermark, fenced by the account's lease.
+//! Where a source hands in its events: events first, then the watermark, fenced by the account's lease.
 
 use std::time::Duration;
 
@@ -30,12 +30,12 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 #[error("the account's lease is held by another replica")]
 pub struct SourceFenced;
 
-/// What sinks use of their process. Clones share it.
+/// Parts of the process that sinks use. Clones share them.
 #[derive(Debug, Clone)]
 pub struct SinkContext {
     /// Bus of the watermarks.
     pub bus: Bus,
-    /// Way to JetStream. A platform keeps what is not confirmed, so events need no spool, and a replica that takes over
+    /// Way to JetStream. A platform keeps unconfirmed updates, so events need no spool, and a replica that takes over
     /// finds all that its predecessor confirmed in the stream, in order.
     pub intake: EventIntake,
     /// Clock of the process.
@@ -154,7 +154,7 @@ impl SourceSink {
         }
     }
 
-    /// Reports the account's state to `/readyz`: sound, or `degraded` with what is wrong. One account never makes the
+    /// Reports the account's state to `/readyz`: sound, or `degraded` with the fault. One account never makes the
     /// process unready, because others and other sources go on.
     pub fn report(&self, state: Result<&str, &str>) {
         report_account(&self.context.health, self.channel, &self.account, state);
@@ -279,7 +279,7 @@ impl SourceSink {
     }
 }
 
-/// Reports the state of `account` on `channel`: sound, or degraded with what is wrong.
+/// Reports the state of `account` on `channel`: sound, or degraded with the fault.
 pub(super) fn report_account(health: &Health, channel: &str, account: &str, state: Result<&str, &str>) {
     let part = format!("{channel}/{account}");
     match state {

@@ -1,4 +1,4 @@
-//! Who may write to a bot, and what is addressed to it. *Pure.*
+//! Who may write to a bot, and which messages are addressed to it. *Pure.*
 //!
 //! Every event is stored. An event that is not allowed is tagged and thereby withheld from bindings and hooks, except
 //! hooks that ask for the tag; a group's message that does not address the bot is only observed. Source:

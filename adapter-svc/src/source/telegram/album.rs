@@ -59,7 +59,7 @@ enum Waiting {
     },
 }
 
-/// The albums that are not complete, and what waits behind them.
+/// The albums that are not complete, and the events that wait behind them.
 #[derive(Debug)]
 pub struct AlbumMerger {
     wait_ms: i64,
@@ -78,7 +78,7 @@ impl AlbumMerger {
         }
     }
 
-    /// Takes the event of an update. Ask [`AlbumMerger::take_ready`] for what may be published.
+    /// Takes the event of an update. Ask [`AlbumMerger::take_ready`] for those that may be published.
     pub fn push(&mut self, update: i64, event: Event, now: UnixMillis) {
         let queue = self.chats.entry(event.peer.id.clone()).or_default();
         let Some(album) = album_of(&event) else {

@@ -14,7 +14,7 @@ use shared::platform::telegram::TelegramAccount;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time of a call beyond the time for which the server was asked to wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
-/// Maximum size of an answer, in bytes: 100 updates of which each is far above what the vendor sends.
+/// Maximum size of an answer, in bytes: 100 updates, each far larger than those of the vendor.
 const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
 /// Maximum length of the vendor's words in an error, in bytes.
 const MAX_WORDS: usize = 300;

@@ -1,10 +1,10 @@
-//! What a message says, as text and content types; files are [`super::media`]'s. *Pure.*
+//! The content of a message, as text and content types; files are [`super::media`]'s. *Pure.*
 
 use serde_json::Value;
 
 use super::update::{Message, full_name};
 
-/// Keys of a message that say nothing about what happened in the chat.
+/// Keys of a message that say nothing about the chat.
 const FRAME: [&str; 12] = [
     "message_id",
     "message_thread_id",
@@ -78,7 +78,7 @@ pub fn content_of(message: &Message) -> (Vec<&'static str>, String) {
     (kinds, text.to_owned())
 }
 
-/// Returns the name of what a message without contents notes, e.g. `forum_topic_edited`.
+/// Returns the name of the note that a message without contents is, such as `forum_topic_edited`.
 #[must_use]
 pub fn service_note(payload: &Value) -> Option<&str> {
     let mut keys = payload.as_object()?.keys().map(String::as_str);

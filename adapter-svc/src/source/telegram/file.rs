@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-/// What every file has.
+/// The fields of every file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct FileFields {

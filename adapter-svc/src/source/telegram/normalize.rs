@@ -51,7 +51,7 @@ pub fn update_events(account: &BotAccount, raw: &Value, now: UnixMillis) -> Resu
     Ok(vec![event])
 }
 
-/// An update with what is known of its reception.
+/// An update, its account and the time of its reception.
 struct UpdateReader<'a> {
     account: &'a BotAccount,
     update: Update<'a>,
@@ -59,7 +59,7 @@ struct UpdateReader<'a> {
 }
 
 impl UpdateReader<'_> {
-    /// Returns the id of the message `message` of `chat`, or of what happened to it, if `rest` says more.
+    /// Returns the id of the message `message` of `chat`, or of an incident of it, which `rest` names.
     fn item_id(&self, chat: i64, message: i64, rest: &str) -> String {
         format!("{TELEGRAM}:{}/{}{rest}", self.account.name, message_name(chat, message))
     }
@@ -175,7 +175,7 @@ impl UpdateReader<'_> {
         Ok(())
     }
 
-    /// Sets what `message` answers and quotes.
+    /// Sets the messages that `message` answers and quotes.
     fn set_references(&self, event: &mut Event, message: &Message) {
         let external = message.external_reply.as_ref();
         let outside = external.and_then(|reply| Some((reply.chat.as_ref()?.id, reply.message_id?)));

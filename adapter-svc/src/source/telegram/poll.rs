@@ -100,7 +100,7 @@ impl Source for TelegramSource {
     }
 }
 
-/// A running source: what it has read and not yet confirmed.
+/// A running source, with the updates that it has read and not yet confirmed.
 struct UpdatePoller<'a> {
     source: &'a TelegramSource,
     sink: &'a SourceSink,
@@ -194,7 +194,7 @@ impl<'a> UpdatePoller<'a> {
         }
     }
 
-    /// Stores the events of `updates`, and notes what may be confirmed.
+    /// Stores the events of `updates`, and notes how far they may be confirmed.
     async fn take_updates(&mut self, updates: &[Value]) -> Ended<()> {
         let numbers: Vec<i64> = updates.iter().filter_map(update_number).collect();
         // They could not be confirmed, and would come again at once.

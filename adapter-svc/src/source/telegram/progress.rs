@@ -36,7 +36,7 @@ pub struct TelegramPosition {
 /// How far the updates of one bot are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpdateProgress {
-    /// What the position counts: the bot and its token.
+    /// The bot and the token whose updates the position counts.
     of: String,
     /// Position.
     pub position: TelegramPosition,
@@ -99,7 +99,7 @@ impl UpdateProgress {
         now.since(self.noted_at) >= NOTE_EVERY_MS
     }
 
-    /// Returns what the watermark says, to be written at `now`.
+    /// Returns the content of the watermark, to be written at `now`.
     pub fn to_position(&mut self, now: UnixMillis) -> SourcePosition {
         self.noted_at = now;
         SourcePosition {

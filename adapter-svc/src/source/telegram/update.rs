@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::RefuseUpdateError;
 use super::file::{Audio, Document, PhotoSize, Sticker, Video, VideoNote, Voice};
 
-/// An update: what happened, and the vendor's number of it.
+/// An update, and the vendor's number of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Update<'a> {
     /// Number by which `getUpdates` confirms it. It says nothing about what happened: it becomes random after a week
@@ -18,7 +18,7 @@ pub struct Update<'a> {
     pub update_id: i64,
     /// Kind of the update, e.g. `message`.
     pub kind: &'a str,
-    /// What the update says.
+    /// Content of the update.
     pub payload: &'a Value,
 }
 
@@ -419,7 +419,7 @@ pub struct JoinRequest {
     pub from: User,
     /// Time of the request, in Unix seconds.
     pub date: i64,
-    /// What the user says of themself.
+    /// Text about the user, by the user.
     pub bio: Option<String>,
 }
 

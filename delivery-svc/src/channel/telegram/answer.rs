@@ -1,4 +1,4 @@
-//! What an answer of the Bot API means for a part. *Pure.*
+//! The meaning of an answer of the Bot API for a part. *Pure.*
 //!
 //! `ok` decides, and not the status. Errors have a code, a text for people that names the error, and sometimes
 //! parameters. Source: <https://core.telegram.org/bots/api#making-requests>,
@@ -179,7 +179,7 @@ mod tests {
                 CallOutcome::Limited { after, .. } => format!("limited {}", after.as_secs()),
                 CallOutcome::Refused { refusal, .. } => match refusal {
                     Refusal::Permanent => "refused".to_owned(),
-                    Refusal::Passing { .. } => "refused for now".to_owned(),
+                    Refusal::Passing { .. } => "refused, may pass".to_owned(),
                 },
                 CallOutcome::Reauth { .. } => "reauth".to_owned(),
                 CallOutcome::WindowClosed { .. } => "window closed".to_owned(),
@@ -231,9 +231,9 @@ mod tests {
                 "window closed",
             ),
             (404, "Not Found", "reauth"),
-            (409, "Conflict", "refused for now"),
+            (409, "Conflict", "refused, may pass"),
             (413, "Request Entity Too Large", "too large"),
-            (429, "Too Many Requests", "refused for now"),
+            (429, "Too Many Requests", "refused, may pass"),
             (500, "Internal Server Error", "unreachable, sent: Maybe"),
         ] {
             check(code, None, &error(code, description, ""), expected);
@@ -283,8 +283,8 @@ mod tests {
     fn a_server_between_is_no_answer_of_the_bot_api() {
         check(502, None, "<html>Bad Gateway</html>", "unreachable, sent: Maybe");
         check(503, Some("2"), "", "limited 2");
-        check(403, None, "<html>blocked</html>", "refused for now");
-        check(302, None, "", "refused for now");
+        check(403, None, "<html>blocked</html>", "refused, may pass");
+        check(302, None, "", "refused, may pass");
 
         let AnswerMeaning::Outcome(outcome) = read(404, None, "Cannot POST /bot1:secret/sendMessage") else {
             panic!("an outcome");
