@@ -1,6 +1,7 @@
 //! Implementation of `nexus-jail` on Linux.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -40,6 +41,11 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     };
 
     let options: Vec<(&str, &str)> = options.iter().filter_map(|option| option.split_once('=')).collect();
+    // Another user may not enter the group.
+    if let Err(error) = join_group(&options) {
+        return refuse_start(&error);
+    }
+
     // The user is changed first, by a second start of this program: the later steps would forbid it.
     if let Some(user) = values(&options, "user").next() {
         return refuse_start(&become_user(user, arguments));
@@ -109,11 +115,23 @@ fn become_user(user: &str, arguments: &[String]) -> String {
         .unwrap_or_default();
 
     let (options, program) = arguments.split_at(options);
-    // Without the option, or the new run would change its user again.
-    let options = options.iter().filter(|option| !option.starts_with("user="));
+    // Without what is done, or the new run would change its user again.
+    let is_done = |option: &str| option.starts_with("user=") || option.starts_with("group=");
+    let options = options.iter().filter(|option| !is_done(option));
     let mut command = Command::new(jail);
     command.args(options.chain(program)).env_clear().gid(gid).uid(uid);
     format!("user={user}: {}", command.exec())
+}
+
+/// Enters the control group whose folder is named: what the program uses from now on counts there.
+fn join_group(options: &[(&str, &str)]) -> Result<(), String> {
+    for group in values(options, "group") {
+        let members = Path::new(group).join("cgroup.procs");
+        let opened = std::fs::OpenOptions::new().write(true).open(members);
+        let joined = opened.and_then(|mut file| file.write_all(b"0"));
+        joined.map_err(|error| format!("group={group}: {error}"))?;
+    }
+    Ok(())
 }
 
 /// Makes the kernel end this process, and any program that it executes, with the thread that started it: a hook that

@@ -5,8 +5,8 @@
 //! later), then [`EvaluationStep::Done`] with the number of hooks that passed. A hook that throws, never resolves, loops or kills
 //! its worker costs only itself; an event is never lost or stuck because of a dead worker.
 //!
-//! From above to below: `pools` (one `pool` an author, limited by `author_slots`), `spawner` and `sandbox` (how a worker
-//! begins, as which `user`), `worker` (one Bun process, spoken to by `protocol`, watched by `progress_watch`), `work_queue` and
+//! From above to below: `pools` (one `pool` an author, limited by `author_slots`), `spawner`, `sandbox` and `control_groups` (how a
+//! worker begins, as which `user`, within which bounds), `worker` (one Bun process, spoken to by `protocol`, watched by `progress_watch`), `work_queue` and
 //! `in_flight` (the events in it; `calls`: what each has asked of `host`, `model_source`: its queries), `result` (what a script
 //! answered), `parts` (one event in several processes). A worker that dies: `crash_journal`, `crash_attribution`. Which hooks see
 //! an event: `filter`. Files: `sources`, `stale_directories`, `bun`.
@@ -16,6 +16,7 @@
 mod author_slots;
 mod bun;
 mod calls;
+mod control_groups;
 mod crash_attribution;
 mod crash_journal;
 mod filter;

@@ -299,6 +299,7 @@ fn start_breakers(
 
 fn tell_sandbox(health: &Health, pool: &WorkerPools) {
     let detail = match (pool.missing_confinement(), pool.as_own()) {
+        ([], None) if pool.has_groups() => "hooks are confined, and run in control groups of their authors".to_owned(),
         ([], None) => "hooks are confined".to_owned(),
         ([], Some(why)) => {
             tracing::warn!(error = why, "hooks run as root: no other user is available");

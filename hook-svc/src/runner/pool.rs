@@ -210,6 +210,12 @@ impl WorkerPool {
         self.inner.common.jail.as_own()
     }
 
+    /// Returns whether the workers run in control groups of their authors.
+    #[must_use]
+    pub fn has_groups(&self) -> bool {
+        self.inner.common.jail.has_groups()
+    }
+
     /// Returns the number of worker processes that are up.
     #[must_use]
     pub fn ready_workers(&self) -> usize {

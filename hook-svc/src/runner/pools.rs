@@ -412,6 +412,12 @@ impl WorkerPools {
         self.inner.own.as_own()
     }
 
+    /// Returns whether the operators' hooks run in a control group; those of authors do then as well.
+    #[must_use]
+    pub fn has_groups(&self) -> bool {
+        self.inner.own.has_groups()
+    }
+
     /// Ends all workers; evaluations under way end without [`super::EvaluationStep::Done`].
     pub async fn stop(&self) {
         self.inner.own.stop().await;

@@ -10,18 +10,23 @@ use std::io::PipeReader;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::process::{Child, Command};
 
 use super::author_slots::MAX_AUTHORS;
+use super::control_groups::{AuthorGroup, GroupOwner, WorkersGroup};
 use super::crash_journal::NoteFile;
 use super::user::{self, UnixUser};
 use super::{PoolConfig, spawner};
 
 /// Seat of the last author: if hooks can run as that user, they can run as those of all others.
 const LAST_SEAT: u32 = MAX_AUTHORS as u32 - 1;
+
+/// Most processes of a pool beside those that take events: a standby and one for suspects.
+const WORKERS_BESIDE: usize = 2;
 
 /// File name of the launcher, beside the program or one directory above it.
 const LAUNCHER: &str = "nexus-jail";
@@ -99,6 +104,10 @@ pub(super) struct Jail {
     missing: Vec<String>,
     /// Reason why workers run as this process's user although it is root and no user was configured.
     as_own: Option<String>,
+    /// Group of all workers, where systemd delegated one.
+    groups: Option<Arc<WorkersGroup>>,
+    /// Group of the author's workers.
+    group: Option<Arc<AuthorGroup>>,
 }
 
 /// Findings of the probe: each field is true if that confinement works.
@@ -119,6 +128,11 @@ impl Jail {
     pub(super) async fn check(bun: &Path, dir: &Path, config: &PoolConfig) -> Result<Self, CheckSandboxError> {
         let mut jail = Self::find(bun, dir, config).await?;
 
+        if jail.launcher.is_some() {
+            jail.groups = delegated_groups();
+            jail.join_group_of(GroupOwner::Operator, config.workers + WORKERS_BESIDE);
+        }
+
         // A user named by `hooks.user` is used for all authors.
         if config.user.is_empty() && jail.user.is_some() {
             let last = Self {
@@ -138,10 +152,32 @@ impl Jail {
     /// Returns the jail for the workers of the author in `seat`.
     pub(super) fn of_author(&self, seat: u32) -> Self {
         let mut jail = self.clone();
+        jail.join_group_of(GroupOwner::Author(seat), WORKERS_BESIDE);
         if self.separates {
             jail.user = Some(user::of_author(seat));
         }
         jail
+    }
+
+    /// Has workers start in the group of `owner`, of whom at most `workers` processes run. Without it, the bounds of each
+    /// process hold alone.
+    fn join_group_of(&mut self, owner: GroupOwner, workers: usize) {
+        let made = self
+            .groups
+            .as_ref()
+            .map(|groups| groups.make_author_group(owner, workers));
+        self.group = match made.transpose() {
+            Ok(group) => group.map(Arc::new),
+            Err(error) => {
+                tracing::warn!(?owner, %error, "failed to make a control group for hook workers; they run without one");
+                None
+            }
+        };
+    }
+
+    /// Returns whether workers run in control groups of their authors.
+    pub(super) const fn has_groups(&self) -> bool {
+        self.group.is_some()
     }
 
     /// As [`Jail::check`], but all workers run as one user.
@@ -155,6 +191,8 @@ impl Jail {
             is_strict: true,
             missing: Vec::new(),
             as_own: None,
+            groups: None,
+            group: None,
         };
 
         if config.sandbox == SandboxMode::Absent {
@@ -283,6 +321,11 @@ impl Jail {
         command.env_clear();
         command.arg(if self.is_strict { "strict=1" } else { "strict=0" });
         command.args(self.user.map(|user| format!("user={user}")));
+        if let Some(group) = &self.group {
+            let mut argument = std::ffi::OsString::from("group=");
+            argument.push(group.path());
+            command.arg(argument);
+        }
         let read = [("ro", dir)].into_iter();
         let system = SYSTEM.iter().map(|path| ("ro", Path::new(path)));
         let run = LIBRARIES.iter().map(|path| ("rx", Path::new(path)));
@@ -370,6 +413,17 @@ impl Jail {
             let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
             format!("{}: {line}", output.status)
         })
+    }
+}
+
+/// Returns the group of all workers, if systemd delegated one that can be divided.
+fn delegated_groups() -> Option<Arc<WorkersGroup>> {
+    match WorkersGroup::take_delegated() {
+        Ok(groups) => groups.map(Arc::new),
+        Err(error) => {
+            tracing::warn!(%error, "hooks run without control groups; no other process may be in the delegated group");
+            None
+        }
     }
 }
 

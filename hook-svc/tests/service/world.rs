@@ -36,6 +36,8 @@ pub(crate) struct World {
     pub(crate) sandbox: &'static str,
     /// Where replicas that start from now on log to; none = where the test does.
     pub(crate) log: Option<PathBuf>,
+    /// Control group that replicas start in from now on; none = the test's.
+    pub(crate) group: Option<PathBuf>,
     pub(crate) bus: Bus,
     pub(crate) nats: NatsServer,
     folder: tempfile::TempDir,
@@ -65,6 +67,7 @@ impl World {
             sections: String::new(),
             sandbox: "degraded",
             log: None,
+            group: None,
             bus,
             nats,
             folder,
@@ -154,7 +157,16 @@ impl World {
         };
 
         std::fs::write(&config, text + &files).expect("written");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hook-svc"));
+        let program = env!("CARGO_BIN_EXE_hook-svc");
+        let mut command = match &self.group {
+            None => Command::new(program),
+            Some(group) => {
+                let mut shell = Command::new("sh");
+                let enters = r#"echo $$ > "$0/cgroup.procs" && exec "$@""#;
+                shell.args(["-c", enters]).arg(group).arg(program);
+                shell
+            }
+        };
         command
             .arg("--config")
             .arg(&config)
