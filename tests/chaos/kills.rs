@@ -7,14 +7,14 @@ use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
 use shared::wire::topology::streams::{CLAIMS, DELIVERIES, EVENTS, INVOCATIONS};
-use tests::eventually::eventually;
+use tests::eventually::{WorkLeft, eventually, eventually_if_it_goes_on};
 use tests::load::{Gateways, Load, send};
 use tests::record::{Record, read_all};
 use tests::world::{Setup, World};
 
 use crate::killer::{Choices, kill_nats, kill_service, tell};
 
-/// How long the rest may take once the kills are over.
+/// How long something may take once the kills are over, and how long the work that is left may stand still.
 pub(crate) const SETTLE: Duration = Duration::from_secs(240);
 
 /// Most missing events that are looked for by name.
@@ -59,13 +59,18 @@ pub(crate) fn is_long() -> bool {
     form.is_ok_and(|form| form == "long")
 }
 
-/// Waits until nothing waits to be done: a look at whole streams is work that the services have to wait for.
-async fn nothing_waits(world: &World, deadline: Duration) {
+/// Waits until nothing waits to be done, as long as it becomes less: a look at whole streams is work that the services
+/// have to wait for.
+async fn nothing_waits(world: &World) {
     let count = async |stream| {
         let state = world.bus.stream_state(stream).await;
-        state.map(|state| state.messages).map_err(|error| error.to_string())
+        state.map(|state| state.messages).map_err(|error| WorkLeft {
+            count: u64::MAX,
+            why: error.to_string(),
+        })
     };
-    eventually("nothing waits", deadline, async || {
+
+    eventually_if_it_goes_on("nothing waits", SETTLE, async || {
         let (events, evaluated) = (count(EVENTS).await?, count(INVOCATIONS).await?);
         let waiting = count(DELIVERIES).await? + count(CLAIMS).await?;
         if evaluated >= events && waiting == 0 {
@@ -73,14 +78,16 @@ async fn nothing_waits(world: &World, deadline: Duration) {
         }
 
         // Reading whole streams is work too: only where few events are missing.
-        let missing = match events.saturating_sub(evaluated) {
+        let unevaluated = events.saturating_sub(evaluated);
+        let missing = match unevaluated {
             1..=MOST_NAMED if waiting == 0 => unrecorded(world).await,
             _ => String::new(),
         };
         let logs = world.logs();
-        Err(format!(
-            "{evaluated} of {events} are evaluated, {waiting} wait\n{missing}{logs}"
-        ))
+        Err(WorkLeft {
+            count: unevaluated + waiting,
+            why: format!("{evaluated} of {events} are evaluated, {waiting} wait\n{missing}{logs}"),
+        })
     })
     .await;
 }
@@ -108,13 +115,8 @@ async fn unrecorded(world: &World) -> String {
 
 /// Waits until the streams show no fault, and answers what they hold.
 pub(crate) async fn settled(world: &World, accepted: &BTreeSet<String>) -> Record {
-    settled_within(world, accepted, SETTLE).await
-}
-
-/// The same, where the streams are long: each of the two waits takes at most `deadline`.
-pub(crate) async fn settled_within(world: &World, accepted: &BTreeSet<String>, deadline: Duration) -> Record {
-    nothing_waits(world, deadline).await;
-    eventually("every promise is kept", deadline, async || {
+    nothing_waits(world).await;
+    eventually("every promise is kept", SETTLE, async || {
         let record = Record::read(&world.bus).await;
         let faults = record.faults(accepted);
         if faults.is_empty() {

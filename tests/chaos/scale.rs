@@ -18,7 +18,7 @@ use tests::record::{Record, for_each};
 use tests::world::{Setup, World};
 
 use crate::killer::{Choices, tell};
-use crate::kills::{ANSWER, SETTLE, is_long, settled_within};
+use crate::kills::{ANSWER, SETTLE, is_long, settled};
 
 /// The services whose replicas come and go.
 const SCALED: [&str; 2] = ["hook-svc", "broker-svc"];
@@ -44,8 +44,6 @@ struct Course {
     keys: u64,
     /// The longest that an event far from every kill may wait for its dispatch.
     longest_wait: Duration,
-    /// How long the rest may take at the end.
-    settle: Duration,
     seed: u64,
 }
 
@@ -59,7 +57,6 @@ impl Course {
             rate: 50,
             keys: 100,
             longest_wait: Duration::from_secs(60),
-            settle: SETTLE,
             seed: 17,
         }
     }
@@ -77,7 +74,6 @@ impl Course {
             rate: 100,
             keys: 1_000,
             longest_wait: Duration::from_secs(4),
-            settle: SETTLE * 4,
             seed: 18,
         }
     }
@@ -307,7 +303,7 @@ async fn replicas_that_come_and_go_cost_no_event_and_no_order() {
     world.stack.ready().await.expect("everything comes up again");
     assert_eq!(SCALED.map(|name| world.replicas(name)), [FEW, FEW]);
 
-    let record = settled_within(&world, &accepted, course.settle).await;
+    let record = settled(&world, &accepted).await;
     let heard = all_heard(&world, &heard, load.events).await;
     check_order(&record, &heard, load.events);
 

@@ -52,3 +52,37 @@ pub async fn eventually_within<T>(
         Err(_) => panic!("{what}: not within {deadline:?} {last}"),
     }
 }
+
+/// Work that is not done yet, as a look at it found it.
+#[derive(Debug)]
+pub struct WorkLeft {
+    /// Number of items that are left.
+    pub count: u64,
+    /// What the panic says of them.
+    pub why: String,
+}
+
+/// Waits until `look` returns `Ok`, as long as the number of items that are left reaches a new low at least once in
+/// `stall`: how long much work takes depends on the machine, that it goes on does not.
+///
+/// # Panics
+/// Panics when there was no new low for `stall`, with `what` and the last error.
+pub async fn eventually_if_it_goes_on<T>(
+    what: &str,
+    stall: Duration,
+    mut look: impl AsyncFnMut() -> Result<T, WorkLeft>,
+) -> T {
+    let mut least = u64::MAX;
+
+    loop {
+        let looked = eventually_within(what, stall, async || match look().await {
+            Ok(done) => Ok(Ok(done)),
+            Err(left) if left.count < least => Ok(Err(left.count)),
+            Err(left) => Err(format!("{} are left, no less than before: {}", left.count, left.why)),
+        });
+        match looked.await {
+            Ok(done) => return done,
+            Err(left) => least = left,
+        }
+    }
+}
