@@ -211,11 +211,17 @@ async fn a_session_that_is_over_is_made_up_for_from_the_histories_page_by_page()
     let dm = message(&snowflake(8, START), "900", "a direct message");
     api.write_directly(MAIN, &dm);
     confirmed(&api, 8).await;
+    world.clock.advance(60_000);
+    eventually("it is noted that nothing is missing", async || {
+        let watermark = world.watermark(DISCORD, "main").await.expect("a watermark");
+        watermark.complete_until == START.plus(60_000)
+    })
+    .await;
     replica.stop().await;
 
     // 250 in one channel, one in a thread and one in a direct channel, while the session ends.
     api.forget_sessions(MAIN);
-    let later = START.plus(60_000);
+    let later = START.plus(70_000);
     for number in 1..=250 {
         api.say(MAIN, 7 * number, later);
     }

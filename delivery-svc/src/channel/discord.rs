@@ -123,7 +123,8 @@ impl DiscordChannel {
         let answered = async {
             let mut response = request.send().await?;
             let status = response.status().as_u16();
-            let headers = LimitHeaders::read(response.headers());
+            let found = response.headers();
+            let headers = LimitHeaders::read(|name| found.get(name)?.to_str().ok());
 
             let mut body = Vec::new();
             while let Some(chunk) = response.chunk().await? {

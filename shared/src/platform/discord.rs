@@ -1,4 +1,4 @@
-//! Accounts on Discord: a bot each, by its token; and names of its messages. *Pure.*
+//! Accounts on Discord: a bot each, by its token; and names of its messages.
 //!
 //! Source: <https://discord.com/developers/docs/reference>.
 

@@ -168,7 +168,7 @@ impl GatewayLink {
             None => json!({"op": 2, "d": {
                 "token": token,
                 "intents": INTENTS,
-                "properties": {"os": std::env::consts::OS, "browser": "nexus", "device": "nexus"},
+                "properties": {"os": "linux", "browser": "nexus", "device": "nexus"},
             }}),
         };
         vec![LinkStep::Send(first)]

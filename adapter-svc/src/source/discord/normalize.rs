@@ -113,7 +113,8 @@ impl DispatchReader<'_> {
     fn start_event(&self, id: String, channel: &str, at: UnixMillis) -> Result<Event, RefuseDispatchError> {
         let place = &self.around.place;
         let peer = place.thread_parent().unwrap_or(channel);
-        let kind = if place.guild_id.is_none() {
+        // Only what is known to be direct is: a channel of which nothing is known has the rules of channels.
+        let kind = if place.is_direct() {
             PeerKind::Dm
         } else {
             PeerKind::Channel

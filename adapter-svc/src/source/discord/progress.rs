@@ -53,6 +53,8 @@ pub struct DiscordProgress {
     /// Whether there was none: nothing is missing.
     is_first: bool,
     complete_until: UnixMillis,
+    /// Time up to which everything was stored when the session was begun.
+    complete_before: UnixMillis,
     noted_at: UnixMillis,
 }
 
@@ -65,6 +67,7 @@ impl DiscordProgress {
             position: DiscordPosition::default(),
             is_first: true,
             complete_until: now,
+            complete_before: now,
             noted_at: UnixMillis(0),
         };
         // Ids are the vendor's, so that they hold for every token of the bot, but not for another bot's rights.
@@ -82,6 +85,7 @@ impl DiscordProgress {
             position,
             is_first: false,
             complete_until: from.complete_until,
+            complete_before: from.complete_until,
             ..fresh
         }
     }
@@ -98,6 +102,7 @@ impl DiscordProgress {
                 .to_owned(),
         });
         self.is_first = false;
+        self.complete_before = self.complete_until;
         self.position.session = Some(session);
         for guild in guilds {
             self.enter_guild(guild, now);
@@ -127,7 +132,8 @@ impl DiscordProgress {
         let newest = newest.unwrap_or(0);
         let position = &mut self.position;
         match position.channels.get(channel) {
-            Some(mark) if newest <= *mark => {
+            // One of the same time with a lower id would have come by then.
+            Some(mark) if newest <= *mark && time_of(*mark).plus(OVERLAP_MS) < self.complete_before => {
                 position.pending.remove(channel);
             }
             // It is to be read already.

@@ -145,48 +145,72 @@ fn check_facts(event: &Event, facts: &Value, id: &str) {
     }
 }
 
+/// A recorded conversation of a bot in a thread that it began.
+struct Replay(Value);
+
+impl Replay {
+    fn meta(&self, key: &str) -> String {
+        self.0["metadata"][key].as_str().expect("a text").to_owned()
+    }
+
+    /// The event of the recording `key`.
+    fn read(&self, key: &str) -> Result<Event, RefuseDispatchError> {
+        let raw = &self.0[key];
+        let (kind, data) = match raw["type"].as_str() {
+            Some(kind) => (kind.trim_start_matches("GATEWAY_"), &raw["data"]),
+            None => ("INTERACTION_CREATE", raw),
+        };
+
+        let mut around = around_of(data);
+        around.own_roles = BTreeSet::from([self.meta("roleId")]);
+        if dispatch_channel(kind, data) == Some(&self.meta("threadId")) {
+            around.place.kind = 11;
+            around.place.parent_id = Some(self.meta("channelId"));
+            around.place.owner_id = Some(self.meta("botId"));
+        }
+
+        let bot = DiscordBot {
+            user_id: self.meta("botId"),
+            ..bot()
+        };
+        let payload = DispatchPayload { kind, data, token: key };
+        dispatch_events(&bot, &around, payload, NOW).map(|mut events| events.remove(0))
+    }
+
+    /// Checks that the recording `key` is a message that addresses the bot as `how`, in `thread`.
+    fn check_message(&self, key: &str, how: MentionForm, thread: Option<String>) {
+        let event = self.read(key).expect("an event");
+        assert_eq!(event.mention.map(|mention| mention.how), Some(how), "{key}");
+        assert_eq!(
+            (event.peer.id, event.thread_id),
+            (self.meta("channelId"), thread),
+            "{key}"
+        );
+        assert_eq!(event.from.id, self.meta("userId"), "{key}");
+    }
+
+    /// Checks that the recording `key` is a press that says `said`.
+    fn check_press(&self, key: &str, said: &str, kind: PeerKind) {
+        let press = self.read(key).expect("an event");
+        assert_eq!(
+            (press.content.as_str(), press.content_types.concat().as_str()),
+            (said, "press"),
+            "{key}"
+        );
+        assert_eq!((press.peer.kind, press.from.id), (kind, self.meta("userId")), "{key}");
+        assert!(press.target.is_some(), "{key}");
+    }
+}
+
 #[test]
 fn a_recorded_conversation_keeps_its_thread_and_mentions_its_bot() {
     let Some(text) = fixture_text("fixtures/platforms/replay/discord.json") else {
         return;
     };
-    let replay: Value = serde_json::from_str(&text).expect("JSON");
-    let meta = |key: &str| replay["metadata"][key].as_str().expect("a text").to_owned();
-    let bot = DiscordBot {
-        name: "main".to_owned(),
-        user_id: meta("botId"),
-        username: "demo".to_owned(),
-    };
-    let read = |key: &str| {
-        let raw = &replay[key];
-        let (kind, data) = match raw["type"].as_str() {
-            Some(kind) => (kind.trim_start_matches("GATEWAY_"), &raw["data"]),
-            None => ("INTERACTION_CREATE", raw),
-        };
-        let channel = dispatch_channel(kind, data).unwrap_or_default();
-        let mut around = if data.get("guild_id").is_some() {
-            guild_channel()
-        } else {
-            direct_channel()
-        };
-        around.own_roles = BTreeSet::from([meta("roleId")]);
-        if channel == meta("threadId") {
-            around.place.kind = 11;
-            around.place.parent_id = Some(meta("channelId"));
-            around.place.owner_id = Some(meta("botId"));
-        }
-        let payload = DispatchPayload { kind, data, token: key };
-        dispatch_events(&bot, &around, payload, NOW).map(|mut events| events.remove(0))
-    };
+    let replay = Replay(serde_json::from_str(&text).expect("JSON"));
 
     for key in ["gatewayMention", "gatewayAIMention", "gatewayRoleMention"] {
-        let event = read(key).expect("an event");
-        assert_eq!(
-            event.mention.map(|mention| mention.how),
-            Some(MentionForm::Native),
-            "{key}"
-        );
-        assert_eq!((event.peer.id, event.thread_id), (meta("channelId"), None), "{key}");
+        replay.check_message(key, MentionForm::Native, None);
     }
     for key in [
         "gatewaySubscribedMessage",
@@ -195,55 +219,24 @@ fn a_recorded_conversation_keeps_its_thread_and_mentions_its_bot() {
         "gatewayThreadNum1",
         "gatewayThreadNice",
     ] {
-        let event = read(key).expect("an event");
-        assert_eq!(
-            event.mention.map(|mention| mention.how),
-            Some(MentionForm::Thread),
-            "{key}"
-        );
-        assert_eq!(
-            (event.peer.id, event.thread_id),
-            (meta("channelId"), Some(meta("threadId"))),
-            "{key}"
-        );
-        assert_eq!(event.from.id, meta("userId"), "{key}");
+        replay.check_message(key, MentionForm::Thread, Some(replay.meta("threadId")));
     }
     for key in ["gatewayBotWelcome", "gatewayThreadWelcome"] {
-        assert_eq!(read(key), Err(RefuseDispatchError::Echo), "{key}");
+        assert_eq!(replay.read(key), Err(RefuseDispatchError::Echo), "{key}");
     }
-    assert!(matches!(
-        read("gatewayThreadCreate"),
-        Err(RefuseDispatchError::NoConversation(_))
-    ));
+    let made = replay.read("gatewayThreadCreate");
+    assert!(matches!(made, Err(RefuseDispatchError::NoConversation(_))));
 
-    let reaction = read("gatewayReactionAdd").expect("an event");
+    let reaction = replay.read("gatewayReactionAdd").expect("an event");
     assert_eq!(
         (reaction.content.as_str(), reaction.thread_id),
-        ("👍", Some(meta("threadId")))
+        ("👍", Some(replay.meta("threadId")))
     );
-    for (key, said) in [
-        ("buttonClickHello", "hello"),
-        ("buttonClickGoodbye", "goodbye"),
-        ("dmButtonClick", "dm-action"),
-    ] {
-        let press = read(key).expect("an event");
-        assert_eq!(
-            (press.content.as_str(), press.content_types.concat().as_str()),
-            (said, "press"),
-            "{key}"
-        );
-        let kind = if key.starts_with("dm") {
-            PeerKind::Dm
-        } else {
-            PeerKind::Channel
-        };
-        assert_eq!((press.peer.kind, press.from.id), (kind, meta("userId")), "{key}");
-        assert!(press.target.is_some());
-    }
-    assert_eq!(
-        read("differentUser").expect("an event").from.display_name.as_deref(),
-        Some("Different Nick")
-    );
+    replay.check_press("buttonClickHello", "hello", PeerKind::Channel);
+    replay.check_press("buttonClickGoodbye", "goodbye", PeerKind::Channel);
+    replay.check_press("dmButtonClick", "dm-action", PeerKind::Dm);
+    let other = replay.read("differentUser").expect("an event");
+    assert_eq!(other.from.display_name.as_deref(), Some("Different Nick"));
 }
 
 /// The paths of everything in `value`.
