@@ -10,24 +10,23 @@ use super::client::{ApiCallError, PAGE};
 use super::normalize::DispatchPayload;
 use super::outfit::Ended;
 use super::reader::GatewayReader;
-use crate::source::port::SourceEnd;
 
 impl GatewayReader<'_> {
     /// Returns the wait before the next page of a history is read; `None` = there is none to read.
     pub(super) fn until_backfill(&self) -> Option<Duration> {
-        self.progress.next_pending()?;
+        self.progress.next_pending(None)?;
         let from = self.backfill_from?;
         Some(from.saturating_duration_since(SystemClock.monotonic()))
     }
 
     /// Reads and stores the next page of a history.
     pub(super) async fn read_history(&mut self) -> Ended<()> {
-        let Some((channel, after)) = self.progress.next_pending() else {
+        // In turn, so that a channel that cannot be read now holds up no other.
+        let Some((channel, after)) = self.progress.next_pending(self.last_read.as_deref()) else {
             return Ok(());
         };
-        if !self.sink.is_held() {
-            return Err(SourceEnd::Fenced);
-        }
+        self.last_read = Some(channel.clone());
+        self.check_held()?;
 
         match self.client.messages_after(&channel, after).await {
             Ok(page) => self.store_page(&channel, after, page).await,

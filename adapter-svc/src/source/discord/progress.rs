@@ -5,6 +5,7 @@
 //! first seen. Nothing is replayed that is older than the first start, or than the bot's entry into a guild.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use serde::{Deserialize, Serialize};
 use shared::model::time::UnixMillis;
@@ -156,11 +157,17 @@ impl DiscordProgress {
         self.mark(channel, id);
     }
 
-    /// Returns the next channel whose history is to be read, and the id from which on.
+    /// Returns the next channel whose history is to be read, and the id from which on: the one behind `last`, in turn.
     #[must_use]
-    pub fn next_pending(&self) -> Option<(String, u64)> {
-        let first = self.position.pending.first_key_value();
-        first.map(|(channel, after)| (channel.clone(), *after))
+    pub fn next_pending(&self, last: Option<&str>) -> Option<(String, u64)> {
+        let pending = &self.position.pending;
+        let behind = last.and_then(|last| {
+            pending
+                .range::<str, _>((Bound::Excluded(last), Bound::Unbounded))
+                .next()
+        });
+        let next = behind.or_else(|| pending.first_key_value());
+        next.map(|(channel, after)| (channel.clone(), *after))
     }
 
     /// Takes in that the history of `channel` is stored up to `last`; `None` = to its end.

@@ -53,7 +53,9 @@ pub struct GatewayReader<'a> {
     unlisted: BTreeSet<String>,
     /// Time from which histories are read.
     pub(super) backfill_from: Option<Instant>,
-    deleted: VecDeque<(String, String)>,
+    /// Channel of whose history a page was read last.
+    pub(super) last_read: Option<String>,
+    deleted: VecDeque<String>,
     /// Whether the socket that is open, or was, began or resumed a session.
     pub(super) is_live: bool,
     /// Whether messages come without their content.
@@ -79,6 +81,7 @@ impl<'a> GatewayReader<'a> {
             places: KnownPlaces::default(),
             unlisted: BTreeSet::new(),
             backfill_from: Some(SystemClock.monotonic()),
+            last_read: None,
             deleted: VecDeque::new(),
             is_live: false,
             lacks_content: false,
@@ -98,7 +101,7 @@ impl<'a> GatewayReader<'a> {
                     if count == 0 {
                         return Ok(());
                     }
-                    if let Some(seq) = self.take_items(std::mem::take(&mut batch)).await? {
+                    if let Some(seq) = self.take_items(std::mem::take(&mut batch), &items).await? {
                         stored.send_replace(seq);
                     }
                 }
@@ -107,16 +110,13 @@ impl<'a> GatewayReader<'a> {
         }
     }
 
-    /// Stores the events of `items`. Returns the number of the last dispatch among them.
-    async fn take_items(&mut self, items: Vec<LinkItem>) -> Ended<Option<u64>> {
+    /// Stores the events of `items`, behind which `later` come. Returns the number of the last dispatch among them.
+    async fn take_items(&mut self, items: Vec<LinkItem>, later: &mpsc::Receiver<LinkItem>) -> Ended<Option<u64>> {
         let mut events = Vec::new();
         let (mut last, mut is_new) = (None, false);
         for item in items {
             match item {
-                LinkItem::Alive => {
-                    self.progress.note_complete(self.sink.now());
-                    self.report();
-                }
+                LinkItem::Alive => self.report(),
                 LinkItem::Dispatch(dispatch) => {
                     is_new |= dispatch.kind == "READY";
                     last = Some(dispatch.seq);
@@ -130,8 +130,11 @@ impl<'a> GatewayReader<'a> {
         }
 
         let now = self.sink.now();
-        if !events.is_empty() || is_new || self.progress.is_note_due(now) {
+        // What has arrived by now is among them.
+        if later.is_empty() {
             self.progress.note_complete(now);
+        }
+        if !events.is_empty() || is_new || self.progress.is_note_due(now) {
             let position = self.progress.to_position(now);
             self.sink.put(events, position).await?;
         }
@@ -235,7 +238,7 @@ impl<'a> GatewayReader<'a> {
                 Vec::new()
             }
         };
-        events.retain(|event| self.is_first_deletion(event, payload.token));
+        events.retain(|event| self.is_first_deletion(event));
         for event in &mut events {
             self.lacks_content |= event.metadata.contains_key("intent_missing");
             apply_policy(&self.outfit.account, event);
@@ -243,19 +246,19 @@ impl<'a> GatewayReader<'a> {
         events
     }
 
-    /// Returns whether `event` is no deletion that was told already, by the dispatch `token` or another.
-    fn is_first_deletion(&mut self, event: &Event, token: &str) -> bool {
+    /// Returns whether `event` is no deletion that was told already: the vendor does not say when it was.
+    fn is_first_deletion(&mut self, event: &Event) -> bool {
         if event.direction != EventDirection::Deleted {
             return true;
         }
         let id = event.id.as_str();
-        if self.deleted.iter().any(|(known, by)| known == id && by != token) {
+        if self.deleted.iter().any(|known| known == id) {
             return false;
         }
         if self.deleted.len() >= REMEMBERED {
             self.deleted.pop_front();
         }
-        self.deleted.push_back((id.to_owned(), token.to_owned()));
+        self.deleted.push_back(id.to_owned());
         true
     }
 
@@ -309,6 +312,7 @@ impl<'a> GatewayReader<'a> {
         }
         let mut roles = BTreeSet::new();
         for failures in 1.. {
+            self.check_held()?;
             let answer = self.client.own_roles(guild, &self.bot.user_id).await;
             match self.settle_call(answer, failures).await? {
                 CallAnswer::Found(found) => {
@@ -335,8 +339,13 @@ impl<'a> GatewayReader<'a> {
         let wait = self.outfit.wait_after(&error, failures)?;
         tracing::warn!(account = self.outfit.name, %error, "call of Discord's API failed; retrying");
         pause(wait).await;
+        Ok(CallAnswer::Again)
+    }
+
+    /// Returns that the account may be used for a call.
+    pub(super) fn check_held(&self) -> Ended<()> {
         if self.sink.is_held() {
-            Ok(CallAnswer::Again)
+            Ok(())
         } else {
             Err(SourceEnd::Fenced)
         }
@@ -345,6 +354,7 @@ impl<'a> GatewayReader<'a> {
     /// Asks what `channel` is; `None` = the vendor does not say.
     async fn ask_place(&self, channel: &str) -> Ended<Option<ChannelPlace>> {
         for failures in 1.. {
+            self.check_held()?;
             let answer = self.client.channel(channel).await;
             match self.settle_call(answer, failures).await? {
                 CallAnswer::Found(place) => return Ok(Some(place)),

@@ -40,7 +40,7 @@ fn a_first_start_replays_nothing_and_misses_nothing() {
     progress.note_listed("g", "c", Some(id(-1)));
     progress.note_listed("g", "quiet", None);
     progress.note_listed("unknown", "d", Some(id(5)));
-    assert_eq!(progress.next_pending(), None);
+    assert_eq!(progress.next_pending(None), None);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn what_comes_while_a_history_is_read_does_not_hide_the_rest_of_it() {
 
     // A crash: another process goes on with the history, whether or not the session is resumed.
     let mut progress = restart(&mut progress, "t", NOW.plus(100_000));
-    assert_eq!(progress.next_pending(), Some(("dm".to_owned(), id(40_000))));
+    assert_eq!(progress.next_pending(None), Some(("dm".to_owned(), id(40_000))));
     assert!(
         progress
             .begin_session(session(2), &[], NOW.plus(100_000))
@@ -94,12 +94,12 @@ fn what_comes_while_a_history_is_read_does_not_hide_the_rest_of_it() {
             .from
             < NOW.plus(90_000)
     );
-    assert_eq!(progress.next_pending(), Some(("dm".to_owned(), id(-9_000))));
+    assert_eq!(progress.next_pending(None), Some(("dm".to_owned(), id(-9_000))));
 
     progress.note_page("dm", Some(id(99_000)));
     progress.note_page("dm", None);
     assert_eq!(
-        (progress.next_pending(), progress.position.channels["dm"]),
+        (progress.next_pending(None), progress.position.channels["dm"]),
         (None, id(99_000))
     );
     progress.note_page("dm", None);
@@ -151,11 +151,30 @@ fn a_channel_that_cannot_be_read_is_told_and_forgotten() {
     progress.begin_session(session(0), &[], NOW);
     progress.note_message("c", id(0));
     progress.begin_session(session(1), &[], NOW.plus(5));
-    let (channel, after) = progress.next_pending().expect("pending");
+    let (channel, after) = progress.next_pending(None).expect("pending");
     let gap = progress.give_up_channel(&channel, after, "error 403: Missing Access", NOW.plus(5));
     assert_eq!((gap.from, gap.to), (NOW.plus(-OVERLAP_MS), NOW.plus(5)));
-    assert_eq!((progress.next_pending(), progress.position.channels.len()), (None, 0));
+    assert_eq!(
+        (progress.next_pending(None), progress.position.channels.len()),
+        (None, 0)
+    );
     progress.enter_guild("g", NOW);
     progress.leave_guild("g");
     assert!(progress.position.guilds.is_empty());
+}
+
+#[test]
+fn histories_are_read_in_turn() {
+    let mut progress = DiscordProgress::resume("77", "t", None, NOW);
+    for channel in ["a", "b", "c"] {
+        progress.position.pending.insert(channel.to_owned(), 1);
+    }
+    let mut last: Option<String> = None;
+    let mut order = String::new();
+    for _ in 0..5 {
+        let (channel, _) = progress.next_pending(last.as_deref()).expect("pending");
+        order.push_str(&channel);
+        last = Some(channel);
+    }
+    assert_eq!(order, "abcab");
 }
