@@ -22,6 +22,11 @@ use Checked::{ByPosition, ByRecord, IsPosition, OfFile, Told};
 /// File, field or column, and how it is checked.
 const PLACES: &[(&str, &str, Checked)] = &[
     (
+        "adapter-svc/src/source/discord/link.rs",
+        "seq",
+        Told("a number of Discord's own sessions, which Discord checks; an older one only brings more again"),
+    ),
+    (
         "adapter-svc/src/source/webchat/protocol.rs",
         "before",
         Told("a page asks for older items of its own thread; nothing is decided by it"),

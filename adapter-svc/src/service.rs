@@ -10,6 +10,7 @@ use shared::bus::Bus;
 use shared::clock::{SharedClock, SharedIds, pause};
 use shared::llm::LlmConfig;
 use shared::platform::accounts::{PlatformAccounts, read_platforms};
+use shared::platform::discord::{self, DiscordAccount};
 use shared::platform::telegram::{ReceiveMode, TelegramAccount};
 use shared::process::config::{CommonConfig, ConfigFault, file_faults};
 use shared::process::{Health, Service, ServiceShell, ShutdownSignal};
@@ -22,6 +23,8 @@ use crate::listener::connections::ConnectionLimits;
 use crate::listener::{self, ListenerLimits};
 use crate::outbox::EventSpool;
 use crate::publisher::SpoolPublisher;
+use crate::source::discord::client as discord_client;
+use crate::source::discord::gateway::DiscordSource;
 use crate::source::port::accounts::start_sources;
 use crate::source::port::{SinkContext, Source};
 use crate::source::telegram::client::open_http;
@@ -69,6 +72,7 @@ impl Service for AdapterService {
 
     async fn serve(shell: ServiceShell<AdapterConfig>) -> anyhow::Result<()> {
         let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms);
+        let accounts = read_accounts(&shell.common.files.channels)?;
         let surroundings = ServiceContext {
             bus: shell.bus.clone(),
             clock: shell.clock.clone(),
@@ -77,7 +81,8 @@ impl Service for AdapterService {
             shutdown: shell.shutdown.clone(),
             drain,
             instance: shell.instance.clone(),
-            telegram: read_accounts(&shell.common.files.channels)?.telegram.accounts,
+            telegram: accounts.telegram.accounts,
+            discord: accounts.discord.accounts,
         };
 
         let running = RunningAdapter::start(&shell.config, surroundings).await?;
@@ -106,6 +111,8 @@ pub struct ServiceContext {
     pub instance: String,
     /// Accounts on Telegram.
     pub telegram: BTreeMap<String, TelegramAccount>,
+    /// Accounts on Discord.
+    pub discord: BTreeMap<String, DiscordAccount>,
 }
 
 /// The running service with its tasks.
@@ -247,27 +254,8 @@ fn start_accounts(
     around: &ServiceContext,
     publisher: SpoolPublisher,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
-    // A host that polls nothing needs no client.
-    if around
-        .telegram
-        .values()
-        .all(|account| account.receive == ReceiveMode::None)
-    {
-        return Ok(Vec::new());
-    }
-
-    let http = open_http().context("telegram: cannot make an HTTP client")?;
-    let mut sources: Vec<Arc<dyn Source>> = Vec::new();
-    for (name, account) in &around.telegram {
-        match account.receive {
-            ReceiveMode::None => continue,
-            ReceiveMode::Poll => {}
-        }
-
-        let (clock, ids) = (around.clock.clone(), around.ids.clone());
-        let source = TelegramSource::new(name.clone(), account.clone(), http.clone(), clock, ids);
-        sources.push(Arc::new(source));
-    }
+    let mut sources = telegram_sources(around)?;
+    sources.extend(discord_sources(around)?);
 
     let context = SinkContext {
         bus: around.bus.clone(),
@@ -278,6 +266,51 @@ fn start_accounts(
         run: around.ids.ulid(),
     };
     Ok(start_sources(sources, &context, &around.instance, &around.shutdown))
+}
+
+/// Returns the sources of the accounts on Telegram that are polled.
+fn telegram_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Source>>> {
+    let polled = |account: &TelegramAccount| match account.receive {
+        ReceiveMode::Poll => true,
+        ReceiveMode::None => false,
+    };
+    let mut accounts = around.telegram.iter().filter(|(_, account)| polled(account)).peekable();
+    // A host that polls nothing needs no client.
+    if accounts.peek().is_none() {
+        return Ok(Vec::new());
+    }
+
+    let http = open_http().context("telegram: cannot make an HTTP client")?;
+    let sources = accounts.map(|(name, account)| -> Arc<dyn Source> {
+        let (clock, ids) = (around.clock.clone(), around.ids.clone());
+        Arc::new(TelegramSource::new(
+            name.clone(),
+            account.clone(),
+            http.clone(),
+            clock,
+            ids,
+        ))
+    });
+    Ok(sources.collect())
+}
+
+/// Returns the sources of the accounts on Discord that are read.
+fn discord_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Source>>> {
+    let is_read = |account: &DiscordAccount| match account.receive {
+        discord::ReceiveMode::Gateway => true,
+        discord::ReceiveMode::None => false,
+    };
+    let mut accounts = around.discord.iter().filter(|(_, account)| is_read(account)).peekable();
+    if accounts.peek().is_none() {
+        return Ok(Vec::new());
+    }
+
+    let http = discord_client::open_http().context("discord: cannot make an HTTP client")?;
+    let sources = accounts.map(|(name, account)| -> Arc<dyn Source> {
+        let ids = around.ids.clone();
+        Arc::new(DiscordSource::new(name.clone(), account.clone(), http.clone(), ids))
+    });
+    Ok(sources.collect())
 }
 
 /// Reports the state of the spool to `/readyz` and the metrics.

@@ -1,6 +1,7 @@
 //! Sources: the ways in which outside events reach Nexus.
 
 pub mod cloudevents;
+pub mod discord;
 pub mod events;
 pub mod port;
 pub mod post_events;

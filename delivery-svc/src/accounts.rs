@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Deserialize;
 use shared::model::origin::is_sealed_channel;
 use shared::platform::accounts::{ChannelsFile, ReadAccountsError, is_platform, read_channels};
+use shared::platform::discord::{DISCORD, DiscordAccount};
 use shared::platform::telegram::{TELEGRAM, TelegramAccount};
 use shared::process::SecretValue;
 use shared::process::config::{KeyFault, MAX_NAME_BYTES, is_plain_name};
@@ -28,7 +29,7 @@ use crate::channel::nats;
 use crate::channel::signature::SigningKey;
 use crate::channel::webhook::{self, WebhookEndpoint};
 use crate::chunk::{ChunkLimit, LengthUnit};
-use crate::markdown::{LEAST_LINES, LEAST_SIZE, telegram};
+use crate::markdown::{LEAST_LINES, LEAST_SIZE, discord, telegram};
 use crate::plan::{PartLayout, TextFormat};
 
 /// The endpoints of webhooks and bridges, by channel and account.
@@ -41,15 +42,19 @@ pub struct ChannelAccounts {
     pub endpoints: AccountEndpoints,
     /// Bots of Telegram, by account.
     pub telegram: BTreeMap<String, TelegramAccount>,
+    /// Bots of Discord, by account.
+    pub discord: BTreeMap<String, DiscordAccount>,
 }
 
 impl ChannelAccounts {
     /// Returns the hashes of the tokens that platforms may refuse, by `{channel}:{account}`.
     #[must_use]
     pub fn token_hashes(&self) -> BTreeMap<String, String> {
-        let bots = self.telegram.iter();
-        bots.map(|(name, account)| (format!("{TELEGRAM}:{name}"), account.token_hash()))
-            .collect()
+        let telegram = self.telegram.iter();
+        let telegram = telegram.map(|(name, account)| (format!("{TELEGRAM}:{name}"), account.token_hash()));
+        let discord = self.discord.iter();
+        let discord = discord.map(|(name, account)| (format!("{DISCORD}:{name}"), account.token_hash()));
+        telegram.chain(discord).collect()
     }
 }
 
@@ -78,24 +83,31 @@ pub fn read(text: &str) -> Result<ChannelAccounts, ReadAccountsError> {
     let mut endpoints = AccountEndpoints::new();
     let file = read_channels(text, |file| {
         let mut faults = add_accounts(file, &mut endpoints);
-        faults.extend(telegram_faults(&file.telegram.accounts));
+        let telegram_limits = file.telegram.accounts.iter().map(|(name, bot)| (name, bot.text_limit));
+        faults.extend(limit_faults(TELEGRAM, telegram_limits, telegram::MESSAGE.max));
+        let discord_limits = file.discord.accounts.iter().map(|(name, bot)| (name, bot.text_limit));
+        faults.extend(limit_faults(DISCORD, discord_limits, discord::MESSAGE.max));
         faults
     })?;
     Ok(ChannelAccounts {
         endpoints,
         telegram: file.telegram.accounts,
+        discord: file.discord.accounts,
     })
 }
 
-/// Returns the faults in the keys of Telegram's accounts that only sending uses.
-fn telegram_faults(accounts: &BTreeMap<String, TelegramAccount>) -> Vec<KeyFault> {
-    let sizes = LEAST_SIZE..=telegram::MESSAGE.max;
-    let is_wrong = |account: &TelegramAccount| account.text_limit.is_some_and(|limit| !sizes.contains(&limit));
-    let wrong = accounts.iter().filter(|(_, account)| is_wrong(account));
+/// Returns the faults of the `text_limit`s of accounts of `channel`, by name, whose messages have at most `most`.
+fn limit_faults<'a>(
+    channel: &str,
+    limits: impl Iterator<Item = (&'a String, Option<usize>)>,
+    most: usize,
+) -> Vec<KeyFault> {
+    let sizes = LEAST_SIZE..=most;
+    let wrong = limits.filter(|(_, limit)| limit.is_some_and(|limit| !sizes.contains(&limit)));
     wrong
         .map(|(name, _)| {
             let expected = format!("expected {} to {}", sizes.start(), sizes.end());
-            KeyFault::new(format!("telegram.accounts.{name}.text_limit"), expected)
+            KeyFault::new(format!("{channel}.accounts.{name}.text_limit"), expected)
         })
         .collect()
 }
@@ -294,7 +306,7 @@ mod tests {
         let bridged = read(&below("whatsapp")).expect("read").endpoints;
         assert!(bridged["whatsapp"].contains_key("demo"));
         for own in [
-            "webhook", "webchat", "nats", "CLI", "http", "timer", "Telegram", "'a b'",
+            "webhook", "webchat", "nats", "CLI", "http", "timer", "Telegram", "Discord", "'a b'",
         ] {
             let faults = read(&below(own)).expect_err("refused");
             assert_eq!(faults.0.len(), 1, "{own}: {faults:?}");
@@ -316,6 +328,29 @@ mod tests {
         for limit in [99, 4_097] {
             let ReadAccountsError(faults) = with_limit(limit).expect_err("a fault");
             assert_eq!(faults[0].key, "telegram.accounts.bot.text_limit");
+        }
+    }
+
+    #[test]
+    fn a_bot_of_discord_has_a_limit_in_its_bounds() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "MTk4.Cl2FMQ.Zn-Cjm1").expect("written");
+        let token = file.path().display();
+        let with_limit = |limit: usize| {
+            read(&format!(
+                "discord: {{accounts: {{bot: {{token: 'file:{token}', text_limit: {limit}}}}}}}"
+            ))
+        };
+
+        assert!(
+            with_limit(2_000)
+                .expect("read")
+                .token_hashes()
+                .contains_key("discord:bot")
+        );
+        for limit in [99, 2_001] {
+            let ReadAccountsError(faults) = with_limit(limit).expect_err("a fault");
+            assert_eq!(faults[0].key, "discord.accounts.bot.text_limit");
         }
     }
 

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use shared::platform::policy::DoubtPolicy;
 
 /// Maximum wait that a platform may ask for; the delivery is given up if it asks for more.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
@@ -119,6 +120,39 @@ pub enum Repetition {
     AtLeastOnce,
     /// The part may appear twice. It is not sent again, and the delivery is given up.
     AtMostOnce,
+    /// The platform recognises the repetition for some time.
+    RecognisedFor {
+        /// Time after the first call for which it does.
+        lasts: Duration,
+        /// What becomes of the part afterwards.
+        then: DoubtPolicy,
+    },
+}
+
+impl Repetition {
+    /// Returns the effect of a call that is made `age` after the delivery could be called first: never
+    /// [`Repetition::RecognisedFor`].
+    #[must_use]
+    pub fn at_age(self, age: Duration) -> Self {
+        match self {
+            Self::Recognised | Self::AtLeastOnce | Self::AtMostOnce => self,
+            Self::RecognisedFor { lasts, .. } if age < lasts => Self::Recognised,
+            Self::RecognisedFor { then, .. } => match then {
+                DoubtPolicy::AtLeastOnce => Self::AtLeastOnce,
+                DoubtPolicy::AtMostOnce => Self::AtMostOnce,
+            },
+        }
+    }
+
+    /// Returns whether a call without an answer is a doubt that receipts record, so that a repetition that comes too
+    /// late is known as one.
+    #[must_use]
+    pub const fn keeps_doubts(self) -> bool {
+        match self {
+            Self::Recognised => false,
+            Self::AtLeastOnce | Self::AtMostOnce | Self::RecognisedFor { .. } => true,
+        }
+    }
 }
 
 /// The next step after a call.
@@ -163,6 +197,8 @@ pub struct CallSituation {
     pub uncounted: u32,
     /// Effect of a repeated call on the channel.
     pub repetition: Repetition,
+    /// Time since the delivery could be called first.
+    pub age: Duration,
     /// Wait after a refused token.
     pub reauth_wait: Duration,
 }
@@ -197,17 +233,27 @@ pub fn judge_call(call: CallOutcome, situation: CallSituation) -> AttemptVerdict
         },
         // Its plain text was refused too, or it had none.
         CallOutcome::Unformattable { reason } => AttemptVerdict::GiveUp { reason },
-        CallOutcome::Unreachable { sent, reason } => match (sent, situation.repetition) {
-            (RequestSent::No, _) | (RequestSent::Maybe, Repetition::Recognised) => {
-                retry_verdict(reason, scheduled, false)
-            }
-            (RequestSent::Maybe, Repetition::AtLeastOnce) => retry_verdict(reason, scheduled, true),
-            (RequestSent::Maybe, Repetition::AtMostOnce) => AttemptVerdict::GiveUp {
-                reason: format!("{reason} (it may have been sent, and is sent at most once)"),
-            },
-        },
+        CallOutcome::Unreachable { sent, reason } => unreachable_verdict(reason, sent, situation),
         // Nothing was sent, so the next owner of the partition repeats the attempt.
         CallOutcome::Withheld => retry_verdict("the partition was lost before the call".to_owned(), scheduled, false),
+    }
+}
+
+/// Returns the verdict on a call without an answer.
+fn unreachable_verdict(reason: String, sent: RequestSent, situation: CallSituation) -> AttemptVerdict {
+    let CallSituation {
+        scheduled, repetition, ..
+    } = situation;
+    // The repetition comes after the scheduled wait.
+    let effect = repetition.at_age(situation.age.saturating_add(scheduled.unwrap_or_default()));
+    match (sent, effect) {
+        (RequestSent::No, _) => retry_verdict(reason, scheduled, false),
+        (RequestSent::Maybe, Repetition::AtMostOnce) => AttemptVerdict::GiveUp {
+            reason: format!("{reason} (it may have been sent, and is sent at most once)"),
+        },
+        (RequestSent::Maybe, Repetition::Recognised | Repetition::AtLeastOnce | Repetition::RecognisedFor { .. }) => {
+            retry_verdict(reason, scheduled, repetition.keeps_doubts())
+        }
     }
 }
 
@@ -262,6 +308,7 @@ mod tests {
         scheduled: Some(SCHEDULED),
         uncounted: 0,
         repetition: Repetition::Recognised,
+        age: Duration::ZERO,
         reauth_wait: Duration::from_mins(1),
     };
 
@@ -364,6 +411,37 @@ mod tests {
             };
             check(unreachable(sent), situation, expected);
         }
+    }
+
+    #[test]
+    fn a_repetition_that_is_recognised_for_a_while_is_a_doubt_that_ends_or_stays() {
+        let lasts = Duration::from_mins(2);
+        let aged = |then, seconds| CallSituation {
+            repetition: Repetition::RecognisedFor { lasts, then },
+            age: Duration::from_secs(seconds),
+            ..SITUATION
+        };
+        let maybe = || unreachable(RequestSent::Maybe);
+        let (least, most) = (DoubtPolicy::AtLeastOnce, DoubtPolicy::AtMostOnce);
+
+        // The repetition follows five seconds later.
+        let again = "retry 5000: reset (doubtful)";
+        check(maybe(), aged(most, 114), again);
+        check(
+            maybe(),
+            aged(most, 115),
+            "give up: reset (it may have been sent, and is sent at most once)",
+        );
+        check(maybe(), aged(least, 114), again);
+        check(maybe(), aged(least, 115), again);
+        check(unreachable(RequestSent::No), aged(most, 1_000), "retry 5000: reset");
+
+        let effect = |then, seconds| Repetition::RecognisedFor { lasts, then }.at_age(Duration::from_secs(seconds));
+        assert_eq!(effect(least, 119), Repetition::Recognised);
+        assert_eq!(
+            (effect(least, 120), effect(most, 120)),
+            (Repetition::AtLeastOnce, Repetition::AtMostOnce)
+        );
     }
 
     #[test]

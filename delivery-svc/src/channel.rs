@@ -1,5 +1,6 @@
 //! The channel port, through which parts are sent to a platform. Its adapters below serve one platform each.
 
+pub mod discord;
 pub mod http;
 pub mod nats;
 pub mod signature;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use shared::bus::{Bus, CasError, Kv};
 use shared::clock::pause;
 use shared::model::channel::{ConfiguredChannels, DELIVERED};
+use shared::platform::discord::DISCORD;
 use shared::platform::telegram::TELEGRAM;
 use shared::process::ShutdownSignal;
 use shared::wire::topology::buckets::CHANNELS;
@@ -26,9 +27,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 pub fn configured_channels(accounts: &ChannelAccounts) -> ConfiguredChannels {
     let endpoints = accounts.endpoints.iter();
     let called = endpoints.map(|(channel, endpoints)| (channel.as_str(), endpoints.keys().cloned().collect()));
-    let bots = (TELEGRAM, accounts.telegram.keys().cloned().collect());
+    let telegram = (TELEGRAM, accounts.telegram.keys().cloned().collect());
+    let discord = (DISCORD, accounts.discord.keys().cloned().collect());
 
-    let all = called.chain([bots]);
+    let all = called.chain([telegram, discord]);
     let named = all.filter(|(_, accounts): &(_, BTreeSet<String>)| !accounts.is_empty());
     ConfiguredChannels {
         accounts: named

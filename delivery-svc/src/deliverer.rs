@@ -18,7 +18,7 @@ use shared::process::trace::{carrier_of, consumer_span};
 use shared::wire::held::HeldUntil;
 use tracing::Instrument as _;
 
-use crate::attempt::{AttemptVerdict, CallSituation, judge_call};
+use crate::attempt::{AttemptVerdict, CallSituation, Repetition, judge_call};
 use crate::calls::CallId;
 use crate::effects::{DelivererContext, DeliveryEffects};
 use crate::error::DeliverError;
@@ -246,6 +246,7 @@ fn call_situation(effects: &DeliveryEffects<'_>, attempt: u32, uncounted: u32) -
             .delay(attempt.saturating_sub(uncounted), jitter(outfit.ids.as_ref())),
         uncounted,
         repetition: outfit.traits_of(&effects.job.reply).repetition,
+        age: effects.age(),
         reauth_wait: outfit.reauth_wait,
     }
 }
@@ -312,6 +313,7 @@ async fn send_parts(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> 
             }
         };
 
+        end_doubt(effects, &mut before.unconfirmed, index);
         keep_ids(&mut before.platform_ids, index, ids);
         seen = live.or(seen);
 
@@ -331,6 +333,14 @@ async fn send_parts(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> 
     }
 
     finish_delivery(effects, attempt, before, seen).await
+}
+
+/// Ends the doubt about `part`, which was accepted now, if the platform still recognised a repetition: it has it once.
+fn end_doubt(effects: &DeliveryEffects<'_>, unconfirmed: &mut Vec<u32>, part: u32) {
+    let repetition = effects.outfit.traits_of(&effects.job.reply).repetition;
+    if repetition.at_age(effects.age()) == Repetition::Recognised {
+        unconfirmed.retain(|doubtful| *doubtful != part);
+    }
 }
 
 /// Returns a number in 0..1 from the randomness of a new id.

@@ -92,6 +92,13 @@ impl DeliveryEffects<'_> {
         self.outfit.clock.now()
     }
 
+    /// Returns the time since the delivery was stored, and could be called first.
+    pub(crate) fn age(&self) -> Duration {
+        let stored = UnixMillis(self.job.place.stored_at_ns / 1_000_000);
+        // A clock that was set back makes it older, so that nothing is taken for recognised that may not be.
+        u64::try_from(self.now().since(stored)).map_or(Duration::MAX, Duration::from_millis)
+    }
+
     /// Writes a receipt that `step` happened at `at`.
     pub(crate) async fn write_receipt(&self, at: UnixMillis, step: ReceiptStep) -> Result<ReceiptWrite, DeliverError> {
         Ok(self

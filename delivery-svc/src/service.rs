@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use shared::bus::partition::{self, PartitionGroup};
 use shared::llm::LlmConfig;
+use shared::platform::discord::DISCORD;
 use shared::platform::telegram::TELEGRAM;
 use shared::process::config::{ConfigFault, file_faults};
 use shared::process::health::Health;
@@ -18,6 +19,7 @@ use crate::account_gates::AccountGates;
 use crate::accounts::{self, ChannelAccounts};
 use crate::calls::ProcessCalls;
 use crate::channel::ChannelRegistry;
+use crate::channel::discord::{DiscordChannel, DiscordPaces};
 use crate::channel::http::CallTimeouts;
 use crate::channel::nats::{self, NatsChannel};
 use crate::channel::telegram::{TelegramChannel, TelegramPaces};
@@ -217,6 +219,10 @@ fn open_channels(shell: &ServiceShell<DeliveryConfig>, accounts: ChannelAccounts
         .with(
             TELEGRAM,
             TelegramChannel::new(accounts.telegram, timeouts, TelegramPaces::OFFICIAL).context("failed to set up the HTTP client")?,
+        )
+        .with(
+            DISCORD,
+            DiscordChannel::new(accounts.discord, timeouts, DiscordPaces::OFFICIAL).context("failed to set up the HTTP client")?,
         );
 
     // The channel exists even without accounts, so that a dead letter reports the missing account.

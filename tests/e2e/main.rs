@@ -12,6 +12,7 @@ mod configuration;
 mod consequences;
 mod conversations;
 mod demo;
+mod discord;
 mod dm_reply;
 mod drain;
 mod examples;

@@ -10,6 +10,14 @@ use crate::world::{Replica, START, World};
 
 /// A platform's stand-in, as the contract uses it. Accounts are `main` and `other`.
 pub(crate) trait Platform {
+    /// The name of its channel.
+    fn channel(&self) -> &'static str;
+    /// What `/readyz` says of an account that is read.
+    fn reading(&self) -> &'static str;
+    /// Whether an account that was never read has what was written before.
+    fn has_earlier(&self) -> bool;
+    /// The end of a gap that is told at `now`.
+    fn gap_end(&self, now: UnixMillis) -> UnixMillis;
     /// The content of `channels.yaml` with both accounts.
     fn channels(&self, world: &World) -> String;
     /// Lets somebody write the message `number` to `account` at `at`; the id of its event.
@@ -46,6 +54,23 @@ async fn confirmed(platform: &impl Platform, account: &str, count: usize) {
     );
 }
 
+/// Starts the first replica and lets `say` be said, before or after, so that it is to be read.
+async fn start_and_say(
+    world: &World,
+    platform: &impl Platform,
+    channels: &str,
+    say: impl FnOnce() -> Vec<String>,
+) -> (Replica, Vec<String>) {
+    let part = format!("{}/main", platform.channel());
+    if platform.has_earlier() {
+        let said = say();
+        return (world.replica("adapter-svc-0", channels).await, said);
+    }
+    let replica = world.replica("adapter-svc-0", channels).await;
+    replica.says(&part, platform.reading()).await;
+    (replica, say())
+}
+
 /// Runs the whole contract against the stand-ins that `make` starts, each with a world of its own.
 pub(crate) async fn check_source<P: Platform>(make: impl AsyncFn(&World) -> P) {
     for number in 0..5 {
@@ -64,12 +89,13 @@ pub(crate) async fn check_source<P: Platform>(make: impl AsyncFn(&World) -> P) {
 
 async fn repetitions_and_other_orders_are_one_event_each(world: &World, platform: &impl Platform, channels: &str) {
     platform.disorder("main");
-    let mut expected: BTreeSet<String> = (1..=150).map(|n| platform.say("main", n, START)).collect();
-    let replica = world.replica("adapter-svc-0", channels).await;
+    let say = || (1..=150).map(|n| platform.say("main", n, START)).collect();
+    let (replica, said) = start_and_say(world, platform, channels, say).await;
+    let mut expected: BTreeSet<String> = said.into_iter().collect();
     confirmed(platform, "main", 150).await;
 
     // A restart reads on from where it was, and a watermark that is lost or older only repeats.
-    let watermark = world.watermark("main").await.expect("a watermark");
+    let watermark = world.watermark(platform.channel(), "main").await.expect("a watermark");
     replica.stop().await;
     expected.extend((151..=160).map(|n| platform.say("main", n, START)));
     let replica = world.replica("adapter-svc-0", channels).await;
@@ -77,25 +103,26 @@ async fn repetitions_and_other_orders_are_one_event_each(world: &World, platform
     replica.stop().await;
 
     let kept = world.bus.kv::<shared::wire::watermark::SourceWatermark>("watermarks");
-    kept.put("telegram.main", &watermark).await.expect("restored");
+    let key = format!("{}.main", platform.channel());
+    kept.put(&key, &watermark).await.expect("restored");
     expected.extend((161..=165).map(|n| platform.say("main", n, START)));
     let replica = world.replica("adapter-svc-0", channels).await;
     confirmed(platform, "main", 165).await;
     replica.stop().await;
 
-    kept.delete("telegram.main", None).await.expect("lost");
-    expected.extend((166..=170).map(|n| platform.say("main", n, START)));
-    let replica = world.replica("adapter-svc-0", channels).await;
+    kept.delete(&key, None).await.expect("lost");
+    let say = || (166..=170).map(|n| platform.say("main", n, START)).collect();
+    let (replica, said) = start_and_say(world, platform, channels, say).await;
+    expected.extend(said);
     confirmed(platform, "main", 170).await;
     assert_eq!(ids(&world.stored(170).await), expected);
     replica.stop().await;
 }
 
 async fn nothing_is_confirmed_before_the_stream_has_it(mut world: World, platform: &impl Platform, channels: &str) {
-    let replica = world.replica("adapter-svc-0", channels).await;
-    let first = platform.say("main", 1, START);
+    let (replica, first) = start_and_say(&world, platform, channels, || vec![platform.say("main", 1, START)]).await;
     confirmed(platform, "main", 1).await;
-    let watermark = world.watermark("main").await;
+    let watermark = world.watermark(platform.channel(), "main").await;
 
     // The acks of JetStream do not come.
     world.nats.kill9();
@@ -105,20 +132,20 @@ async fn nothing_is_confirmed_before_the_stream_has_it(mut world: World, platfor
 
     world.nats.restart().await;
     confirmed(platform, "main", 20).await;
-    assert_ne!(world.watermark("main").await, watermark);
-    let expected: BTreeSet<String> = later.into_iter().chain([first]).collect();
+    assert_ne!(world.watermark(platform.channel(), "main").await, watermark);
+    let expected: BTreeSet<String> = later.into_iter().chain(first).collect();
     assert_eq!(ids(&world.stored(20).await), expected);
     replica.stop().await;
 }
 
 async fn what_was_missed_is_read_or_told(world: &World, platform: &impl Platform, channels: &str) {
-    let replica = world.replica("adapter-svc-0", channels).await;
-    platform.say("main", 1, START);
+    let part = format!("{}/main", platform.channel());
+    let (replica, _) = start_and_say(world, platform, channels, || vec![platform.say("main", 1, START)]).await;
     confirmed(platform, "main", 1).await;
 
     // Ten minutes: everything is there.
     platform.set_away("main", true);
-    replica.says("telegram/main", "failing").await;
+    replica.says(&part, "failing").await;
     platform.say("main", 2, START);
     world.clock.advance(600_000);
     platform.set_away("main", false);
@@ -127,9 +154,9 @@ async fn what_was_missed_is_read_or_told(world: &World, platform: &impl Platform
     assert!(events.iter().all(|event| event.tags.is_empty()), "{events:?}");
 
     // 25 hours: the platform has forgotten what came in the meantime, and that is told.
-    replica.says("telegram/main", "polling").await;
+    replica.says(&part, platform.reading()).await;
     platform.set_away("main", true);
-    replica.says("telegram/main", "failing").await;
+    replica.says(&part, "failing").await;
     platform.say("main", 3, START);
     platform.forget("main");
     world.clock.advance(25 * 3_600_000);
@@ -138,10 +165,12 @@ async fn what_was_missed_is_read_or_told(world: &World, platform: &impl Platform
     platform.say("main", 4, START.plus(25 * 3_600_000 + 600_000));
     confirmed(platform, "main", 3).await;
     eventually("the message is stored", async || of_main(world).await.len() > 3).await;
-    check_gap(&replica, of_main(world).await);
+    let told_at = START.plus(25 * 3_600_000 + 600_000);
+    check_gap(&replica, of_main(world).await, platform.gap_end(told_at));
     replica.stop().await;
 
     // The same while no replica runs.
+    platform.forget("main");
     world.clock.advance(30 * 3_600_000);
     let replica = world.replica("adapter-svc-0", channels).await;
     eventually("the gaps are told", async || {
@@ -159,27 +188,26 @@ async fn of_main(world: &World) -> Vec<Event> {
     events
 }
 
-fn check_gap(replica: &Replica, events: Vec<Event>) {
+fn check_gap(replica: &Replica, events: Vec<Event>, end: UnixMillis) {
     assert!(replica.health.readiness().ready);
     assert_eq!(events.len(), 4, "{events:?}");
     let gaps: Vec<Event> = events.into_iter().filter(|event| event.id.adapter() == "gap").collect();
     assert_eq!(gaps.len(), 1, "{gaps:?}");
     let (from, to) = (&gaps[0].metadata["gap"]["from"], &gaps[0].metadata["gap"]["to"]);
-    let missed = START.plus(25 * 3_600_000 + 600_000 - 24 * 3_600_000);
-    assert_eq!(to.as_i64(), Some(missed.0));
-    assert!(from.as_i64().is_some_and(|from| from < missed.0), "{from}");
+    assert_eq!(to.as_i64(), Some(end.0));
+    assert!(from.as_i64().is_some_and(|from| from < end.0), "{from}");
 }
 
 async fn a_revoked_account_stops_alone(world: &World, platform: &impl Platform, channels: &str) {
-    let replica = world.replica("adapter-svc-0", channels).await;
-    platform.say("main", 1, START);
+    let part = format!("{}/main", platform.channel());
+    let (replica, _) = start_and_say(world, platform, channels, || vec![platform.say("main", 1, START)]).await;
     confirmed(platform, "main", 1).await;
 
     platform.revoke("main");
-    replica.says("telegram/main", "stopped").await;
+    replica.says(&part, "stopped").await;
     let calls = platform.calls("main");
     let parts = replica.health.readiness();
-    assert!(parts.ready && parts.parts["telegram/main"].degraded, "{parts:?}");
+    assert!(parts.ready && parts.parts[&part].degraded, "{parts:?}");
 
     platform.say("other", 1, START);
     confirmed(platform, "other", 1).await;
@@ -191,20 +219,33 @@ async fn a_revoked_account_stops_alone(world: &World, platform: &impl Platform, 
 }
 
 async fn a_first_sync_is_backfilled(world: &World, platform: &impl Platform, channels: &str) {
-    let old = START.plus(-2 * 24 * 3_600_000);
+    let days = 2 * 24 * 3_600_000;
+    let (old, now) = if platform.has_earlier() {
+        (START.plus(-days), START)
+    } else {
+        // It is read for the first time since two days ago.
+        let replica = world.replica("adapter-svc-0", channels).await;
+        replica
+            .says(&format!("{}/main", platform.channel()), platform.reading())
+            .await;
+        replica.stop().await;
+        world.clock.advance(days.unsigned_abs());
+        (START.plus(1_000), START.plus(days))
+    };
     for number in 1..=1_000 {
         platform.say("main", number, old);
     }
-    platform.say("main", 1_001, START);
+    platform.say("main", 1_001, now);
 
     let replica = world.replica("adapter-svc-0", channels).await;
     confirmed(platform, "main", 1_001).await;
-    let events = world.stored(1_001).await;
+    let mut events = world.stored(1_001).await;
+    events.retain(|event| event.id.adapter() != "gap");
     let fresh: Vec<&Event> = events
         .iter()
         .filter(|event| event.withheld_tags().all(|tag| tag != BACKFILLED))
         .collect();
     assert_eq!(fresh.len(), 1, "{fresh:?}");
-    assert_eq!(fresh[0].timestamp, START);
+    assert_eq!(fresh[0].timestamp, now);
     replica.stop().await;
 }

@@ -2,6 +2,10 @@
 
 mod bot_api;
 mod contract;
+mod discord;
+mod discord_api;
+mod discord_process;
+mod discord_rest;
 mod process;
 mod telegram;
 mod world;

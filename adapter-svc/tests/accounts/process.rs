@@ -16,12 +16,24 @@ use crate::world::stored_events;
 
 /// Starts the service `name` with one account on the stand-in.
 fn start(nats: &NatsServer, api: &BotApi, folder: &TempDir, name: &str) -> TestProcess {
-    let here = folder.path().join(name);
-    std::fs::create_dir_all(here.join("run")).expect("a folder");
-    std::fs::write(here.join("token"), MAIN).expect("a token");
     let base = &api.base;
     let channels =
         format!("telegram: {{accounts: {{main: {{token: 'file:token', base_url: '{base}', direct: open}}}}}}\n");
+    start_service(nats, &channels, MAIN, folder, name)
+}
+
+/// Starts the service `name` with the accounts of `channels`, the content of `channels.yaml`, and `token` in the file
+/// `token`.
+pub(crate) fn start_service(
+    nats: &NatsServer,
+    channels: &str,
+    token: &str,
+    folder: &TempDir,
+    name: &str,
+) -> TestProcess {
+    let here = folder.path().join(name);
+    std::fs::create_dir_all(here.join("run")).expect("a folder");
+    std::fs::write(here.join("token"), token).expect("a token");
     std::fs::write(here.join("channels.yaml"), channels).expect("a file");
     let key = format!("{}/../shared/src/testing/cluster.key", env!("CARGO_MANIFEST_DIR"));
     let text = format!("[trust]\ncluster_key = \"file:{key}\"\n\n[files]\nchannels = \"channels.yaml\"\n");
@@ -40,7 +52,8 @@ fn start(nats: &NatsServer, api: &BotApi, folder: &TempDir, name: &str) -> TestP
     TestProcess::start(&mut command)
 }
 
-async fn stored(bus: &Bus) -> Vec<String> {
+/// Ids of the events of the stream.
+pub(crate) async fn stored(bus: &Bus) -> Vec<String> {
     let events = stored_events(bus).await;
     events.iter().map(|event| event.id.to_string()).collect()
 }

@@ -3,6 +3,7 @@
 use serde_json::json;
 use shared::model::event::PlatformIds;
 use shared::model::time::UnixMillis;
+use shared::platform::telegram::TELEGRAM;
 use shared::testing::eventually;
 use shared::wire::watermark::SourceWatermark;
 
@@ -45,6 +46,23 @@ pub(crate) fn message(number: i64, at: UnixMillis) -> serde_json::Value {
 }
 
 impl Platform for Telegram {
+    fn channel(&self) -> &'static str {
+        TELEGRAM
+    }
+
+    fn reading(&self) -> &'static str {
+        "polling"
+    }
+
+    fn has_earlier(&self) -> bool {
+        true
+    }
+
+    fn gap_end(&self, now: UnixMillis) -> UnixMillis {
+        // Updates are kept for a day.
+        now.plus(-24 * 3_600_000)
+    }
+
     fn channels(&self, world: &World) -> String {
         channels(world, &self.0, MAIN)
     }

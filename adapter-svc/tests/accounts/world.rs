@@ -1,6 +1,5 @@
 //! Replicas in this process, with a server of their own and clocks that a test moves.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +9,6 @@ use shared::bus::Bus;
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
 use shared::platform::accounts::read_platforms;
-use shared::platform::telegram::TelegramAccount;
 use shared::process::{Health, ShutdownSignal};
 use shared::testing::nats::NatsServer;
 use shared::testing::{ManualClock, SeededIds, connect_to, eventually};
@@ -55,8 +53,7 @@ impl World {
 
     /// Starts replica `name` with the accounts of `channels`, the content of `channels.yaml`.
     pub(crate) async fn replica(&self, name: &str, channels: &str) -> Replica {
-        let telegram: BTreeMap<String, TelegramAccount> =
-            read_platforms(channels).expect("sound accounts").telegram.accounts;
+        let accounts = read_platforms(channels).expect("sound accounts");
         let config = AdapterConfig {
             listen: ([127, 0, 0, 1], 0).into(),
             data_dir: self.folder.path().join(name),
@@ -72,7 +69,8 @@ impl World {
             shutdown: shutdown.clone(),
             drain: Duration::from_secs(2),
             instance: name.to_owned(),
-            telegram,
+            telegram: accounts.telegram.accounts,
+            discord: accounts.discord.accounts,
         };
 
         let running = RunningAdapter::start(&config, around).await.expect("it starts");
@@ -96,9 +94,10 @@ impl World {
         events
     }
 
-    pub(crate) async fn watermark(&self, account: &str) -> Option<SourceWatermark> {
+    /// The watermark of `account` on `channel`.
+    pub(crate) async fn watermark(&self, channel: &str, account: &str) -> Option<SourceWatermark> {
         let kept = self.bus.kv::<SourceWatermark>("watermarks");
-        let found = kept.get(&format!("telegram.{account}")).await.expect("asked");
+        let found = kept.get(&format!("{channel}.{account}")).await.expect("asked");
         found.map(|entry| entry.value)
     }
 }

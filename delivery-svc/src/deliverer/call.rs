@@ -73,17 +73,17 @@ pub(super) async fn call(
         if let Some(call) = reported_outcome(effects, begun, id).await? {
             return Ok(Made::Call(call));
         }
-
         // The platform may have the part, and another call may be its repetition.
-        match traits.repetition {
-            Repetition::Recognised => {}
-            Repetition::AtLeastOnce => keep_doubt(&mut before.unconfirmed, id.part),
-            Repetition::AtMostOnce => {
-                let reason = "the outcome of an earlier call is unknown".to_owned();
-                let sent = RequestSent::Maybe;
-                return Ok(Made::Call(CallOutcome::Unreachable { sent, reason }));
-            }
+        if traits.repetition.keeps_doubts() {
+            keep_doubt(&mut before.unconfirmed, id.part);
         }
+    }
+
+    let effect = traits.repetition.at_age(effects.age());
+    if before.unconfirmed.contains(&id.part) && effect == Repetition::AtMostOnce {
+        let reason = "the outcome of an earlier call is unknown".to_owned();
+        let sent = RequestSent::Maybe;
+        return Ok(Made::Call(CallOutcome::Unreachable { sent, reason }));
     }
 
     // Before the receipt of its start: a call that has no slot was not begun.

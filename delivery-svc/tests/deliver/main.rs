@@ -2,6 +2,8 @@
 
 mod bot_api;
 mod copies;
+mod discord;
+mod discord_api;
 mod failures;
 mod handover;
 mod held;

@@ -9,6 +9,7 @@ use delivery_svc::account_gates::AccountGates;
 use delivery_svc::accounts::ChannelAccounts;
 use delivery_svc::attempt::{CallOutcome, Repetition};
 use delivery_svc::calls::ProcessCalls;
+use delivery_svc::channel::discord::{DiscordChannel, DiscordPaces};
 use delivery_svc::channel::http::CallTimeouts;
 use delivery_svc::channel::nats::{self, NatsChannel};
 use delivery_svc::channel::signature::SigningKey;
@@ -27,12 +28,13 @@ use delivery_svc::restore_gate::RestoreGate;
 use delivery_svc::stopped_accounts::StoppedAccounts;
 use shared::bus::partition::{self, PartitionGroup};
 use shared::bus::{Bus, OutgoingMessage};
-use shared::clock::{Clock as _, SystemClock};
+use shared::clock::{Clock as _, OffsetClock, SharedClock, SystemClock};
 use shared::model::dispatch::{DeliveryContext, DispatchCause};
 use shared::model::event::{Event, EventId};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
+use shared::platform::discord::{DISCORD, DiscordAccount};
 use shared::platform::telegram::{TELEGRAM, TelegramAccount};
 use shared::process::lifecycle::ShutdownSignal;
 use shared::retry::RetrySchedule;
@@ -65,17 +67,19 @@ const SCHEDULE: RetrySchedule = RetrySchedule {
 /// Wait after a refused token.
 const REAUTH_WAIT: Duration = Duration::from_millis(500);
 
-/// Rates that hold nothing back.
-const UNPACED: TelegramPaces = {
-    let rate = CallRate {
-        burst: 1_000,
-        interval: Duration::from_millis(1),
-    };
-    TelegramPaces {
-        account: rate,
-        direct: rate,
-        group: rate,
-    }
+/// A rate that holds nothing back.
+const UNPACED: CallRate = CallRate {
+    burst: 1_000,
+    interval: Duration::from_millis(1),
+};
+const UNPACED_TELEGRAM: TelegramPaces = TelegramPaces {
+    account: UNPACED,
+    direct: UNPACED,
+    group: UNPACED,
+};
+const UNPACED_DISCORD: DiscordPaces = DiscordPaces {
+    account: UNPACED,
+    chat: UNPACED,
 };
 
 pub(crate) struct World {
@@ -97,6 +101,10 @@ pub(crate) struct Setup {
     pub(crate) telegram: BTreeMap<String, TelegramAccount>,
     /// Rates of channel `telegram`; `None` = as fast as it goes.
     pub(crate) paces: Option<TelegramPaces>,
+    /// Accounts of channel `discord`, which sends as fast as it goes.
+    pub(crate) discord: BTreeMap<String, DiscordAccount>,
+    /// Time by which the clock of deliveries is ahead.
+    pub(crate) ahead: Duration,
     /// What channel `scripted` does.
     pub(crate) script: Script,
 }
@@ -286,37 +294,48 @@ fn webhook_accounts(url: Option<String>, layout: PartLayout) -> HashMap<String, 
         .collect()
 }
 
-async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSignal) {
-    let bus = connect_to(&url, "test").await;
-    let gates = Arc::new(AccountGates::new(Arc::new(SystemClock), REAUTH_WAIT));
-    let accounts = ChannelAccounts {
-        telegram: setup.telegram.clone(),
-        ..ChannelAccounts::default()
-    };
-    let mut exchange = StoppedAccounts::new(&bus, Arc::clone(&gates), accounts.token_hashes(), Arc::new(SystemClock));
-    exchange.exchange().await.expect("the bucket is read");
-    tokio::spawn(exchange.keep_exchanged(shutdown.clone()));
-
+fn open_channels(bus: &Bus, setup: Setup) -> ChannelRegistry {
     let endpoints = webhook_accounts(setup.url, setup.layout);
     let timeouts = CallTimeouts {
         connect: Duration::from_secs(30),
         whole: Duration::from_secs(30),
     };
-    let channels = ChannelRegistry::default()
+    ChannelRegistry::default()
         .with(nats::NAME, NatsChannel::new(bus.clone()))
         .with("broken", Broken)
         .with(SCRIPTED, setup.script)
         .with(
             TELEGRAM,
-            TelegramChannel::new(setup.telegram, timeouts, setup.paces.unwrap_or(UNPACED)).expect("a client"),
+            TelegramChannel::new(setup.telegram, timeouts, setup.paces.unwrap_or(UNPACED_TELEGRAM)).expect("a client"),
+        )
+        .with(
+            DISCORD,
+            DiscordChannel::new(setup.discord, timeouts, UNPACED_DISCORD).expect("a client"),
         )
         .with("numbered", Numbered { taken: setup.taken })
         .with(webchat::NAME, WebchatChannel::new(bus.clone(), Duration::from_secs(30)))
         .with(
             webhook::NAME,
             WebhookChannel::new(endpoints, timeouts).expect("a client"),
-        );
+        )
+}
 
+async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSignal) {
+    let bus = connect_to(&url, "test").await;
+    let gates = Arc::new(AccountGates::new(Arc::new(SystemClock), REAUTH_WAIT));
+    let accounts = ChannelAccounts {
+        telegram: setup.telegram.clone(),
+        discord: setup.discord.clone(),
+        ..ChannelAccounts::default()
+    };
+    let mut exchange = StoppedAccounts::new(&bus, Arc::clone(&gates), accounts.token_hashes(), Arc::new(SystemClock));
+    exchange.exchange().await.expect("the bucket is read");
+    tokio::spawn(exchange.keep_exchanged(shutdown.clone()));
+
+    let (ahead, policy) = (setup.ahead, setup.policy.clone());
+    let channels = open_channels(&bus, setup);
+    let ahead = i64::try_from(ahead.as_millis()).expect("small");
+    let clock: SharedClock = OffsetClock::over(Arc::new(SystemClock), ahead);
     let outfit = Arc::new(DelivererContext {
         bus: bus.clone(),
         witness: delivery_svc::receipts::receipts_witness(&bus),
@@ -325,13 +344,13 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
         calls: ProcessCalls::new(Arc::new(SystemClock)),
         instance: instance.clone(),
         patience: Duration::from_secs(30),
-        policy: setup.policy,
+        policy,
         restored: RestoreGate::open(&bus, SystemClock.now())
             .await
             .expect("the leader answers"),
         schedule: SCHEDULE,
         reauth_wait: REAUTH_WAIT,
-        clock: Arc::new(SystemClock),
+        clock,
         ids: Arc::new(SeededIds::new(1)),
     });
 

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
+use super::discord::{self, DISCORD, DiscordAccount};
 use super::telegram::{TELEGRAM, TelegramAccount, account_faults};
 use crate::process::config::{KeyFault, read_yaml};
 
@@ -33,6 +34,9 @@ pub struct ChannelsFile<W> {
     /// Bots of Telegram.
     #[serde(default)]
     pub telegram: AccountSection<TelegramAccount>,
+    /// Bots of Discord.
+    #[serde(default)]
+    pub discord: AccountSection<DiscordAccount>,
 }
 
 /// The accounts of one channel, by name.
@@ -60,6 +64,7 @@ impl<W> Default for ChannelsFile<W> {
             webhook: AccountSection::default(),
             bridges: BTreeMap::new(),
             telegram: AccountSection::default(),
+            discord: AccountSection::default(),
         }
     }
 }
@@ -84,6 +89,7 @@ pub fn read_channels<W: DeserializeOwned>(
     let check = |file: &ChannelsFile<W>| {
         let mut faults = check(file);
         faults.extend(account_faults("telegram.accounts", &file.telegram.accounts));
+        faults.extend(discord::account_faults("discord.accounts", &file.discord.accounts));
         faults
     };
     let read = read_yaml(text, check);
@@ -114,7 +120,7 @@ pub fn read_platforms(text: &str) -> Result<PlatformAccounts, ReadAccountsError>
 /// Returns whether `channel` has a section of its own in the file, so that no bridge may have its name.
 #[must_use]
 pub fn is_platform(channel: &str) -> bool {
-    channel.eq_ignore_ascii_case(TELEGRAM)
+    [TELEGRAM, DISCORD].iter().any(|own| channel.eq_ignore_ascii_case(own))
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use super::terminal::Terminal;
 const SECRET: &str = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 /// A token of the form that a platform gives out, for variables of such tokens.
 const TOKEN: &str = "123456:AbC-dEf_1";
+/// The same, of another platform.
+const DISCORD_TOKEN: &str = "MTk4NjI.Cl2FMQ.ZnCjm1XV";
 /// Files beside `nexus.toml`, and the key that names each.
 const FILES: [(&str, &str); 6] = [
     ("identities.yaml", "files.identities"),
@@ -87,7 +89,11 @@ fn secrets(text: &str) -> impl Iterator<Item = &str> {
 
 /// A value that the key with a reference to the variable `name` takes.
 fn example_value(name: &str) -> &'static str {
-    if name.contains("TELEGRAM_TOKEN") { TOKEN } else { SECRET }
+    match name {
+        name if name.contains("TELEGRAM_TOKEN") => TOKEN,
+        name if name.contains("DISCORD_TOKEN") => DISCORD_TOKEN,
+        _ => SECRET,
+    }
 }
 
 /// Checks `text` as the file `name` of an installation that has nothing else.

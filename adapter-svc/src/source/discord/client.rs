@@ -1,0 +1,340 @@
+//! Calls of Discord's REST API. The token is in a header alone, and no error has it.
+//!
+//! Source: <https://discord.com/developers/docs/reference>, <https://discord.com/developers/docs/topics/rate-limits>.
+
+use std::time::Duration;
+
+use reqwest::RequestBuilder;
+use reqwest::header::{AUTHORIZATION, HeaderMap, RETRY_AFTER};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use shared::platform::discord::{ChannelPlace, DiscordAccount, USER_AGENT};
+
+/// Maximum time for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum time of a call.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Time within which the vendor wants to hear that a press has arrived.
+const PRESS_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Maximum size of an answer, in bytes: 100 messages, each far larger than those of the vendor.
+const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
+
+/// Maximum length of the vendor's words in an error, in bytes.
+const MAX_WORDS: usize = 300;
+
+/// Maximum number of messages of a page, the vendor's own.
+pub const PAGE: usize = 100;
+
+/// Wait after a limit that names none: it is that of a server before the API.
+const BARRED: Duration = Duration::from_mins(1);
+
+/// Maximum wait that the vendor may ask for.
+const MAX_ASKED: Duration = Duration::from_hours(24);
+
+/// The reason why a call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApiCallError {
+    /// The token is not valid.
+    #[error("the token is not accepted ({0})")]
+    Unauthorized(String),
+    /// Too many calls; the value is the wait that the vendor asks for.
+    #[error("too many calls; retry in {} s", .0.as_secs())]
+    Limited(Duration),
+    /// The vendor refused the call.
+    #[error("error {status}: {words}")]
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// The vendor's words.
+        words: String,
+    },
+    /// There was no answer.
+    #[error("no answer: {0}")]
+    Unreachable(String),
+    /// The answer does not have the form that the vendor documents.
+    #[error("unreadable answer: {0}")]
+    Malformed(String),
+}
+
+impl ApiCallError {
+    /// Returns whether what was asked for is not there, or not for this bot, so that asking again is no use.
+    #[must_use]
+    pub const fn is_final(&self) -> bool {
+        matches!(self, Self::Refused { status: 400..=404, .. })
+    }
+}
+
+/// The bot, as `GET /users/@me` says.
+#[derive(Debug, Clone, Deserialize)]
+pub struct OwnUser {
+    /// Id of the bot.
+    pub id: String,
+    /// User name.
+    #[serde(default)]
+    pub username: String,
+}
+
+/// How the gateway may be used, as `GET /gateway/bot` says.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct GatewayUse {
+    /// URL of the gateway.
+    pub url: String,
+    /// Sessions that may be begun.
+    pub session_start_limit: SessionStarts,
+}
+
+/// The sessions that a bot may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct SessionStarts {
+    /// Number of sessions that may still be begun.
+    pub remaining: u64,
+    /// Milliseconds after which the number is full again.
+    pub reset_after: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct OwnMember {
+    #[serde(default)]
+    roles: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct ErrorBody {
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    code: u64,
+    #[serde(default)]
+    retry_after: Option<f64>,
+}
+
+/// A client of one account. Its `Debug` output has no token.
+#[derive(Clone)]
+pub struct DiscordClient {
+    http: reqwest::Client,
+    account: DiscordAccount,
+}
+
+// By hand: the account's token must not be printed.
+impl std::fmt::Debug for DiscordClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DiscordClient(…)")
+    }
+}
+
+impl DiscordClient {
+    /// Returns the client of `account`, which calls by `http`.
+    #[must_use]
+    pub const fn new(http: reqwest::Client, account: DiscordAccount) -> Self {
+        Self { http, account }
+    }
+
+    /// Returns who the bot is.
+    ///
+    /// # Errors
+    /// Returns [`ApiCallError`] if the call fails.
+    pub async fn identify(&self) -> Result<OwnUser, ApiCallError> {
+        self.get("users/@me").await
+    }
+
+    /// Returns how the gateway may be used.
+    ///
+    /// # Errors
+    /// Returns [`ApiCallError`] if the call fails.
+    pub async fn gateway(&self) -> Result<GatewayUse, ApiCallError> {
+        self.get("gateway/bot").await
+    }
+
+    /// Returns what `channel` is.
+    ///
+    /// # Errors
+    /// Returns [`ApiCallError`] if the call fails.
+    pub async fn channel(&self, channel: &str) -> Result<ChannelPlace, ApiCallError> {
+        self.get(&format!("channels/{channel}")).await
+    }
+
+    /// Returns the ids of the roles of the bot `own` in `guild`.
+    ///
+    /// # Errors
+    /// Returns [`ApiCallError`] if the call fails.
+    pub async fn own_roles(&self, guild: &str, own: &str) -> Result<Vec<String>, ApiCallError> {
+        let member: OwnMember = self.get(&format!("guilds/{guild}/members/{own}")).await?;
+        Ok(member.roles)
+    }
+
+    /// Returns the next messages of `channel` with ids above `after`, at most [`PAGE`], in the vendor's order.
+    ///
+    /// # Errors
+    /// Returns [`ApiCallError`] if the call fails.
+    pub async fn messages_after(&self, channel: &str, after: u64) -> Result<Vec<Value>, ApiCallError> {
+        let mut url = self.account.base_url.join(&format!("channels/{channel}/messages"));
+        url.set_query(Some(&format!("after={after}&limit={PAGE}")));
+        let body = self.call(self.http.get(url), ANSWER_TIMEOUT).await?;
+        read_body(&body)
+    }
+
+    /// Tells the vendor that the press `id` with `token` has arrived; the message stays as it is.
+    ///
+    /// # Errors
+    /// Returns [`ApiCallError`] if the call fails. It has no token.
+    pub async fn answer_press(&self, id: &str, token: &str) -> Result<(), ApiCallError> {
+        let is_word = |text: &str| {
+            !text.is_empty()
+                && text
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        };
+        if !is_word(id) || !is_word(token) {
+            return Err(ApiCallError::Malformed("a press without id and token".to_owned()));
+        }
+
+        // Type 6: the message is not changed now.
+        let url = self
+            .account
+            .base_url
+            .join(&format!("interactions/{id}/{token}/callback"));
+        let answer = self.http.post(url).json(&json!({"type": 6}));
+        self.call(answer, PRESS_TIMEOUT).await.map(|_| ())
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiCallError> {
+        let url = self.account.base_url.join(path);
+        let body = self.call(self.http.get(url), ANSWER_TIMEOUT).await?;
+        read_body(&body)
+    }
+
+    async fn call(&self, request: RequestBuilder, within: Duration) -> Result<Vec<u8>, ApiCallError> {
+        let request = request
+            .header(AUTHORIZATION, self.account.authorization())
+            .timeout(within);
+        let mut response = request.send().await.map_err(describe)?;
+        let status = response.status().as_u16();
+        let headers = response.headers().clone();
+
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(describe)? {
+            if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
+                return Err(ApiCallError::Malformed(format!("more than {MAX_ANSWER_BYTES} bytes")));
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+
+        if (200..=299).contains(&status) {
+            return Ok(bytes);
+        }
+        Err(read_error(status, &headers, &bytes))
+    }
+}
+
+/// Returns an HTTP client with connections of its own. Accounts share one, because each has certificates in memory.
+///
+/// # Errors
+/// Returns [`ApiCallError::Unreachable`] if the system's certificates cannot be loaded.
+pub fn open_http() -> Result<reqwest::Client, ApiCallError> {
+    reqwest::Client::builder()
+        .user_agent(USER_AGENT)
+        .connect_timeout(CONNECT_TIMEOUT)
+        // A connection of HTTP/2 cannot become a socket.
+        .http1_only()
+        // A redirect would show the token to another host.
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .map_err(describe)
+}
+
+fn read_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiCallError> {
+    serde_json::from_slice(body).map_err(|error| ApiCallError::Malformed(error.to_string()))
+}
+
+/// Reads an answer that is no success.
+fn read_error(status: u16, headers: &HeaderMap, body: &[u8]) -> ApiCallError {
+    let read: Option<ErrorBody> = serde_json::from_slice(body).ok();
+    let (is_api, error) = (read.is_some(), read.unwrap_or_default());
+    let mut words = error.message;
+    words.truncate(words.floor_char_boundary(MAX_WORDS));
+    if error.code != 0 {
+        words = format!("{words} ({})", error.code);
+    }
+
+    match status {
+        401 => ApiCallError::Unauthorized(format!("401 {words}")),
+        429 => {
+            let header = headers
+                .get(RETRY_AFTER)
+                .and_then(|value| value.to_str().ok()?.parse().ok());
+            let header = header.map(Duration::from_secs);
+            let exact = error
+                .retry_after
+                .and_then(|after| Duration::try_from_secs_f64(after).ok());
+            let asked = exact.max(header).filter(|asked| !asked.is_zero()).unwrap_or(BARRED);
+            ApiCallError::Limited(asked.min(MAX_ASKED))
+        }
+        // A filter between answers in its own form, and says nothing about what was asked for.
+        400..=499 if !is_api => ApiCallError::Unreachable(format!("status {status}, not from the API")),
+        _ => ApiCallError::Refused { status, words },
+    }
+}
+
+/// Describes an error of the HTTP client with its innermost cause, without the URL.
+pub(super) fn describe(error: reqwest::Error) -> ApiCallError {
+    let error = error.without_url();
+    let mut cause: &dyn std::error::Error = &error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+
+    let kind = if error.is_timeout() { "timed out" } else { "failed" };
+    let is_outermost = std::error::Error::source(&error).is_none();
+    ApiCallError::Unreachable(if is_outermost {
+        kind.to_owned()
+    } else {
+        format!("{kind}: {cause}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::HeaderValue;
+
+    use super::*;
+
+    fn read(status: u16, retry_after: Option<&'static str>, body: &str) -> ApiCallError {
+        let mut headers = HeaderMap::new();
+        if let Some(value) = retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static(value));
+        }
+        read_error(status, &headers, body.as_bytes())
+    }
+
+    #[test]
+    fn errors_are_told_apart() {
+        let limited = |millis| ApiCallError::Limited(Duration::from_millis(millis));
+        assert_eq!(
+            read(401, None, r#"{"message": "401: Unauthorized", "code": 0}"#),
+            ApiCallError::Unauthorized("401 401: Unauthorized".to_owned())
+        );
+        assert_eq!(
+            read(429, Some("1"), r#"{"message": "x", "retry_after": 1.25}"#),
+            limited(1_250)
+        );
+        assert_eq!(
+            read(429, Some("9"), r#"{"message": "x", "retry_after": 1.25}"#),
+            limited(9_000)
+        );
+        assert_eq!(read(429, None, "<html>"), limited(60_000));
+        assert_eq!(
+            read(429, Some("0"), r#"{"message": "x", "retry_after": -1}"#),
+            limited(60_000)
+        );
+
+        let missing = read(403, None, r#"{"message": "Missing Access", "code": 50001}"#);
+        assert_eq!(missing.to_string(), "error 403: Missing Access (50001)");
+        assert!(missing.is_final());
+        assert!(!read(403, None, "<html>").is_final(), "a filter between");
+        assert!(!read(502, None, "<html>").is_final());
+    }
+}

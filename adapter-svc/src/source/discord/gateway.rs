@@ -1,0 +1,255 @@
+//! The source that reads a bot's account from the gateway.
+//!
+//! A bot may begin 1,000 sessions in 24 hours; the vendor resets its token if it begins more. The number that is left is
+//! asked for before each, and sessions that do not last are begun with growing waits. Source:
+//! <https://discord.com/developers/docs/events/gateway#session-start-limit-object>.
+
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use shared::clock::{Clock as _, SharedIds, SystemClock, pause};
+use shared::platform::discord::{DISCORD, DiscordAccount, SocketUrl};
+use shared::wire::watermark::SourceWatermark;
+use tokio::sync::{mpsc, watch};
+
+use super::DiscordBot;
+use super::client::{ApiCallError, DiscordClient};
+use super::drive::LinkDriver;
+use super::link::{GatewayLink, LeaveReason};
+use super::outfit::{AccountOutfit, Ended, stopped};
+use super::progress::DiscordProgress;
+use super::reader::GatewayReader;
+use super::socket::open_socket;
+use crate::source::port::{Source, SourceEnd, SourceSink};
+
+/// Number of sessions that are left to other programs of the bot, and to its operator.
+const SPARED_STARTS: u64 = 20;
+
+/// Maximum wait for the number of sessions to be full again.
+const MAX_START_WAIT: Duration = Duration::from_hours(24);
+
+/// Time for which a session must last, so that the next one is begun without a wait.
+const LASTS: Duration = Duration::from_mins(2);
+
+/// Number of dispatches on their way to the reader.
+const QUEUE: usize = 100;
+
+/// A bot whose account is read from the gateway.
+#[derive(Debug)]
+pub struct DiscordSource(AccountOutfit);
+
+impl DiscordSource {
+    /// Returns the source of the account `name`, which calls by `http`.
+    #[must_use]
+    pub const fn new(name: String, account: DiscordAccount, http: reqwest::Client, ids: SharedIds) -> Self {
+        Self(AccountOutfit {
+            name,
+            account,
+            http,
+            ids,
+        })
+    }
+}
+
+#[async_trait]
+impl Source for DiscordSource {
+    fn channel(&self) -> &'static str {
+        DISCORD
+    }
+
+    fn account(&self) -> &str {
+        &self.0.name
+    }
+
+    async fn run(&self, from: Option<SourceWatermark>, sink: &SourceSink) -> SourceEnd {
+        let mut connector = GatewayConnector {
+            outfit: &self.0,
+            sink,
+            client: DiscordClient::new(self.0.http.clone(), self.0.account.clone()),
+            failures: 0,
+            starts: 0,
+            live_at: SystemClock.monotonic(),
+        };
+        match connector.keep_connected(from.as_ref()).await {
+            Ok(never) => match never {},
+            Err(end) => end,
+        }
+    }
+}
+
+/// Connects to the gateway, again and again.
+struct GatewayConnector<'a> {
+    outfit: &'a AccountOutfit,
+    sink: &'a SourceSink,
+    client: DiscordClient,
+    /// Number of calls and connections that failed one after the other.
+    failures: u32,
+    /// Number of sessions one after the other that did not last.
+    starts: u32,
+    /// Time at which the account was read last.
+    live_at: Instant,
+}
+
+impl<'a> GatewayConnector<'a> {
+    async fn keep_connected(&mut self, from: Option<&SourceWatermark>) -> Ended<std::convert::Infallible> {
+        let mut reader = self.open_reader(from).await?;
+        loop {
+            if !self.sink.is_held() {
+                return Err(SourceEnd::Fenced);
+            }
+
+            reader.is_live = false;
+            let begun = SystemClock.monotonic();
+            let left = self.connect(&mut reader).await?;
+            if reader.is_live {
+                self.failures = 0;
+                self.live_at = SystemClock.monotonic();
+                if self.live_at.saturating_duration_since(begun) > LASTS {
+                    self.starts = 0;
+                }
+            }
+
+            match left {
+                Ok(LeaveReason::Resume(words)) => self.wait(&words, Duration::ZERO).await?,
+                Ok(LeaveReason::Identify(words)) => {
+                    reader.progress.position.session = None;
+                    // The vendor asks for one to five seconds.
+                    let wait = Duration::from_secs(1) + Duration::from_secs(4).mul_f64(self.outfit.draw_jitter());
+                    self.wait(&words, wait).await?;
+                }
+                Ok(LeaveReason::Stop { words, is_token }) => {
+                    if is_token {
+                        tracing::error!(account = self.outfit.name, "token of an account is not accepted");
+                    }
+                    return Err(stopped(words));
+                }
+                Err(error) => self.wait_after(&error).await?,
+            }
+        }
+    }
+
+    /// Asks who the bot is.
+    async fn open_reader(&mut self, from: Option<&SourceWatermark>) -> Ended<GatewayReader<'a>> {
+        let user = loop {
+            match self.client.identify().await {
+                Ok(user) => break user,
+                Err(error) => self.wait_after(&error).await?,
+            }
+        };
+        self.failures = 0;
+
+        let bot = DiscordBot {
+            name: self.outfit.name.clone(),
+            user_id: user.id,
+            username: user.username,
+        };
+        let hash = self.outfit.account.token_hash();
+        let progress = DiscordProgress::resume(&bot.user_id, &hash, from, self.sink.now());
+        Ok(GatewayReader::new(
+            self.outfit,
+            self.sink,
+            self.client.clone(),
+            bot,
+            progress,
+        ))
+    }
+
+    /// Opens a socket and reads from it until it is left. Returns why, or why there was none.
+    async fn connect(&mut self, reader: &mut GatewayReader<'_>) -> Ended<Result<LeaveReason, ApiCallError>> {
+        let session = reader.progress.position.session.clone();
+        // If the session's own gateway does not answer, any other resumes it, in turn.
+        let is_own_turn = self.failures == 0 || !self.failures.is_multiple_of(2);
+        let own = session.as_ref().filter(|_| is_own_turn);
+        let own = own.and_then(|session| SocketUrl::parse(&session.resume_url).ok());
+        let found = match own {
+            Some(url) => Ok(url),
+            None => self.find_gateway(session.is_none()).await?,
+        };
+        let url = match found {
+            Ok(url) => url,
+            Err(error) => return Ok(Err(error)),
+        };
+
+        // After the waits: another replica may have taken over.
+        if !self.sink.is_held() {
+            return Err(SourceEnd::Fenced);
+        }
+        let socket = match open_socket(&self.outfit.http, &url, self.outfit.ids.ulid().0).await {
+            Ok(socket) => socket,
+            Err(error) => return Ok(Err(error)),
+        };
+
+        let (items, received) = mpsc::channel(QUEUE);
+        let (stored, confirmed) = watch::channel(0);
+        let link = GatewayLink::new(session);
+        let driver = LinkDriver {
+            client: &self.client,
+            token: self.outfit.account.token.reveal(),
+            jitter: self.outfit.draw_jitter(),
+            items,
+            stored: confirmed,
+        };
+        let (left, read) = tokio::join!(driver.drive(socket, link), reader.read(received, stored));
+        read?;
+        Ok(Ok(left))
+    }
+
+    /// Returns the gateway to which a socket is opened, once a session may be begun if one `is_begun`.
+    async fn find_gateway(&mut self, is_begun: bool) -> Ended<Result<SocketUrl, ApiCallError>> {
+        let found = match self.client.gateway().await {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error)),
+        };
+
+        if is_begun {
+            let starts = found.session_start_limit;
+            if starts.remaining <= SPARED_STARTS {
+                let wait = Duration::from_millis(starts.reset_after).min(MAX_START_WAIT);
+                let words = format!(
+                    "the bot has begun almost as many sessions as Discord allows in 24 hours; the next one in {} s",
+                    wait.as_secs()
+                );
+                self.wait(&words, wait).await?;
+                return Ok(Err(ApiCallError::Unreachable("no session may be begun".to_owned())));
+            }
+
+            if self.starts > 0 {
+                let wait = self.outfit.start_wait(self.starts);
+                self.wait("sessions with Discord do not last", wait).await?;
+            }
+            self.starts = self.starts.saturating_add(1);
+        }
+
+        let configured = self.outfit.account.ws_url.clone();
+        let url = configured.map_or_else(|| SocketUrl::parse(&found.url), Ok);
+        Ok(url.map_err(|_| ApiCallError::Malformed("the gateway's URL is none".to_owned())))
+    }
+
+    async fn wait_after(&mut self, error: &ApiCallError) -> Ended<()> {
+        let wait = self.outfit.wait_after(error, self.failures.saturating_add(1))?;
+        self.wait(&error.to_string(), wait).await
+    }
+
+    /// Waits at least `least` after a failure, whose words are `words`.
+    async fn wait(&mut self, words: &str, least: Duration) -> Ended<()> {
+        self.failures = self.failures.saturating_add(1);
+        let wait = self.outfit.retry_wait(self.failures).max(least);
+        let silent = SystemClock.monotonic().saturating_duration_since(self.live_at);
+        tracing::warn!(
+            account = self.outfit.name,
+            failures = self.failures,
+            reason = words,
+            wait_ms = wait.as_millis(),
+            "connection to Discord ended; connecting again"
+        );
+        metrics::counter!("nexus_source_failures_total", "source" => DISCORD).increment(1);
+        self.sink
+            .report(Err(&format!("failing for {} s: {words}", silent.as_secs())));
+
+        if !self.sink.is_held() {
+            return Err(SourceEnd::Fenced);
+        }
+        pause(wait).await;
+        Ok(())
+    }
+}

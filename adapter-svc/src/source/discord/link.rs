@@ -1,0 +1,246 @@
+//! A connection to the gateway as a state machine: what to send, what to hand over, when to leave. *Pure.*
+//!
+//! The session is resumed from the last dispatch whose events are stored, and heartbeats say that number too, so that
+//! the vendor keeps what is not stored. Source: <https://discord.com/developers/docs/events/gateway>,
+//! <https://discord.com/developers/docs/topics/opcodes-and-status-codes>.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// What the bot is told: guilds and their messages and reactions, direct messages and reactions, and the content of
+/// messages.
+pub const INTENTS: u64 = 1 | 1 << 9 | 1 << 10 | 1 << 12 | 1 << 13 | 1 << 15;
+
+/// Code with which a socket is closed whose session goes on: 1000 and 1001 would end it.
+pub const CLOSE_AND_RESUME: u16 = 4000;
+
+/// A session, which can be resumed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GatewaySession {
+    /// Id of the session.
+    pub id: String,
+    /// URL at which it is resumed.
+    pub resume_url: String,
+    /// Number of the last dispatch whose events are stored.
+    pub seq: u64,
+}
+
+/// Something that happened, in the order of the session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dispatch {
+    /// Id of the session.
+    pub session: String,
+    /// Number in the session.
+    pub seq: u64,
+    /// Kind, e.g. `MESSAGE_CREATE`.
+    pub kind: String,
+    /// Content.
+    pub data: Value,
+}
+
+/// What follows from an input.
+#[derive(Debug, Clone, PartialEq)]
+pub enum LinkStep {
+    /// Send a message.
+    Send(Value),
+    /// Hand over a dispatch.
+    Hand(Dispatch),
+    /// A heartbeat was answered: all dispatches before it have arrived.
+    Alive,
+    /// Close the socket.
+    Leave(LeaveReason),
+}
+
+/// Why a socket is left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeaveReason {
+    /// The session goes on at another socket.
+    Resume(String),
+    /// The session is over; another one is begun.
+    Identify(String),
+    /// An operator must do something.
+    Stop {
+        /// What it is.
+        words: String,
+        /// Whether the account's token is at fault.
+        is_token: bool,
+    },
+}
+
+/// A connection; see the module.
+#[derive(Debug)]
+pub struct GatewayLink {
+    session: Option<GatewaySession>,
+    heartbeat: Option<Heartbeat>,
+}
+
+#[derive(Debug)]
+struct Heartbeat {
+    interval: Duration,
+    next: Instant,
+    is_answered: bool,
+}
+
+impl GatewayLink {
+    /// Returns a connection that resumes `session`, or begins one.
+    #[must_use]
+    pub const fn new(session: Option<GatewaySession>) -> Self {
+        Self {
+            session,
+            heartbeat: None,
+        }
+    }
+
+    /// Returns the session.
+    #[must_use]
+    pub const fn session(&self) -> Option<&GatewaySession> {
+        self.session.as_ref()
+    }
+
+    /// Notes that the events of all dispatches up to `seq` are stored.
+    pub fn confirm(&mut self, seq: u64) {
+        if let Some(session) = &mut self.session {
+            session.seq = session.seq.max(seq);
+        }
+    }
+
+    /// Returns the time at which [`GatewayLink::on_time`] is due.
+    #[must_use]
+    pub fn next_time(&self) -> Option<Instant> {
+        self.heartbeat.as_ref().map(|heartbeat| heartbeat.next)
+    }
+
+    /// Takes in `frame`, a message of the gateway, at `now`. `jitter` in 0..1 is random, and `token` the bot's.
+    pub fn on_frame(&mut self, frame: &Value, token: &str, jitter: f64, now: Instant) -> Vec<LinkStep> {
+        let data = frame.get("d").unwrap_or(&Value::Null);
+        match frame.get("op").and_then(Value::as_u64) {
+            Some(0) => self.on_dispatch(frame, data),
+            Some(1) => vec![self.beat()],
+            Some(7) => vec![leave_and_resume("the gateway asks to reconnect")],
+            Some(9) if data.as_bool() == Some(true) => vec![leave_and_resume("the session is not ready")],
+            Some(9) => vec![LinkStep::Leave(LeaveReason::Identify("the session is over".to_owned()))],
+            Some(10) => self.on_hello(data, token, jitter, now),
+            Some(11) => {
+                if let Some(heartbeat) = &mut self.heartbeat {
+                    heartbeat.is_answered = true;
+                }
+                vec![LinkStep::Alive]
+            }
+            // What the vendor adds later.
+            Some(_) | None => Vec::new(),
+        }
+    }
+
+    /// Takes in that the time is `now`.
+    pub fn on_time(&mut self, now: Instant) -> Vec<LinkStep> {
+        let Some(heartbeat) = &mut self.heartbeat else {
+            return Vec::new();
+        };
+        if now < heartbeat.next {
+            return Vec::new();
+        }
+        // The connection is dead without an error.
+        if !heartbeat.is_answered {
+            return vec![leave_and_resume("a heartbeat was not answered")];
+        }
+        heartbeat.is_answered = false;
+        heartbeat.next = now + heartbeat.interval;
+        vec![self.beat()]
+    }
+
+    fn on_hello(&mut self, data: &Value, token: &str, jitter: f64, now: Instant) -> Vec<LinkStep> {
+        let millis = data.get("heartbeat_interval").and_then(Value::as_u64).unwrap_or(41_250);
+        let interval = Duration::from_millis(millis.max(1));
+        self.heartbeat = Some(Heartbeat {
+            interval,
+            // All clients of a gateway that restarted would beat at once.
+            next: now + interval.mul_f64(jitter.clamp(0.0, 1.0)),
+            is_answered: true,
+        });
+
+        let first = match &self.session {
+            Some(session) => {
+                json!({"op": 6, "d": {"token": token, "session_id": session.id, "seq": session.seq}})
+            }
+            None => json!({"op": 2, "d": {
+                "token": token,
+                "intents": INTENTS,
+                "properties": {"os": "linux", "browser": "nexus", "device": "nexus"},
+            }}),
+        };
+        vec![LinkStep::Send(first)]
+    }
+
+    fn on_dispatch(&mut self, frame: &Value, data: &Value) -> Vec<LinkStep> {
+        let (seq, kind) = (
+            frame.get("s").and_then(Value::as_u64),
+            frame.get("t").and_then(Value::as_str),
+        );
+        let (Some(seq), Some(kind)) = (seq, kind) else {
+            return Vec::new();
+        };
+
+        if kind == "READY" {
+            let text = |key: &str| data.get(key).and_then(Value::as_str).map(str::to_owned);
+            let (Some(id), Some(resume_url)) = (text("session_id"), text("resume_gateway_url")) else {
+                return vec![LinkStep::Leave(LeaveReason::Identify(
+                    "READY without a session".to_owned(),
+                ))];
+            };
+            self.session = Some(GatewaySession { id, resume_url, seq: 0 });
+        }
+
+        let Some(session) = &self.session else {
+            return Vec::new();
+        };
+        vec![LinkStep::Hand(Dispatch {
+            session: session.id.clone(),
+            seq,
+            kind: kind.to_owned(),
+            data: data.clone(),
+        })]
+    }
+
+    fn beat(&self) -> LinkStep {
+        let seq = self.session.as_ref().map(|session| session.seq).filter(|seq| *seq > 0);
+        LinkStep::Send(json!({"op": 1, "d": seq}))
+    }
+}
+
+fn leave_and_resume(why: &str) -> LinkStep {
+    LinkStep::Leave(LeaveReason::Resume(why.to_owned()))
+}
+
+/// Returns why a socket is left that the gateway closed with `code` and `words`; `None` = it broke without a code.
+#[must_use]
+pub fn close_reason(code: Option<u16>, words: &str) -> LeaveReason {
+    let Some(code) = code else {
+        return LeaveReason::Resume("the connection broke".to_owned());
+    };
+    let told = format!("the gateway closed the connection: {code} {words}")
+        .trim_end()
+        .to_owned();
+    let stop = |what: &str| LeaveReason::Stop {
+        words: format!("{what} ({code})"),
+        is_token: code == 4004,
+    };
+    match code {
+        4004 => stop("the token is not accepted"),
+        4010 | 4011 => stop("the bot is in more guilds than one connection serves; Nexus does not divide them"),
+        4012 => stop("the gateway does not speak this version any more"),
+        4013 => stop("the gateway does not know these intents"),
+        4014 => stop(
+            "the bot may not read the content of messages; switch on MESSAGE CONTENT INTENT on the bot's page of the \
+             developer portal",
+        ),
+        // 1000 and 1001 end the session, as does a number that it does not know.
+        1000 | 1001 | 4003 | 4007 | 4009 => LeaveReason::Identify(told),
+        _ => LeaveReason::Resume(told),
+    }
+}
+
+#[cfg(test)]
+mod tests;

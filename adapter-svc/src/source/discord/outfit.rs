@@ -1,0 +1,94 @@
+//! What all parts of a running source use: the account, and the waits after failures.
+
+use std::time::Duration;
+
+use shared::clock::SharedIds;
+use shared::platform::discord::DiscordAccount;
+use shared::retry::RetrySchedule;
+
+use super::client::ApiCallError;
+use crate::source::port::SourceEnd;
+
+/// Time after which an account that was stopped is tried again.
+const AGAIN: Duration = Duration::from_mins(5);
+
+/// Waits after calls and connections that failed, without end.
+const RETRY: RetrySchedule = RetrySchedule {
+    initial_ms: 500,
+    max_ms: 30_000,
+    factor: 2.0,
+    max_attempts: 0,
+    jitter: 0.5,
+};
+
+/// Waits between sessions that do not last: one in five minutes stays within the vendor's number.
+const START_AGAIN: RetrySchedule = RetrySchedule {
+    initial_ms: 2_000,
+    max_ms: 300_000,
+    factor: 2.0,
+    max_attempts: 0,
+    jitter: 0.5,
+};
+
+/// The end of a source, as the error that ends its loop.
+pub type Ended<T> = Result<T, SourceEnd>;
+
+/// An account with what reading it needs.
+#[derive(Debug)]
+pub struct AccountOutfit {
+    /// Name of the account.
+    pub name: String,
+    /// Settings.
+    pub account: DiscordAccount,
+    /// Client of all calls.
+    pub http: reqwest::Client,
+    /// Source of random numbers.
+    pub ids: SharedIds,
+}
+
+impl AccountOutfit {
+    /// Returns a random number in 0..1.
+    #[must_use]
+    pub fn draw_jitter(&self) -> f64 {
+        let random = self.ids.ulid().random() & 0xFFFF;
+        #[expect(clippy::cast_precision_loss, reason = "16 bits fit")]
+        let drawn = random as f64 / 65_536.0;
+        drawn
+    }
+
+    /// Returns the wait after the connection or call number `failures` in succession failed.
+    #[must_use]
+    pub fn retry_wait(&self, failures: u32) -> Duration {
+        RETRY.delay(failures, self.draw_jitter()).unwrap_or(AGAIN)
+    }
+
+    /// Returns the wait before another session after `starts` in succession that did not last.
+    #[must_use]
+    pub fn start_wait(&self, starts: u32) -> Duration {
+        START_AGAIN.delay(starts, self.draw_jitter()).unwrap_or(AGAIN)
+    }
+
+    /// Returns the wait after the call number `failures` in succession failed with `error`.
+    ///
+    /// # Errors
+    /// Returns the end of the source if the token is not accepted.
+    pub fn wait_after(&self, error: &ApiCallError, failures: u32) -> Ended<Duration> {
+        match error {
+            ApiCallError::Unauthorized(_) => Err(stopped(error.to_string())),
+            // Never sooner than the vendor says.
+            ApiCallError::Limited(asked) => Ok(*asked),
+            ApiCallError::Refused { .. } | ApiCallError::Unreachable(_) | ApiCallError::Malformed(_) => {
+                Ok(self.retry_wait(failures))
+            }
+        }
+    }
+}
+
+/// Returns the end of a source for which an operator must do something: `reason` says what.
+#[must_use]
+pub fn stopped(reason: String) -> SourceEnd {
+    SourceEnd::Stopped {
+        reason,
+        again: Some(AGAIN),
+    }
+}

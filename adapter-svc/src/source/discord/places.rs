@@ -1,0 +1,156 @@
+//! The channels and guilds that a bot knows, and its roles. *Pure.*
+//!
+//! Source: <https://discord.com/developers/docs/events/gateway-events#guild-create>.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde_json::Value;
+use shared::platform::discord::ChannelPlace;
+
+/// What a connection has learnt of its surroundings.
+#[derive(Debug, Default)]
+pub struct KnownPlaces {
+    channels: HashMap<String, ChannelPlace>,
+    /// The bot's roles, by guild.
+    roles: HashMap<String, BTreeSet<String>>,
+}
+
+/// A channel of a guild, with its newest message.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ListedChannel {
+    /// Id.
+    pub id: String,
+    /// Id of the newest message.
+    pub newest: Option<u64>,
+}
+
+impl KnownPlaces {
+    /// Returns what is known of `channel`.
+    #[must_use]
+    pub fn channel(&self, channel: &str) -> Option<&ChannelPlace> {
+        self.channels.get(channel)
+    }
+
+    /// Returns the bot's roles in `guild`.
+    #[must_use]
+    pub fn roles(&self, guild: &str) -> Option<&BTreeSet<String>> {
+        self.roles.get(guild)
+    }
+
+    /// Notes what `channel` is.
+    pub fn note_channel(&mut self, channel: &str, place: ChannelPlace) {
+        self.channels.insert(channel.to_owned(), place);
+    }
+
+    /// Notes the bot's roles in `guild`.
+    pub fn note_roles(&mut self, guild: &str, roles: BTreeSet<String>) {
+        self.roles.insert(guild.to_owned(), roles);
+    }
+
+    /// Reads the dispatch of `kind` with `data`, as far as it is about guilds and channels. Returns the channels of a
+    /// guild that it lists.
+    pub fn read_dispatch(&mut self, kind: &str, data: &Value, own: &str) -> Vec<ListedChannel> {
+        let text = |key: &str| data.get(key).and_then(Value::as_str);
+        match kind {
+            "GUILD_CREATE" => {
+                let guild = text("id").unwrap_or_default().to_owned();
+                let lists = ["channels", "threads"]
+                    .into_iter()
+                    .filter_map(|key| data.get(key)?.as_array());
+                let found = lists
+                    .flatten()
+                    .filter_map(|channel| self.read_channel(channel, Some(&guild)));
+                found.collect()
+            }
+            "CHANNEL_CREATE" | "CHANNEL_UPDATE" | "THREAD_CREATE" | "THREAD_UPDATE" => {
+                self.read_channel(data, None);
+                Vec::new()
+            }
+            "CHANNEL_DELETE" | "THREAD_DELETE" => {
+                self.channels.remove(text("id").unwrap_or_default());
+                Vec::new()
+            }
+            "GUILD_MEMBER_UPDATE" => {
+                let user = data.pointer("/user/id").and_then(Value::as_str);
+                if user == Some(own) {
+                    self.roles.remove(text("guild_id").unwrap_or_default());
+                }
+                Vec::new()
+            }
+            "GUILD_DELETE" => {
+                self.roles.remove(text("id").unwrap_or_default());
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn read_channel(&mut self, channel: &Value, guild: Option<&str>) -> Option<ListedChannel> {
+        let id = channel.get("id")?.as_str()?.to_owned();
+        let mut place: ChannelPlace = serde_json::from_value(channel.clone()).ok()?;
+        // In a guild's list the guild is not named.
+        place.guild_id = place.guild_id.or_else(|| guild.map(str::to_owned));
+        self.channels.insert(id.clone(), place);
+        let newest = channel.get("last_message_id").and_then(Value::as_str);
+        Some(ListedChannel {
+            id,
+            newest: newest.and_then(|newest| newest.parse().ok()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_guild_lists_its_channels_and_threads() {
+        let mut known = KnownPlaces::default();
+        let data = json!({"id": "20", "channels": [{"id": "1", "type": 0, "last_message_id": "99", "name": "general"},
+            {"id": "2", "type": 4}, {"type": 0}], "threads": [{"id": "3", "type": 11, "parent_id": "1", "owner_id": "77"}]});
+        let listed = known.read_dispatch("GUILD_CREATE", &data, "77");
+        let ids: Vec<(&str, Option<u64>)> = listed.iter().map(|one| (one.id.as_str(), one.newest)).collect();
+        assert_eq!(ids, [("1", Some(99)), ("2", None), ("3", None)]);
+        let thread = known.channel("3").expect("known");
+        assert_eq!(
+            (thread.thread_parent(), thread.guild_id.as_deref()),
+            (Some("1"), Some("20"))
+        );
+
+        known.read_dispatch("THREAD_DELETE", &json!({"id": "3"}), "77");
+        assert_eq!(known.channel("3"), None);
+        known.read_dispatch("CHANNEL_CREATE", &json!({"id": "4", "type": 0, "guild_id": "20"}), "77");
+        assert_eq!(
+            known.channel("4").and_then(|place| place.guild_id.as_deref()),
+            Some("20")
+        );
+    }
+
+    #[test]
+    fn roles_are_asked_for_again_when_they_change() {
+        let mut known = KnownPlaces::default();
+        known.note_roles("20", BTreeSet::from(["r".to_owned()]));
+        known.read_dispatch(
+            "GUILD_MEMBER_UPDATE",
+            &json!({"guild_id": "20", "user": {"id": "5"}}),
+            "77",
+        );
+        assert!(known.roles("20").is_some());
+        known.read_dispatch(
+            "GUILD_MEMBER_UPDATE",
+            &json!({"guild_id": "20", "user": {"id": "77"}}),
+            "77",
+        );
+        assert!(known.roles("20").is_none());
+        for strange in [
+            json!(null),
+            json!([]),
+            json!({"channels": {}}),
+            json!({"threads": [null, 5]}),
+        ] {
+            assert!(known.read_dispatch("GUILD_CREATE", &strange, "77").is_empty());
+        }
+    }
+}

@@ -1,0 +1,180 @@
+use shared::wire::watermark::SourceWatermark;
+
+use super::*;
+
+const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
+
+fn session(seq: u64) -> GatewaySession {
+    GatewaySession {
+        id: "s".to_owned(),
+        resume_url: "wss://r".to_owned(),
+        seq,
+    }
+}
+
+fn id(millis: i64) -> u64 {
+    first_id_at(NOW.plus(millis))
+}
+
+/// The progress that a process finds which starts at `now`, if `before` was written.
+fn restart(before: &mut DiscordProgress, token: &str, now: UnixMillis) -> DiscordProgress {
+    let SourcePosition {
+        of,
+        position,
+        complete_until,
+    } = before.to_position(now);
+    let by = "run".to_owned();
+    let from = SourceWatermark {
+        of,
+        position,
+        complete_until,
+        by,
+    };
+    DiscordProgress::resume("77", token, Some(&from), now)
+}
+
+#[test]
+fn a_first_start_replays_nothing_and_misses_nothing() {
+    let mut progress = DiscordProgress::resume("77", "t", None, NOW);
+    assert_eq!(progress.begin_session(session(0), &["g".to_owned()], NOW), None);
+    progress.note_listed("g", "c", Some(id(-1)));
+    progress.note_listed("g", "quiet", None);
+    progress.note_listed("unknown", "d", Some(id(5)));
+    assert_eq!(progress.next_pending(None), None);
+}
+
+#[test]
+fn a_lost_session_is_a_gap_whose_messages_are_read() {
+    let mut progress = DiscordProgress::resume("77", "t", None, NOW);
+    progress.begin_session(session(0), &["g".to_owned()], NOW);
+    progress.note_message("c", id(1_000));
+    progress.note_message("c", id(500));
+    progress.note_message("dm", id(2_000));
+    progress.note_message("busy", id(25_000));
+    progress.note_complete(NOW.plus(30_000));
+
+    let later = NOW.plus(100_000);
+    let mut progress = restart(&mut progress, "t", later);
+    assert_eq!(progress.position.session, Some(session(0)));
+    let gap = progress
+        .begin_session(session(1), &["g".to_owned(), "new".to_owned()], later)
+        .expect("a gap");
+    assert_eq!((gap.from, gap.to), (NOW.plus(30_000), later));
+
+    // A channel without news is not asked; one that is in no list is.
+    progress.note_listed("g", "c", Some(id(1_000)));
+    // Beside the newest one of a busy channel another one may have been on its way.
+    progress.note_listed("g", "busy", Some(id(25_000)));
+    progress.note_listed("g", "silent", Some(id(-50)));
+    progress.note_listed("g", "loud", Some(id(50_000)));
+    progress.note_listed("new", "old", Some(id(60_000)));
+    let pending: Vec<&str> = progress.position.pending.keys().map(String::as_str).collect();
+    assert_eq!(pending, ["busy", "dm", "loud"]);
+    assert_eq!(progress.position.pending["dm"], id(-8_000));
+    assert_eq!(progress.position.pending["loud"], id(0));
+}
+
+#[test]
+fn what_comes_while_a_history_is_read_does_not_hide_the_rest_of_it() {
+    let mut progress = DiscordProgress::resume("77", "t", None, NOW);
+    progress.begin_session(session(0), &[], NOW);
+    progress.note_message("dm", id(1_000));
+    progress.begin_session(session(0), &[], NOW.plus(90_000));
+    progress.note_message("dm", id(99_000));
+    progress.note_page("dm", Some(id(40_000)));
+    progress.note_complete(NOW.plus(99_000));
+
+    // A crash: another process goes on with the history, whether or not the session is resumed.
+    let mut progress = restart(&mut progress, "t", NOW.plus(100_000));
+    assert_eq!(progress.next_pending(None), Some(("dm".to_owned(), id(40_000))));
+    assert!(
+        progress
+            .begin_session(session(2), &[], NOW.plus(100_000))
+            .expect("a gap")
+            .from
+            < NOW.plus(90_000)
+    );
+    assert_eq!(progress.next_pending(None), Some(("dm".to_owned(), id(-9_000))));
+
+    progress.note_page("dm", Some(id(99_000)));
+    progress.note_page("dm", None);
+    assert_eq!(
+        (progress.next_pending(None), progress.position.channels["dm"]),
+        (None, id(99_000))
+    );
+    progress.note_page("dm", None);
+}
+
+#[test]
+fn a_new_token_keeps_the_channels_and_another_bot_nothing() {
+    let mut progress = DiscordProgress::resume("77", "t", None, NOW);
+    progress.begin_session(session(5), &[], NOW);
+    progress.note_message("c", id(1));
+    let renewed = restart(&mut progress, "other", NOW);
+    assert_eq!((renewed.position.session, renewed.position.channels.len()), (None, 1));
+
+    let SourcePosition { of, position, .. } = progress.to_position(NOW);
+    let from = SourceWatermark {
+        of,
+        position,
+        complete_until: NOW,
+        by: String::new(),
+    };
+    let other = DiscordProgress::resume("7", "t", Some(&from), NOW);
+    assert_eq!(other.position, DiscordPosition::default());
+    let strange = SourceWatermark {
+        position: serde_json::json!({"session": 5}),
+        ..from
+    };
+    assert!(DiscordProgress::resume("77", "t", Some(&strange), NOW).is_first);
+}
+
+#[test]
+fn many_channels_keep_the_newest_marks_and_lose_no_message() {
+    let mut progress = DiscordProgress::resume("77", "t", None, NOW);
+    progress.begin_session(session(0), &["g".to_owned()], NOW);
+    for number in 0..1_500 {
+        progress.note_message(&format!("c{number}"), id(1_000 * (1 + number)));
+    }
+    assert_eq!(progress.position.channels.len(), 1_000);
+    progress.begin_session(session(1), &["g".to_owned()], NOW.plus(2_000_000));
+    // The mark of `c5` is gone, and the floor of its guild is not above the first message that is missing.
+    progress.note_listed("g", "c5", Some(id(1_600_000)));
+    assert!(progress.position.pending["c5"] <= id(1_600_000));
+    progress.note_listed("g", "c6", Some(id(7_000)));
+    assert!(!progress.position.pending.contains_key("c6"));
+}
+
+#[test]
+fn a_channel_that_cannot_be_read_is_told_and_forgotten() {
+    let mut progress = DiscordProgress::resume("77", "t", None, NOW);
+    progress.begin_session(session(0), &[], NOW);
+    progress.note_message("c", id(0));
+    progress.begin_session(session(1), &[], NOW.plus(5));
+    let (channel, after) = progress.next_pending(None).expect("pending");
+    let gap = progress.give_up_channel(&channel, after, "error 403: Missing Access", NOW.plus(5));
+    assert_eq!((gap.from, gap.to), (NOW.plus(-OVERLAP_MS), NOW.plus(5)));
+    assert_eq!(
+        (progress.next_pending(None), progress.position.channels.len()),
+        (None, 0)
+    );
+    progress.enter_guild("g", NOW);
+    progress.leave_guild("g");
+    assert!(progress.position.guilds.is_empty());
+}
+
+#[test]
+fn histories_are_read_in_turn() {
+    let mut progress = DiscordProgress::resume("77", "t", None, NOW);
+    for channel in ["a", "b", "c"] {
+        progress.position.pending.insert(channel.to_owned(), 1);
+    }
+    let mut last: Option<String> = None;
+    let mut order = String::new();
+    for _ in 0..5 {
+        let (channel, _) = progress.next_pending(last.as_deref()).expect("pending");
+        order.push_str(&channel);
+        last = Some(channel);
+    }
+    assert_eq!(order, "abcab");
+}

@@ -1,0 +1,70 @@
+//! The real process with an account on Discord, killed and replaced.
+
+use std::collections::BTreeSet;
+
+use shared::bus::Bus;
+use shared::clock::{Clock as _, SystemClock};
+use shared::testing::eventually;
+use shared::testing::nats::NatsServer;
+use shared::testing::{TestProcess, connect_to};
+use shared::wire::watermark::SourceWatermark;
+use tempfile::TempDir;
+
+use crate::discord::{MAIN, OPEN};
+use crate::discord_api::DiscordApi;
+use crate::process::{start_service, stored};
+
+fn start(nats: &NatsServer, api: &DiscordApi, folder: &TempDir) -> TestProcess {
+    let address = &api.address;
+    let channels =
+        format!("discord: {{accounts: {{main: {{token: 'file:token', base_url: 'http://{address}/api', {OPEN}}}}}}}\n");
+    start_service(nats, &channels, MAIN, folder, "adapter-svc-0")
+}
+
+async fn has_watermark(bus: &Bus) -> bool {
+    let kept = bus.kv::<SourceWatermark>("watermarks");
+    kept.get("discord.main").await.is_ok_and(|found| found.is_some())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_any_point_it_loses_and_doubles_nothing_whether_or_not_its_session_is_kept() {
+    let (nats, bus) = shared::testing::world().await;
+    let asking = connect_to(&nats.url(), "asking").await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let api = DiscordApi::start(bus.clone()).await;
+
+    let mut expected = BTreeSet::new();
+    let mut process = start(&nats, &api, &folder);
+    eventually("its first session is noted", async || has_watermark(&asking).await).await;
+    for round in 0..6_i64 {
+        let (begun, confirmed) = (api.begun(MAIN).len(), api.confirmed(MAIN));
+        let count = stored(&bus).await.len();
+        // Killed after it has stored some, or confirmed some, or before; then the session may be over.
+        for number in 1..=30 {
+            let (channel, id) = api.say(MAIN, 30 * round + number, SystemClock.now());
+            expected.insert(format!("discord:main/{channel}/{id}"));
+        }
+        eventually("it is at work", async || match round % 3 {
+            0 => stored(&bus).await.len() > count,
+            1 => api.confirmed(MAIN) > confirmed,
+            _ => api.begun(MAIN).len() >= begun,
+        })
+        .await;
+        process.kill();
+        if round % 2 == 1 {
+            api.forget_sessions(MAIN);
+        }
+        process = start(&nats, &api, &folder);
+    }
+
+    eventually("everything is confirmed", async || {
+        api.confirmed(MAIN) == expected.len()
+    })
+    .await;
+    let ids = stored(&bus).await;
+    let messages: Vec<String> = ids.into_iter().filter(|id| !id.starts_with("gap:")).collect();
+    assert_eq!(messages.len(), expected.len(), "each once");
+    assert_eq!(messages.into_iter().collect::<BTreeSet<_>>(), expected);
+    assert_eq!((api.early(MAIN), api.most_open(MAIN)), (Vec::new(), 1));
+    drop(process);
+}

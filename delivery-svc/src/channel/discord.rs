@@ -1,0 +1,290 @@
+//! Channel `discord`: each part is a message that an account's bot creates.
+//!
+//! The text is Discord's Markdown. A platform's id of a part is `{channel}/{message}`, as in the event of a received
+//! message. Discord recognises a repeated call by its nonce, for some minutes; after that `on_doubt` of the account
+//! decides. An address that goes on after refusals is barred (10,000 in ten minutes), so that an empty bucket of calls is
+//! waited for, and a refusal is not repeated. Source: <https://discord.com/developers/docs/resources/message#create-message>,
+//! <https://discord.com/developers/docs/topics/rate-limits>.
+
+mod answer;
+mod message;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use reqwest::RequestBuilder;
+use reqwest::header::AUTHORIZATION;
+use reqwest::redirect::Policy;
+use shared::clock::run_for;
+use shared::model::time::UnixMillis;
+use shared::platform::discord::{ChannelPlace, DiscordAccount, USER_AGENT};
+use shared::platform::policy::DoubtPolicy;
+
+use super::http::{CallTimeouts, failed_outcome, late_outcome};
+use super::{Channel, ChannelTraits, SendRequest};
+use crate::account_gate::{CallRate, SendPace};
+use crate::attempt::{CallOutcome, LimitScope, Refusal, Repetition};
+use crate::chunk::{ChunkLimit, LengthUnit};
+use crate::markdown::discord::MESSAGE;
+use crate::plan::{PartLayout, TextFormat};
+use answer::{LimitHeaders, RawAnswer, error_outcome, read_answer};
+use message::{CreateMessage, PlaceNeeds, target_channel};
+
+/// Maximum length of an answer, in bytes; a longer one is not from the API.
+const MAX_ANSWER_BYTES: usize = 1_024 * 1_024;
+
+/// Maximum number of lines of a part: clients fold longer messages.
+const MAX_LINES: usize = 17;
+
+/// Maximum number of channels that are remembered.
+const MAX_CHANNELS: usize = 10_000;
+
+/// Time for which Discord recognises a nonce. The vendor says "the past few minutes".
+const NONCE_LASTS: Duration = Duration::from_mins(2);
+
+/// The rates at which a bot may send.
+#[derive(Debug, Clone, Copy)]
+pub struct DiscordPaces {
+    /// Rate of all messages of an account.
+    pub account: CallRate,
+    /// Rate of the messages to a channel.
+    pub chat: CallRate,
+}
+
+impl DiscordPaces {
+    /// Discord's own figures: 50 calls a second in all, of which other programs may need some, and five messages in five
+    /// seconds to a channel.
+    pub const OFFICIAL: Self = Self {
+        account: CallRate {
+            burst: 5,
+            interval: Duration::from_millis(25),
+        },
+        chat: CallRate {
+            burst: 4,
+            interval: Duration::from_millis(1_050),
+        },
+    };
+}
+
+/// What is known of the channels of all accounts, by account and channel.
+#[derive(Debug, Default)]
+struct KnownChannels {
+    places: HashMap<(String, String), ChannelPlace>,
+    /// Times for which the buckets of calls are empty: from when, and how long.
+    empty: HashMap<(String, String), (UnixMillis, Duration)>,
+}
+
+/// Channel `discord`; see the module.
+#[derive(Debug)]
+pub struct DiscordChannel {
+    client: reqwest::Client,
+    accounts: BTreeMap<String, DiscordAccount>,
+    paces: DiscordPaces,
+    /// Maximum time until the whole answer has arrived.
+    whole: Duration,
+    known: Mutex<KnownChannels>,
+}
+
+impl DiscordChannel {
+    /// Creates the channel with `accounts` by name, which call at `paces`.
+    ///
+    /// # Errors
+    /// Returns the HTTP client's error if it cannot be set up, for example without TLS.
+    pub fn new(
+        accounts: BTreeMap<String, DiscordAccount>,
+        timeouts: CallTimeouts,
+        paces: DiscordPaces,
+    ) -> Result<Self, reqwest::Error> {
+        let client = reqwest::Client::builder()
+            .user_agent(USER_AGENT)
+            .connect_timeout(timeouts.connect)
+            // The token would go to another server.
+            .redirect(Policy::none())
+            .build()?;
+
+        Ok(Self {
+            client,
+            accounts,
+            paces,
+            whole: timeouts.whole,
+            known: Mutex::default(),
+        })
+    }
+
+    fn known(&self) -> MutexGuard<'_, KnownChannels> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the call `request` for `account`; returns its answer, or the outcome of a call without one.
+    async fn call(&self, account: &DiscordAccount, request: RequestBuilder) -> Result<RawAnswer, CallOutcome> {
+        let request = request.header(AUTHORIZATION, account.authorization());
+        let answered = async {
+            let mut response = request.send().await?;
+            let status = response.status().as_u16();
+            let found = response.headers();
+            let headers = LimitHeaders::read(|name| found.get(name)?.to_str().ok());
+
+            let mut body = Vec::new();
+            while let Some(chunk) = response.chunk().await? {
+                let room = MAX_ANSWER_BYTES.saturating_sub(body.len());
+                body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+                if room <= chunk.len() {
+                    break;
+                }
+            }
+
+            Ok(RawAnswer { status, headers, body })
+        };
+
+        // The answer is polled first, and time for which this process was stopped does not count: the answer may
+        // already be in the socket.
+        tokio::select! {
+            biased;
+            answered = answered => answered.map_err(failed_outcome),
+            () = run_for(self.whole) => Err(late_outcome()),
+        }
+    }
+
+    /// Returns what `channel` is, asked once; `None` if it cannot be learned now.
+    ///
+    /// # Errors
+    /// Returns the outcome of the part if it cannot be sent either: a refused token, a limit.
+    async fn find_place(
+        &self,
+        account: &DiscordAccount,
+        key: &(String, String),
+        now: UnixMillis,
+    ) -> Result<Option<ChannelPlace>, CallOutcome> {
+        if let Some(place) = self.known().places.get(key) {
+            return Ok(Some(place.clone()));
+        }
+
+        let (_, channel) = key;
+        let url = account.base_url.join(&format!("channels/{channel}"));
+        let Ok(answer) = self.call(account, self.client.get(url)).await else {
+            return Ok(None);
+        };
+        let Ok(place) = serde_json::from_slice::<ChannelPlace>(&answer.body) else {
+            let outcome = error_outcome(&answer, now);
+            let ends = matches!(outcome, Some(CallOutcome::Reauth { .. } | CallOutcome::Limited { .. }));
+            return match outcome {
+                Some(outcome) if ends => Err(outcome),
+                Some(_) | None => Ok(None),
+            };
+        };
+
+        let mut known = self.known();
+        if known.places.len() >= MAX_CHANNELS {
+            known.places.clear();
+        }
+        known.places.insert(key.clone(), place.clone());
+        Ok(Some(place))
+    }
+
+    /// Returns the time for which the channel of `key` takes no call, as its last answer said.
+    fn empty_for(&self, key: &(String, String), now: UnixMillis) -> Option<Duration> {
+        let mut known = self.known();
+        let (since, lasts) = *known.empty.get(key)?;
+        let passed = u64::try_from(now.since(since)).ok().map(Duration::from_millis);
+        // A clock that was set back says nothing.
+        let left = passed.and_then(|passed| lasts.checked_sub(passed));
+        let left = left.filter(|left| !left.is_zero());
+        if left.is_none() {
+            known.empty.remove(key);
+        }
+        left
+    }
+
+    fn note_bucket(&self, key: &(String, String), answer: &RawAnswer, now: UnixMillis) {
+        let Some(lasts) = answer.headers.reset_after() else {
+            return;
+        };
+        let mut known = self.known();
+        if known.empty.len() >= MAX_CHANNELS {
+            known.empty.clear();
+        }
+        known.empty.insert(key.clone(), (now, lasts));
+    }
+}
+
+#[async_trait]
+impl Channel for DiscordChannel {
+    fn traits(&self, account: &str) -> ChannelTraits {
+        let account = self.accounts.get(account);
+        let limit = account.and_then(|account| account.text_limit).map(|max| ChunkLimit {
+            max,
+            unit: LengthUnit::Characters,
+        });
+
+        ChannelTraits {
+            layout: PartLayout {
+                format: TextFormat::Discord,
+                limit: Some(limit.unwrap_or(MESSAGE)),
+                max_lines: Some(MAX_LINES),
+            },
+            waits_for_remote: true,
+            repetition: Repetition::RecognisedFor {
+                lasts: NONCE_LASTS,
+                then: account.map_or(DoubtPolicy::AtLeastOnce, |account| account.on_doubt),
+            },
+        }
+    }
+
+    fn pace(&self, _account: &str, _peer: &str) -> Option<SendPace> {
+        Some(SendPace {
+            account: self.paces.account,
+            chat: self.paces.chat,
+        })
+    }
+
+    async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome {
+        let name = shipment.account();
+        let Some(account) = self.accounts.get(name) else {
+            return shipment.unknown_account();
+        };
+        let channel = match target_channel(shipment.reply) {
+            Ok(channel) => channel,
+            Err(error) => {
+                return CallOutcome::Refused {
+                    refusal: Refusal::Permanent,
+                    reason: error.to_string(),
+                };
+            }
+        };
+
+        // The bucket is empty: the call would be refused, and count against the address.
+        let key = (name.to_owned(), channel.to_owned());
+        if let Some(after) = self.empty_for(&key, shipment.now) {
+            return CallOutcome::Limited {
+                after,
+                scope: LimitScope::Destination,
+                reason: "the channel's bucket of calls is empty".to_owned(),
+            };
+        }
+
+        let needs = PlaceNeeds::of_part(shipment.reply, shipment.part, shipment.parts, channel);
+        let place = if needs.is_empty() {
+            None
+        } else {
+            match self.find_place(account, &key, shipment.now).await {
+                Ok(place) => place,
+                Err(outcome) => return outcome,
+            }
+        };
+        if !shipment.lease.is_live() {
+            return CallOutcome::Withheld;
+        }
+
+        let message = CreateMessage::from_part(account, shipment.reply, shipment.part, needs, place.as_ref());
+        let url = account.base_url.join(&format!("channels/{channel}/messages"));
+        match self.call(account, self.client.post(url).json(&message)).await {
+            Ok(answer) => {
+                self.note_bucket(&key, &answer, shipment.now);
+                read_answer(&answer, shipment.now)
+            }
+            Err(outcome) => outcome,
+        }
+    }
+}
