@@ -2,6 +2,8 @@
 
 mod bot_api;
 mod contract;
+mod faults;
+mod pairing;
 mod process;
 mod telegram;
 mod world;
