@@ -3,6 +3,7 @@
 use serde_json::json;
 use shared::model::event::PlatformIds;
 use shared::model::time::UnixMillis;
+use shared::platform::telegram::TELEGRAM;
 use shared::testing::eventually;
 use shared::wire::watermark::SourceWatermark;
 
@@ -45,6 +46,11 @@ pub(crate) fn message(number: i64, at: UnixMillis) -> serde_json::Value {
 }
 
 impl Platform for Telegram {
+    const CHANNEL: &'static str = TELEGRAM;
+    const WORKS: &'static str = "polling";
+    const FAILS: &'static str = "failing";
+    const KEEPS_MS: i64 = 24 * 3_600_000;
+
     fn channels(&self, world: &World) -> String {
         channels(world, &self.0, MAIN)
     }

@@ -14,7 +14,7 @@ use shared::platform::telegram::TelegramAccount;
 use shared::process::{Health, ShutdownSignal};
 use shared::testing::nats::NatsServer;
 use shared::testing::{ManualClock, SeededIds, connect_to, eventually};
-use shared::wire::watermark::SourceWatermark;
+use shared::wire::watermark::{SourceWatermark, watermark_key};
 use tempfile::TempDir;
 
 /// Time at which a test begins.
@@ -96,9 +96,9 @@ impl World {
         events
     }
 
-    pub(crate) async fn watermark(&self, account: &str) -> Option<SourceWatermark> {
+    pub(crate) async fn watermark(&self, channel: &str, account: &str) -> Option<SourceWatermark> {
         let kept = self.bus.kv::<SourceWatermark>("watermarks");
-        let found = kept.get(&format!("telegram.{account}")).await.expect("asked");
+        let found = kept.get(&watermark_key(channel, account)).await.expect("asked");
         found.map(|entry| entry.value)
     }
 }
