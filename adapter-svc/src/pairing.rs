@@ -188,7 +188,12 @@ impl PairingStore {
             };
 
             let known = self.find(&found.channel, &found.account, &found.sender).await?;
-            // The code was replaced or withdrawn in the meantime.
+            // The code was withdrawn, and the bucket is older than that; or it was replaced just now.
+            let is_withdrawn = known.last.as_ref().is_some_and(|last| !last.granted) && found.is_granted();
+            if is_withdrawn {
+                self.lock_wrong().spend(self.clock.monotonic());
+                return Err(UseCodeError::Unknown.into());
+            }
             let Some(pairing) = known.pairing.filter(|pairing| pairing.offer == found.offer) else {
                 continue;
             };

@@ -219,7 +219,7 @@ import Database from "better-sqlite3";
 
 export default async function (ctx: HookContext): Promise<HookResult> {
   const about = ctx.event.target ?? ctx.event.reply_to ?? "";
-  if (!about.startsWith("telegram:main/")) return { fire: false };
+  if (ctx.event.direction === "sent" || !about.startsWith("telegram:main/")) return { fire: false };
   const db = new Database(ctx.dbPath, { readonly: true });
   const row = db
     .prepare("select event_id from platform_ids where channel = ? and account = ? and chat = ? and platform_id = ?")

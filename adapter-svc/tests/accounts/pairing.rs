@@ -231,6 +231,13 @@ async fn a_bucket_that_is_put_back_brings_no_withdrawn_pairing_back() {
     let yesterday = kv.get(KEY).await.expect("read").expect("a value").value;
     let _: PairingAnswer = ask(&world, "withdraw", &sender_100()).await.expect("withdrawn");
     kv.put(KEY, &yesterday).await.expect("restored");
+    let refused = grant(&world, &code(&replies(&world).await[0]))
+        .await
+        .expect_err("its code was withdrawn");
+    assert!(
+        matches!(refused, RequestError::Service { code: 404, .. }),
+        "{refused:?}"
+    );
 
     api.add(MAIN, "message", &message(14, START));
     assert_eq!(tags_of(&world, 14).await, [UNPAIRED]);

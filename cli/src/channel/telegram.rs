@@ -63,6 +63,7 @@ async fn call<T: DeserializeOwned>(
     };
     let mut response = client
         .post(account.method_url(method))
+        .json(&serde_json::json!({}))
         .send()
         .await
         .map_err(unreachable)?;
