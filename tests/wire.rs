@@ -13,6 +13,8 @@ mod intents;
 mod ledger;
 #[path = "wire/order.rs"]
 mod order;
+#[path = "wire/pairings.rs"]
+mod pairings;
 #[path = "wire/positions.rs"]
 mod positions;
 #[path = "wire/samples.rs"]
@@ -169,6 +171,8 @@ fn coordination_is_frozen() {
             since: samples::AT,
         },
     );
+    check("pairing", &pairings::pairing());
+    check("pairing_record", &pairings::pairing().record(true, samples::AT));
     check("hook_state", &hook::hook_state());
 
     let counted = HookState {

@@ -22,6 +22,8 @@ use crate::intake::EventIntake;
 use crate::listener::connections::ConnectionLimits;
 use crate::listener::{self, ListenerLimits};
 use crate::outbox::EventSpool;
+use crate::pairing::PairingStore;
+use crate::pairing::service::service_spec;
 use crate::publisher::SpoolPublisher;
 use crate::source::discord::client as discord_client;
 use crate::source::discord::gateway::DiscordSource;
@@ -34,6 +36,8 @@ use crate::source::telegram::poll::TelegramSource;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Share of `adapter.spool_max_bytes` from which a warning is logged, in percent.
 const WARN_AT_PERCENT: u64 = 80;
+/// Wait before a service is registered again, after that failed.
+const SERVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The adapter service, which accepts outside events.
 #[derive(Debug)]
@@ -257,15 +261,37 @@ fn start_accounts(
     let mut sources = telegram_sources(around)?;
     sources.extend(discord_sources(around)?);
 
+    let pairings = PairingStore::new(around.bus.clone(), around.clock.clone(), around.ids.clone());
+    let served = serve_pairings(pairings.clone(), around.bus.clone(), around.shutdown.clone());
     let context = SinkContext {
         bus: around.bus.clone(),
+        pairings,
         intake: EventIntake::to_stream(around.bus.clone(), publisher),
         clock: around.clock.clone(),
         health: around.health.clone(),
         age_gate_ms: i64::try_from(config.age_gate_ms).unwrap_or(i64::MAX),
         run: around.ids.ulid(),
     };
-    Ok(start_sources(sources, &context, &around.instance, &around.shutdown))
+    let mut tasks = start_sources(sources, &context, &around.instance, &around.shutdown);
+    tasks.push(tokio::spawn(served));
+    Ok(tasks)
+}
+
+/// Serves the operator's requests about pairings until `shutdown`.
+async fn serve_pairings(pairings: PairingStore, bus: Bus, shutdown: ShutdownSignal) {
+    let serving = loop {
+        match bus.serve(service_spec(&pairings)).await {
+            Ok(serving) => break serving,
+            Err(error) => tracing::warn!(%error, "failed to serve requests about pairings; retrying"),
+        }
+        tokio::select! {
+            () = shutdown.requested() => return,
+            () = pause(SERVE_AGAIN_AFTER) => {}
+        }
+    };
+
+    shutdown.requested().await;
+    serving.stop().await;
 }
 
 /// Returns the sources of the accounts on Telegram that are polled.

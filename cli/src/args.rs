@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 mod approval;
 mod backup;
 mod bench;
+mod channel;
 mod dlq;
 mod hook;
 mod intent;
@@ -19,6 +20,7 @@ mod top;
 pub use approval::{ApprovalAction, Speaker};
 pub use backup::{BackupOptions, RestoreOptions};
 pub use bench::{BenchHooksOptions, BenchOptions, BenchPart, BenchReadModelOptions};
+pub use channel::{AccountName, ChannelAction};
 pub use dlq::{DlqAction, LetterChoice};
 pub use hook::{BacktestOptions, HookAction, ImportOptions, Status, TestOptions};
 pub use intent::{IntentAction, ListedIntents, ProposedIntent};
@@ -122,6 +124,9 @@ pub enum Command {
     /// Manage pending approvals.
     #[command(subcommand)]
     Approval(ApprovalAction),
+    /// Manage the accounts on platforms, and who may write to them.
+    #[command(subcommand)]
+    Channel(ChannelAction),
     /// Manage the web chat browsers that belong to the owner.
     #[command(subcommand)]
     Owner(OwnerAction),

@@ -257,10 +257,16 @@ fn payload_of(number: u64, letter: &DeadLetter) -> Result<Vec<u8>> {
     refuse_held(number, letter)?;
 
     if letter.redrive_subject.is_empty() {
-        let text = format!(
-            "dead letter {number} cannot be redriven: it does not hold the message; see {} at {}",
-            letter.stream, letter.sequence
-        );
+        let text = if letter.stream.is_empty() {
+            format!(
+                "dead letter {number} cannot be redriven: a platform sent what Nexus cannot read (`nexus dlq show {number}`)"
+            )
+        } else {
+            format!(
+                "dead letter {number} cannot be redriven: it does not hold the message; see {} at {}",
+                letter.stream, letter.sequence
+            )
+        };
         return Err(failure(Exit::Refused, text));
     }
 

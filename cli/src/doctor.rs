@@ -104,7 +104,7 @@ type Check = for<'a> fn(&'a Surroundings) -> LocalBoxFuture<'a, Vec<Finding>>;
 
 /// All checks, in the order in which they are shown. A check that needs the bus returns nothing without it: `server`
 /// has reported the reason.
-const CHECKS: [(&str, Check); 17] = [
+const CHECKS: [(&str, Check); 18] = [
     ("programs", local::programs),
     ("disk", local::disk),
     ("access", local::access),
@@ -121,6 +121,7 @@ const CHECKS: [(&str, Check); 17] = [
     ("sessions", work::sessions),
     ("paused hooks", work::hooks),
     ("schedules", work::schedules),
+    ("pairings", work::pairings),
     ("model", model::provider),
 ];
 

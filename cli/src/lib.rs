@@ -13,6 +13,7 @@ pub mod backup;
 #[cfg(feature = "bench")]
 pub mod bench;
 pub mod breaker;
+pub mod channel;
 pub mod codes;
 pub mod config;
 pub mod connect;
@@ -84,6 +85,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Intent(action) => intent::execute(&common, action).await,
         Command::Mcp(options) => mcp::execute(&common, options).await,
         Command::Approval(action) => approval::execute(&common, action).await,
+        Command::Channel(action) => channel::execute(&common, action).await,
         Command::Owner(action) => owner::execute(&common, action).await,
         Command::Config(action) => config::execute(&common, action),
         #[cfg(feature = "bench")]

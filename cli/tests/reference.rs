@@ -45,7 +45,7 @@ fn exit_codes() -> String {
 }
 
 /// What each command prints with `--json`, by the words of the command.
-const JSON: [(&str, &str); 74] = [
+const JSON: [(&str, &str); 80] = [
     (
         "up",
         "object: `web_chat`, `owner_link`, `events`, `token_file`, `webhooks`, `nats`, `hooks`, `logs`",
@@ -179,6 +179,18 @@ const JSON: [(&str, &str); 74] = [
     ("approval approve", DECISION),
     ("approval deny", DECISION),
     ("approval edit", DECISION),
+    (
+        "channel list",
+        "array: `account`, `direct`, `allowed`, `groups`, `source`, `is_reading`, `holder`, `read_until`, `is_delivered`, `refused_since`",
+    ),
+    ("channel show", "object, as of `channel list`"),
+    ("channel check", "array: `what`, `ok`, `detail`"),
+    (
+        "channel pairings",
+        "array: `channel`, `account`, `sender`, `name`, `state`, `since`, `expires_at`, `is_restored`",
+    ),
+    ("channel pair", PAIRING),
+    ("channel unpair", PAIRING),
     ("owner link", "object: `link`, `minutes`"),
     (
         "owner list",
@@ -200,6 +212,7 @@ const JSON: [(&str, &str); 74] = [
     ("man", WRITTEN),
 ];
 const ORDER: &str = "object: `id`, `sequence`";
+const PAIRING: &str = "object: `pairing`, as of `channel pairings`, `changed`";
 const WRITTEN: &str = "object: `written` (paths)";
 const HOOK: &str = "object, as of `hook list`";
 const SCHEDULE: &str = "object, as of `schedule list`";

@@ -10,6 +10,7 @@ use shared::model::event::{
     PlatformIds,
 };
 use shared::model::origin::EventOrigin;
+use shared::model::pairing::PairingNotice;
 use shared::model::reply::Reply;
 
 use crate::plan::MessagePart;
@@ -63,11 +64,13 @@ pub fn sent_event(reply: &Reply, part: &MessagePart, sent: &SentPart) -> Result<
 
     // A platform's markup is for the platform.
     let text = part.plain_text();
-    // Hooks, searches and agents read the event, and none of them may learn the code or link of an approval.
+    // Hooks, searches and agents read the event, and none of them may learn a code, or the link of an approval.
     let card = ApprovalCard::from_interactive(reply.interactive.as_ref());
-    event.content = card
-        .as_ref()
-        .map_or_else(|| text.to_owned(), |card| card.redact_text(text));
+    event.content = match (&card, PairingNotice::from_interactive(reply.interactive.as_ref())) {
+        (Some(card), _) => card.redact_text(text),
+        (None, Some(notice)) => notice.redact_text(text),
+        (None, None) => text.to_owned(),
+    };
 
     // Attachments are sent with the first part.
     if part.index == 0 {
@@ -183,6 +186,24 @@ mod tests {
             event.content
         );
         assert_eq!(event.metadata["approval"], json!({"id": "a1", "arguments_hash": "9f"}));
+    }
+
+    #[test]
+    fn the_code_of_a_pairing_is_for_its_reader_alone() {
+        let mut reply = reply("whole");
+        reply.interactive = Some(json!({"kind": "pairing", "code": "K7Q2-M9PX"}));
+        let part = MessagePart {
+            content: "<b>K7Q2-M9PX</b>".to_owned(),
+            plain: Some("tell this code: K7Q2-M9PX".to_owned()),
+            ..MessagePart::default()
+        };
+        let event = sent_event(&reply, &part, &sent_as(0)).expect("an event");
+        assert!(
+            event.content.starts_with("tell this code") && !event.content.contains("K7Q2"),
+            "{}",
+            event.content
+        );
+        assert!(!serde_json::to_string(&event).expect("JSON").contains("K7Q2"));
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod link;
 mod message;
 mod object;
 mod pages;
+mod pairings;
 pub mod partition;
 mod poison_guard;
 pub mod position;

@@ -19,6 +19,8 @@ pub mod ledger;
 pub mod order;
 pub mod origin;
 pub mod owner;
+pub mod pairing;
+pub mod pairing_api;
 pub mod permission;
 pub mod position;
 pub mod proof;

@@ -8,5 +8,6 @@ pub mod accounts;
 pub mod base_url;
 pub mod bot_api;
 pub mod discord;
+pub mod outline;
 pub mod policy;
 pub mod telegram;

@@ -22,7 +22,7 @@ pub mod telemetry;
 pub mod trace;
 
 pub use config::CommonConfig;
-pub use health::Health;
+pub use health::{Health, HealthPart};
 pub use lifecycle::ShutdownSignal;
 /// Allocator of every service's binary. Services allocate small pieces from many threads all the time; the system's
 /// allocator took a quarter of hook-svc's processor time (`docs/performance.md`).

@@ -101,6 +101,11 @@ fn decision() -> Value {
     json!({"id": "any", "by": {"channel": "cli", "id": "operator"}, "approve": true, "via": "cli"})
 }
 
+/// A pairing that nobody granted.
+fn pairing() -> OutgoingMessage {
+    OutgoingMessage::raw("$KV.pairings.telegram.main.1".to_owned(), Headers::new(), "{}".into())
+}
+
 /// A person's command line asks the services and sees to the streams; it writes no history, and no key past the services.
 async fn operates(operator: &Bus) {
     let all = ListApprovals::default();
@@ -129,12 +134,14 @@ async fn operates(operator: &Bus) {
     );
 
     let put = OutgoingMessage::raw("$KV.approvals.mine".to_owned(), Headers::new(), "{}".into());
+    let paired = pairing();
     let forged = forged();
-    let (appended, put) = tokio::join!(
+    let (appended, put, paired) = tokio::join!(
         operator.publish_once(&forged, SILENCE),
         operator.publish_once(&put, SILENCE),
+        operator.publish_once(&paired, SILENCE),
     );
-    for written in [appended, put] {
+    for written in [appended, put, paired] {
         assert!(written.is_err(), "{written:?}");
     }
 }
@@ -145,11 +152,17 @@ async fn refused(world: &World, bus: &Bus) {
     let (all, nothing) = (ListIntents::default(), json!({}));
     let put = OutgoingMessage::raw("$KV.approvals.mine".to_owned(), Headers::new(), "{}".into());
     let event = OutgoingMessage::raw("nexus.event.e2e.default.p".to_owned(), Headers::new(), "{}".into());
+    let (paired, grant) = (
+        pairing(),
+        json!({"channel": "telegram", "account": "main", "code": "K7Q2M9PX"}),
+    );
     let forged = forged();
 
     // Each of them waits in vain for its answer: all at once.
-    let (decided, listed, appended, put, event, state) = tokio::join!(
+    let (decided, granted, paired, listed, appended, put, event, state) = tokio::join!(
         bus.request::<_, Value>("nexus.svc.approval.decide", Headers::new(), &decision, SILENCE),
+        bus.request::<_, Value>("nexus.svc.pairing.grant", Headers::new(), &grant, SILENCE),
+        bus.publish_once(&paired, SILENCE),
         bus.request::<_, IntentList>("nexus.svc.intent.list", Headers::new(), &all, SILENCE),
         bus.publish_once(&forged, SILENCE),
         bus.publish_once(&put, SILENCE),
@@ -168,7 +181,12 @@ async fn refused(world: &World, bus: &Bus) {
         "nor does it look into others' intents: {listed:?}"
     );
 
-    for written in [appended, put, event] {
+    assert!(
+        granted.as_ref().is_err_and(unheard),
+        "nor does it let anybody in: {granted:?}"
+    );
+
+    for written in [appended, put, paired, event] {
         assert!(written.is_err(), "{written:?}");
     }
 
@@ -186,6 +204,11 @@ async fn refused(world: &World, bus: &Bus) {
 
     assert!(!records.flatten().any(forged), "history is the broker's");
 
-    let value = world.bus.last_on_subject("KV_approvals", "$KV.approvals.mine").await;
-    assert!(value.expect("KV").is_none());
+    for (stream, key) in [
+        ("KV_approvals", "$KV.approvals.mine"),
+        ("KV_pairings", "$KV.pairings.telegram.main.1"),
+    ] {
+        let value = world.bus.last_on_subject(stream, key).await;
+        assert!(value.expect("KV").is_none(), "{key}");
+    }
 }

@@ -1,5 +1,5 @@
 //! A person writes to a bot of Telegram and is answered in the same chat; the bot's own messages that come back fire
-//! nothing, and neither does a stranger.
+//! nothing, and neither does a stranger, until an operator has used the code that the stranger was sent.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,9 @@ use axum::response::{IntoResponse as _, Response};
 use axum::{Router, routing::post};
 use serde_json::{Value, json};
 use shared::model::dispatch::Dispatch;
+use shared::model::event::Event;
 use shared::wire::topology::streams;
+use tests::command::{Said, command};
 use tests::eventually::eventually;
 use tests::record::read_all;
 use tests::world::{Setup, World, shipped_hook};
@@ -204,5 +206,189 @@ async fn a_message_to_a_bot_is_answered_in_its_chat_and_its_echo_fires_nothing()
         "the token is in a log"
     );
 
+    world.stack.stop().await;
+}
+
+/// A hook that says to which event of ours a reaction or an answer belongs.
+const RESOLVE: &str = r#"
+/**
+ * @name Resolve
+ * @match channel=telegram
+ */
+import Database from "better-sqlite3";
+
+export default async function (ctx: HookContext): Promise<HookResult> {
+  const about = ctx.event.target ?? ctx.event.reply_to ?? "";
+  if (ctx.event.direction === "sent" || !about.startsWith("telegram:main/")) return { fire: false };
+  const db = new Database(ctx.dbPath, { readonly: true });
+  const row = db
+    .prepare("select event_id from platform_ids where channel = ? and account = ? and chat = ? and platform_id = ?")
+    .get("telegram", "main", ctx.event.peer.id, about.slice("telegram:main/".length));
+  db.close();
+  return {
+    fire: true,
+    routing: { session: "resolved" },
+    deliveryContext: { channel: "cli", peerId: "resolved" },
+    context: { extracted: { about: row?.event_id ?? "nothing" } },
+  };
+}
+"#;
+
+/// Runs `nexus` with `arguments` against `world`, with the bot's token.
+async fn operate(world: &World, arguments: &[&str]) -> Said {
+    let config = world.stack.config_path();
+    let config = config.to_str().expect("a path");
+    let mut run = command(world.path(), &[&["--wide", "--config", config], arguments].concat());
+    let output = run
+        .env("BOT_TOKEN", format!("{BOT}:secret"))
+        .output()
+        .await
+        .expect("nexus runs");
+    Said {
+        code: output.status.code(),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// The events that were stored.
+async fn events(world: &World) -> Vec<Event> {
+    let all: Vec<(u64, Event)> = read_all(&world.bus, streams::EVENTS).await;
+    all.into_iter().map(|(_, event)| event).collect()
+}
+
+/// The code in the first message that the bot sent to the stranger.
+async fn code_of(api: &BotApi, world: &World) -> String {
+    eventually("the stranger gets a code", PATIENCE, async || {
+        let sent = api.sent();
+        let told = sent.iter().find(|(chat, _)| *chat == STRANGER);
+        let code = told.and_then(|(_, text)| {
+            text.split_whitespace()
+                .find(|word| word.len() == 9 && word.contains('-'))
+        });
+        code.map(str::to_owned)
+            .ok_or_else(|| format!("{sent:?}\n{}", world.logs()))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_is_let_in_by_the_code_that_an_operator_types() {
+    let (api, base) = BotApi::start().await;
+    let world = World::start(Setup {
+        hooks: vec![("default-dm-routing.ts", shipped_hook("default-dm-routing.ts"))],
+        channels: format!("telegram: {{accounts: {{main: {{token: 'env:BOT_TOKEN', base_url: '{base}'}}}}}}"),
+        environment: vec![("BOT_TOKEN".to_owned(), format!("{BOT}:secret"))],
+        ..Setup::default()
+    })
+    .await;
+
+    api.write(STRANGER, "let me in");
+    api.write(STRANGER, "please");
+    let code = code_of(&api, &world).await;
+    let own = api.lock().sent[0].clone();
+    api.bring("message", &own);
+
+    // What the operator sees, and what hooks and agents could read, has no code.
+    let listed = operate(&world, &["channel", "pairings", "--json"]).await;
+    assert!(listed.code == Some(0) && listed.out.contains("waiting"), "{listed:?}");
+    eventually("the sent event is stored", PATIENCE, async || {
+        let all = events(&world).await;
+        let sent = all.iter().any(|event| event.content.contains("····-····"));
+        sent.then_some(()).ok_or_else(|| format!("{all:?}"))
+    })
+    .await;
+    let stored = serde_json::to_string(&events(&world).await).expect("JSON");
+    for text in [&listed.out, &stored, &world.logs()] {
+        assert!(
+            !text.contains(&code) && !text.contains(&code.replace('-', "")),
+            "{text}"
+        );
+    }
+
+    let wrong = operate(&world, &["channel", "pair", "telegram/main", "0000-0000"]).await;
+    assert_eq!(wrong.code, Some(3), "{wrong:?}");
+    let paired = operate(&world, &["channel", "pair", "telegram/main", &code]).await;
+    assert!(
+        paired.code == Some(0) && paired.out.contains("may write to telegram/main"),
+        "{paired:?}"
+    );
+    api.write(STRANGER, "and now");
+    eventually("the stranger is answered", PATIENCE, async || {
+        let sent = api.sent();
+        let texts: Vec<&str> = sent.iter().skip(1).map(|(_, text)| text.as_str()).collect();
+        (texts == ["echo: and now"])
+            .then_some(())
+            .ok_or_else(|| format!("{sent:?}"))
+    })
+    .await;
+
+    for (arguments, part) in [
+        (&["channel", "list"][..], "polling as @nexus_bot"),
+        (&["channel", "show", "telegram/main"], "pairing"),
+        (&["channel", "check", "telegram/main"], "the bot is @nexus_bot"),
+        (&["doctor"], "1 senders are paired"),
+        (
+            &["channel", "unpair", "telegram/main", "12"],
+            "may not write to telegram/main",
+        ),
+    ] {
+        let said = operate(&world, arguments).await;
+        assert!(said.out.contains(part), "{arguments:?}: {said:?}");
+    }
+
+    world.stack.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_and_a_reaction_to_what_the_bot_sent_are_about_the_event_of_it() {
+    let (api, base) = BotApi::start().await;
+    let world = World::start(Setup {
+        hooks: vec![
+            ("default-dm-routing.ts", shipped_hook("default-dm-routing.ts")),
+            ("resolve.ts", RESOLVE.to_owned()),
+        ],
+        channels: format!(
+            "telegram: {{accounts: {{main: {{token: 'env:BOT_TOKEN', base_url: '{base}', direct: open}}}}}}"
+        ),
+        environment: vec![("BOT_TOKEN".to_owned(), format!("{BOT}:secret"))],
+        ..Setup::default()
+    })
+    .await;
+
+    api.write(ANN, "hello");
+    has_sent(&api, &world, &[(ANN, "echo: hello")]).await;
+    let sent = eventually("the sent event is stored", PATIENCE, async || {
+        let all = events(&world).await;
+        let sent = all
+            .iter()
+            .find(|event| event.id.adapter() == "out" && event.channel == "telegram");
+        sent.map(|event| event.id.to_string()).ok_or_else(|| format!("{all:?}"))
+    })
+    .await;
+
+    let own = api.lock().sent[0].clone();
+    let person = json!({ "id": ANN, "is_bot": false, "first_name": "Somebody" });
+    let reaction = json!({
+        "chat": own["chat"], "message_id": own["message_id"], "user": person, "date": own["date"],
+        "old_reaction": [], "new_reaction": [{ "type": "emoji", "emoji": "👍" }],
+    });
+    api.bring("message_reaction", &reaction);
+    let mut answer = message(901, (ANN, false), ANN, "what do you mean?");
+    answer["reply_to_message"] = own;
+    api.bring("message", &answer);
+
+    eventually("both are about the sent event", PATIENCE, async || {
+        let dispatches: Vec<(u64, Dispatch)> = read_all(&world.bus, streams::DISPATCHES).await;
+        let about: Vec<Value> = dispatches
+            .iter()
+            .filter(|(_, dispatch)| dispatch.hook_id.contains("resolve"))
+            .filter_map(|(_, dispatch)| dispatch.context.extracted.as_ref()?.get("about").cloned())
+            .collect();
+        (about == [json!(sent), json!(sent)])
+            .then_some(())
+            .ok_or_else(|| format!("{about:?}, expected {sent} twice\n{}", world.logs()))
+    })
+    .await;
     world.stack.stop().await;
 }

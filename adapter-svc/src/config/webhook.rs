@@ -1,7 +1,7 @@
 //! The section `[adapter.webhook.<source>]`: one webhook source, its checks, and its conversion to an endpoint.
 
 use serde::{Deserialize, Serialize};
-use shared::model::origin::{WEBCHAT, is_reserved};
+use shared::model::origin::{WEBHOOK, is_sealed_channel};
 use shared::process::SecretValue;
 use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
 use shared::process::key;
@@ -116,8 +116,11 @@ impl WebhookConfig {
                 faults.push("channel: only a source with `persons = true` may name another channel".to_owned());
             }
 
-            if channel.is_empty() || is_reserved(channel) || channel.eq_ignore_ascii_case(WEBCHAT) {
-                faults.push(format!("channel: `{channel}` is empty or reserved; choose another"));
+            let is_own = channel.eq_ignore_ascii_case(WEBHOOK);
+            if channel.is_empty() || (is_sealed_channel(channel) && !is_own) {
+                faults.push(format!(
+                    "channel: `{channel}` is empty, reserved or a platform's; choose another"
+                ));
             }
         }
 

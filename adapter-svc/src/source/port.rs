@@ -8,6 +8,8 @@
 pub mod access;
 pub mod accounts;
 pub mod sink;
+pub mod strangers;
+mod unreadable;
 
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use async_trait::async_trait;
 use shared::model::event::{BACKFILLED, Event, EventDirection, EventId, EventPeer, ParseEventIdError, PeerKind};
 use shared::model::origin::EventOrigin;
 use shared::model::time::UnixMillis;
+use shared::platform::policy::DirectPolicy;
 use shared::wire::watermark::SourceWatermark;
 
 pub use sink::{SinkContext, SourceFenced, SourceSink};
@@ -30,6 +33,10 @@ pub trait Source: Send + Sync + 'static {
 
     /// Returns the name of the account.
     fn account(&self) -> &str;
+
+    /// Returns who may write to the account directly. With [`DirectPolicy::Pairing`] the sink lifts the tag `unpaired` of
+    /// those who are paired, and sends codes to the others.
+    fn direct_policy(&self) -> DirectPolicy;
 
     /// Reads until it cannot go on. `from` is the watermark that was last written; `None` = there is none, or it was
     /// lost, and everything that the platform still has is read. The future is dropped when the account is no longer

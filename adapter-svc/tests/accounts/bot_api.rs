@@ -2,6 +2,7 @@
 //! for a day.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
 use shared::bus::Bus;
-use shared::clock::{Clock as _, SystemClock, pause};
+use shared::clock::{Clock as _, SharedClock, SystemClock, pause};
 use shared::model::event::{Event, PlatformIds};
 use tokio::sync::watch;
 
@@ -28,6 +29,9 @@ pub(crate) struct BotApi {
     bots: Arc<Mutex<BTreeMap<String, Bot>>>,
     changed: watch::Sender<u64>,
     bus: Bus,
+    clock: SharedClock,
+    /// Time by which the test's clock is ahead of the vendor's, in milliseconds.
+    ahead: Arc<AtomicI64>,
 }
 
 /// What the stand-in knows of a token.
@@ -80,8 +84,8 @@ impl Drop for PollGuard {
 }
 
 impl BotApi {
-    /// Starts the stand-in; `bus` is asked what is stored when updates are confirmed.
-    pub(crate) async fn start(bus: Bus) -> Self {
+    /// Starts the stand-in, whose answers have the time of `clock`; `bus` is asked what is stored when updates are confirmed.
+    pub(crate) async fn start(bus: Bus, clock: SharedClock) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let api = Self {
@@ -89,6 +93,8 @@ impl BotApi {
             bots: Arc::default(),
             changed: watch::channel(0).0,
             bus,
+            clock,
+            ahead: Arc::default(),
         };
 
         let routes = Router::new()
@@ -96,6 +102,11 @@ impl BotApi {
             .with_state(api.clone());
         tokio::spawn(async move { axum::serve(listener, routes).await });
         api
+    }
+
+    /// Lets the test's clock be `millis` ahead of the vendor's from now on.
+    pub(crate) fn set_ahead(&self, millis: i64) {
+        self.ahead.store(millis, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Bot>> {
@@ -296,11 +307,22 @@ fn refusal(bot: &mut Bot, is_poll: bool) -> Option<Response> {
     None
 }
 
+/// Answers a call, with the vendor's time.
 async fn answer(
     State(api): State<BotApi>,
     Path((bot, method)): Path<(String, String)>,
     Json(body): Json<Value>,
 ) -> Response {
+    let (clock, ahead) = (api.clock.clone(), api.ahead.clone());
+    let mut response = answer_call(api, bot, method, body).await;
+    let now = clock.now().plus(-ahead.load(Ordering::Relaxed));
+    let since = Duration::from_millis(u64::try_from(now.0).expect("after 1970"));
+    let date = httpdate::fmt_http_date(std::time::UNIX_EPOCH + since);
+    response.headers_mut().insert("date", date.parse().expect("a header"));
+    response
+}
+
+async fn answer_call(api: BotApi, bot: String, method: String, body: Value) -> Response {
     let refused = {
         let mut bots = api.lock();
         refusal(bots.entry(bot.clone()).or_default(), false)

@@ -6,6 +6,8 @@ mod discord;
 mod discord_api;
 mod discord_process;
 mod discord_rest;
+mod faults;
+mod pairing;
 mod process;
 mod telegram;
 mod world;

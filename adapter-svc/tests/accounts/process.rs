@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use shared::bus::Bus;
@@ -67,7 +68,7 @@ fn say(api: &BotApi, from: i64, to: i64) {
 async fn killed_at_any_point_it_loses_and_doubles_nothing() {
     let (nats, bus) = shared::testing::world().await;
     let folder = tempfile::tempdir().expect("a folder");
-    let api = BotApi::start(bus.clone()).await;
+    let api = BotApi::start(bus.clone(), Arc::new(SystemClock)).await;
 
     let mut said = 0;
     for round in 0..6_usize {
@@ -102,7 +103,7 @@ async fn killed_at_any_point_it_loses_and_doubles_nothing() {
 async fn another_replica_follows_soon_and_two_never_poll() {
     let (nats, bus) = shared::testing::world().await;
     let folder = tempfile::tempdir().expect("a folder");
-    let api = BotApi::start(bus.clone()).await;
+    let api = BotApi::start(bus.clone(), Arc::new(SystemClock)).await;
     let mut first = start(&nats, &api, &folder, "adapter-svc-0");
     say(&api, 1, 1);
     eventually("the first replica reads", async || api.confirmed(MAIN) == 1).await;

@@ -107,13 +107,13 @@ impl Platform for Telegram {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_source_of_telegram_holds_to_the_contract() {
-    check_source(async |world: &World| Telegram(BotApi::start(world.bus.clone()).await)).await;
+    check_source(async |world: &World| Telegram(BotApi::start(world.bus.clone(), world.clock.clone()).await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_that_start_again_hide_no_update() {
     let world = World::start().await;
-    let api = BotApi::start(world.bus.clone()).await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
     api.number_from(MAIN, 900_000);
     let text = channels(&world, &api, MAIN);
     let replica = world.replica("adapter-svc-0", &text).await;
@@ -143,7 +143,7 @@ async fn numbers_that_start_again_hide_no_update() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_webhook_another_poller_and_limits_are_said_and_passed() {
     let world = World::start().await;
-    let api = BotApi::start(world.bus.clone()).await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
     let webhook = BotFaults {
         has_webhook: true,
         ..BotFaults::default()
@@ -180,7 +180,7 @@ async fn a_webhook_another_poller_and_limits_are_said_and_passed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_album_is_one_event_and_a_press_is_answered() {
     let world = World::start().await;
-    let api = BotApi::start(world.bus.clone()).await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
     let text = channels(&world, &api, MAIN);
     let replica = world.replica("adapter-svc-0", &text).await;
 
@@ -226,7 +226,7 @@ async fn an_album_is_one_event_and_a_press_is_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_album_that_was_decided_before_a_crash_has_the_same_messages_after_it() {
     let world = World::start().await;
-    let api = BotApi::start(world.bus.clone()).await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
     let text = channels(&world, &api, MAIN);
     for number in 1..=3 {
         let mut photo = message(number * 7, START);
@@ -265,7 +265,7 @@ async fn an_album_that_was_decided_before_a_crash_has_the_same_messages_after_it
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_for_the_bot_is_withheld_and_its_own_messages_are_no_events() {
     let world = World::start().await;
-    let api = BotApi::start(world.bus.clone()).await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
     let text = channels(&world, &api, MAIN).replacen("direct: open", "allow: [101], groups: {'*': {}}", 1);
     let replica = world.replica("adapter-svc-0", &text).await;
 

@@ -12,7 +12,7 @@ use shared::platform::accounts::read_platforms;
 use shared::process::{Health, ShutdownSignal};
 use shared::testing::nats::NatsServer;
 use shared::testing::{ManualClock, SeededIds, connect_to, eventually};
-use shared::wire::watermark::SourceWatermark;
+use shared::wire::watermark::{SourceWatermark, watermark_key};
 use tempfile::TempDir;
 
 /// Time at which a test begins.
@@ -94,10 +94,9 @@ impl World {
         events
     }
 
-    /// The watermark of `account` on `channel`.
     pub(crate) async fn watermark(&self, channel: &str, account: &str) -> Option<SourceWatermark> {
         let kept = self.bus.kv::<SourceWatermark>("watermarks");
-        let found = kept.get(&format!("{channel}.{account}")).await.expect("asked");
+        let found = kept.get(&watermark_key(channel, account)).await.expect("asked");
         found.map(|entry| entry.value)
     }
 }

@@ -14,7 +14,7 @@ use shared::wire::subject;
 use super::*;
 
 /// Streams and buckets that the checks of the work read, each with the name of its finding and its check.
-const READ: [(&str, &str, Check); 9] = [
+const READ: [(&str, &str, Check); 11] = [
     ("DELIVERIES", "deliveries", work::waiting),
     ("PARKED", "parked", work::waiting),
     ("DLQ", "dead letters", work::dead_letters),
@@ -24,6 +24,8 @@ const READ: [(&str, &str, Check); 9] = [
     ("KV_positions", "positions", work::held),
     ("KV_breakers", "paused hooks", work::hooks),
     ("KV_schedules", "schedules", work::schedules),
+    ("KV_pairings", "pairings", work::pairings),
+    ("AUDIT", "pairings", work::pairings),
 ];
 
 async fn surroundings() -> (NatsServer, Surroundings) {

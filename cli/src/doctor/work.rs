@@ -5,6 +5,9 @@ use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
 use shared::breaker::{Breaker, BreakerState};
 use shared::bus::{Bus, Kv, KvEntry, partition};
+use shared::clock::{Clock as _, SystemClock};
+use shared::model::pairing::Pairing;
+use shared::model::pairing_api::{PairingState, PairingView, view_pairings};
 use shared::model::schedule::ScheduleRecord;
 use shared::wire::envelope::WireMessage;
 use shared::wire::held::{HELD_LETTER, HeldUntil};
@@ -237,4 +240,47 @@ pub(super) fn schedules(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<F
         .await
     }
     .boxed_local()
+}
+
+/// Checks for pairings whose value is older than the record of decisions: the bucket was restored or lost.
+pub(super) fn pairings(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
+    async {
+        let Ok(bus) = &surroundings.bus else { return Vec::new() };
+        let records = match bus.pairing_records().await {
+            Ok(records) => records,
+            Err(error) => return vec![Finding::unknown("pairings", error)],
+        };
+
+        let pairings: Kv<Pairing> = bus.kv(buckets::PAIRINGS);
+        judged("pairings", &pairings, |pairings| {
+            let pairings = pairings.into_iter().map(|entry| entry.value).collect();
+            vec![judge_pairings(&view_pairings(pairings, records, SystemClock.now()))]
+        })
+        .await
+    }
+    .boxed_local()
+}
+
+fn judge_pairings(views: &[PairingView]) -> Finding {
+    let count = |state: PairingState| views.iter().filter(|view| view.state == state).count();
+    let (paired, waiting) = (count(PairingState::Paired), count(PairingState::Waiting));
+    let restored: Vec<String> = views
+        .iter()
+        .filter(|view| view.is_restored)
+        .map(|view| format!("{} of {}/{}", view.sender, view.channel, view.account))
+        .collect();
+
+    let detail = format!("{paired} senders are paired, {waiting} have a code");
+    if restored.is_empty() {
+        return Finding::ok("pairings", detail);
+    }
+
+    let restored = restored.join(", ");
+    Finding::warning(
+        "pairings",
+        format!(
+            "{detail}; KV `pairings` is older than AUDIT about {restored}: what was withdrawn stays withdrawn, and what was \
+             lost must be paired again (`nexus channel pairings`)"
+        ),
+    )
 }

@@ -117,7 +117,8 @@ pub fn read_platforms(text: &str) -> Result<PlatformAccounts, ReadAccountsError>
     read_channels(text, |_| Vec::new())
 }
 
-/// Returns whether `channel` has a section of its own in the file, so that no bridge may have its name.
+/// Returns whether `channel` has a section of its own in the file, so that no bridge may have its name. Each of them is a
+/// sealed channel ([`crate::model::origin::is_sealed_channel`]): its accounts alone bring its events.
 #[must_use]
 pub fn is_platform(channel: &str) -> bool {
     [TELEGRAM, DISCORD].iter().any(|own| channel.eq_ignore_ascii_case(own))

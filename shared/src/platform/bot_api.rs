@@ -28,6 +28,33 @@ pub struct AnswerParameters {
     pub retry_after: Option<u64>,
 }
 
+/// The bot of a token, as `getMe` says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct BotUser {
+    /// Id of the bot.
+    pub id: i64,
+    /// User name, without `@`.
+    #[serde(default)]
+    pub username: String,
+    /// Whether the bot may be added to groups.
+    #[serde(default)]
+    pub can_join_groups: bool,
+    /// Whether the bot sees every message of its groups: its privacy mode is off.
+    #[serde(default)]
+    pub can_read_all_group_messages: bool,
+}
+
+/// The webhook of a bot, as `getWebhookInfo` says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct WebhookInfo {
+    /// Its URL; empty if there is none. It may contain a secret.
+    #[serde(default)]
+    pub url: String,
+    /// Number of updates that wait.
+    #[serde(default)]
+    pub pending_update_count: u64,
+}
+
 /// Returns the name of a message within its account: `{chat}/{message}`. Behind `telegram:{account}/` it is the id of
 /// the event of a received message.
 #[must_use]

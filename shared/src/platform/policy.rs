@@ -15,9 +15,23 @@ pub const ANY_GROUP: &str = "*";
 pub enum DirectPolicy {
     /// Every user of the platform.
     Open,
-    /// Users in `allow` alone; nobody if it is empty.
+    /// Users in `allow`, and those whom an operator has paired with the account. All others are sent a code.
     #[default]
+    Pairing,
+    /// Users in `allow` alone; nobody if it is empty. Pairings have no effect.
     Allowlist,
+}
+
+impl DirectPolicy {
+    /// Returns the name in `channels.yaml`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Pairing => "pairing",
+            Self::Allowlist => "allowlist",
+        }
+    }
 }
 
 /// What becomes of a message that the platform may have.
@@ -58,7 +72,7 @@ impl<U> Default for GroupPolicy<U> {
 pub struct AccessPolicy<'a, U> {
     /// Who may write to the account directly.
     pub direct: DirectPolicy,
-    /// User ids that may write directly, with [`DirectPolicy::Allowlist`].
+    /// User ids that may write directly, except with [`DirectPolicy::Open`].
     pub allow: &'a BTreeSet<U>,
     /// Settings by group, or [`ANY_GROUP`] for all others; `None` = all groups are ignored.
     pub groups: Option<&'a BTreeMap<String, GroupPolicy<U>>>,
@@ -83,12 +97,12 @@ impl<'a, U: Ord> AccessPolicy<'a, U> {
         groups.get(group).or_else(|| groups.get(ANY_GROUP))
     }
 
-    /// Returns whether `sender` may write directly. `None` is a sender whose id is not of the platform's form.
+    /// Returns whether `sender` may write directly without a pairing. `None` is a sender whose id is not of the platform's form.
     #[must_use]
     pub fn admits_directly(&self, sender: Option<&U>) -> bool {
         match self.direct {
             DirectPolicy::Open => true,
-            DirectPolicy::Allowlist => sender.is_some_and(|sender| self.allow.contains(sender)),
+            DirectPolicy::Pairing | DirectPolicy::Allowlist => sender.is_some_and(|sender| self.allow.contains(sender)),
         }
     }
 
@@ -102,7 +116,7 @@ impl<'a, U: Ord> AccessPolicy<'a, U> {
                 let problem = "expected none with `direct: open`, which allows every user";
                 faults.push(("allow".to_owned(), problem.to_owned()));
             }
-            DirectPolicy::Open | DirectPolicy::Allowlist => {}
+            DirectPolicy::Open | DirectPolicy::Pairing | DirectPolicy::Allowlist => {}
         }
 
         for group in self.groups.into_iter().flat_map(BTreeMap::keys) {

@@ -38,7 +38,7 @@ pub struct TelegramAccount {
     /// Who may write to the bot directly.
     #[serde(default)]
     pub direct: DirectPolicy,
-    /// User ids that may write directly, with [`DirectPolicy::Allowlist`].
+    /// User ids that may write directly, except with [`DirectPolicy::Open`].
     #[serde(default)]
     pub allow: BTreeSet<i64>,
     /// Settings by group: a chat id, or `*` for all others. Groups that it does not name are ignored;

@@ -16,6 +16,7 @@ use crate::model::invocation::EventInvocations;
 use crate::model::ledger::LedgerRecord;
 use crate::model::order::SessionOrder;
 use crate::model::owner::OwnerLink;
+use crate::model::pairing::{Pairing, PairingRecord};
 use crate::model::rate::RateWindow;
 use crate::model::receipt::Receipt;
 use crate::model::reply::Reply;
@@ -207,6 +208,14 @@ impl WireMessage for Breaker {
 
 impl WireMessage for OwnerLink {
     const SCHEMA: &'static str = "owner_link";
+}
+
+impl WireMessage for Pairing {
+    const SCHEMA: &'static str = "pairing";
+}
+
+impl WireMessage for PairingRecord {
+    const SCHEMA: &'static str = "pairing_record";
 }
 
 impl WireMessage for ApprovalRequest {

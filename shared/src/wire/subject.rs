@@ -253,6 +253,24 @@ pub fn approval_audit(approval: &str) -> String {
     join("nexus.audit.approval", &[approval])
 }
 
+/// Returns the subject of the decisions about `sender` on `account` of `channel`.
+#[must_use]
+pub fn pairing_audit(channel: &str, account: &str, sender: &str) -> String {
+    join("nexus.audit.pairing", &[channel, account, sender])
+}
+
+/// Returns the key in KV `pairings` of `sender` on `account` of `channel`.
+///
+/// ```
+/// use shared::wire::subject::pairing_key;
+///
+/// assert_eq!(pairing_key("telegram", "my.bot", "4711"), "telegram.my=2Ebot.4711");
+/// ```
+#[must_use]
+pub fn pairing_key(channel: &str, account: &str, sender: &str) -> String {
+    format!("{}.{}.{}", token(channel), token(account), token(sender))
+}
+
 /// Returns the subject on which an approval's timer `name` is set.
 #[must_use]
 pub fn approval_timer(name: &str) -> String {

@@ -294,6 +294,7 @@ fn kv_specs(replicas: usize) -> Vec<StreamSpec> {
         buckets::HOOK_RESULTS,
         buckets::HOOK_LIMITS,
         buckets::STOPPED_ACCOUNTS,
+        buckets::PAIRINGS,
         buckets::HELD,
     ];
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use shared::clock::{Clock as _, SharedIds, SystemClock, pause};
 use shared::platform::discord::{DISCORD, DiscordAccount, SocketUrl};
+use shared::platform::policy::DirectPolicy;
 use shared::wire::watermark::SourceWatermark;
 use tokio::sync::{mpsc, watch};
 
@@ -59,6 +60,10 @@ impl Source for DiscordSource {
 
     fn account(&self) -> &str {
         &self.0.name
+    }
+
+    fn direct_policy(&self) -> DirectPolicy {
+        self.0.account.direct
     }
 
     async fn run(&self, from: Option<SourceWatermark>, sink: &SourceSink) -> SourceEnd {

@@ -5,7 +5,7 @@
 //! events. Source: `docs/design/trust.md` §1.2, §1.3; `docs/security.md`.
 
 use shared::model::event::{AttachmentState, Event, EventId, EventQuote, MAX_EVENT_ID_BYTES, ParseEventIdError};
-use shared::model::origin::{EventOrigin, OPEN, is_reserved, is_sealed_channel};
+use shared::model::origin::{EventOrigin, OPEN, WEBCHAT, is_reserved, is_sealed_channel};
 use shared::model::time::UnixMillis;
 use shared::platform::discord::DISCORD;
 use shared::platform::telegram::TELEGRAM;
@@ -32,7 +32,7 @@ pub struct TokenScope {
     token: Option<String>,
     /// Prefix of its ids, without the colon.
     source: String,
-    /// Channels of the token; `None` = every channel that is not Nexus's own.
+    /// Channels of the token; `None` = every channel that is neither Nexus's own nor a platform's.
     channels: Option<Vec<String>>,
     /// Ids of the persons as whom its senders may count.
     persons: Vec<String>,
@@ -181,8 +181,9 @@ impl TokenScope {
                 token: self.token.clone().unwrap_or_default(),
                 channel: channel.chars().take(MAX_NAME_BYTES).collect(),
             }),
-            // On the channel of chat pages the caller is a stranger; a webhook's hooks trust its signature.
-            None if is_reserved(channel) || channel.eq_ignore_ascii_case("webhook") => {
+            // On the channel of chat pages the caller is a stranger; a webhook's hooks trust its signature, and an account on
+            // a platform decides who may write to it.
+            None if is_sealed_channel(channel) && !channel.eq_ignore_ascii_case(WEBCHAT) => {
                 Err(RefuseEventError::Reserved(channel.to_owned()))
             }
             None => Ok(()),
@@ -223,7 +224,7 @@ pub fn find_faults(name: &str, source: &str, channels: &[String]) -> Vec<String>
             faults.push(format!("channels[{index}]: expected the name of a channel"));
         } else if own {
             faults.push(format!(
-                "channels[{index}]: `{channel}` is the system's own; no token may have it"
+                "channels[{index}]: `{channel}` is the system's own or a platform's; no token may have it"
             ));
         }
     }
@@ -365,9 +366,18 @@ mod tests {
             on(&TokenScope::for_local_token(), "cli").is_ok() && on(&TokenScope::for_local_token(), "http").is_ok()
         );
         assert!(on(&TokenScope::for_local_token(), "webchat").is_err());
-        assert!(on(&TokenScope::open(), "telegram").is_ok());
+        assert!(on(&TokenScope::open(), "signal").is_ok() && on(&TokenScope::open(), "webchat").is_ok());
 
-        for own in ["cli", "timer", "Webhook", "out"] {
+        // Past the settings of an account nobody writes on its platform, not even with a token that names it.
+        let telegram = vec!["telegram".to_owned()];
+        let faults = find_faults("bridge", "bridge", &telegram);
+        assert!(
+            faults.len() == 1 && faults[0].starts_with("channels[0]: `telegram`"),
+            "{faults:?}"
+        );
+        for own in [
+            "cli", "timer", "Webhook", "out", "telegram", "Telegram", "slack", "discord",
+        ] {
             assert!(on(&TokenScope::open(), own).is_err(), "{own}");
         }
     }
@@ -390,7 +400,7 @@ mod tests {
             assert_eq!(said("n", taken, &["crm"]).len(), 1, "{taken}");
         }
 
-        for taken in ["webchat", "webhook", "cli", "timer", ""] {
+        for taken in ["webchat", "webhook", "cli", "timer", "telegram", "Slack", ""] {
             assert_eq!(said("n", "shop", &[taken]).len(), 1, "{taken}");
         }
 

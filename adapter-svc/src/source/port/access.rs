@@ -39,11 +39,20 @@ pub fn apply_access<U: Ord + FromStr>(policy: &AccessPolicy<'_, U>, event: &mut 
     }
 }
 
+/// Returns whether `event` is a message with which a stranger begins: written directly, by a person, just now. It is
+/// answered with a code where pairing is allowed. Edits, reactions, presses and notes about the chat are no messages.
+#[must_use]
+pub fn is_strangers_message(event: &Event) -> bool {
+    let is_direct = event.peer.kind == PeerKind::Dm && event.direction == EventDirection::Received;
+    let is_only_unpaired = event.withheld_tags().eq([UNPAIRED]);
+    is_direct && is_only_unpaired && event.target.is_none() && !event.from.id.is_empty()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use shared::model::event::{EventId, EventMention, MentionForm};
+    use shared::model::event::{BACKFILLED, EventId, EventMention, FROM_BOT, MentionForm};
     use shared::model::time::UnixMillis;
     use shared::platform::policy::{ANY_GROUP, DirectPolicy, GroupPolicy};
 
@@ -66,9 +75,11 @@ mod tests {
 
     #[test]
     fn direct_messages_are_for_those_who_may_write() {
-        let (open, allowlist) = (DirectPolicy::Open, DirectPolicy::Allowlist);
+        let (open, pairing, allowlist) = (DirectPolicy::Open, DirectPolicy::Pairing, DirectPolicy::Allowlist);
         for (direct, allowed, expected) in [
             (open, None, &[][..]),
+            (pairing, None, &[UNPAIRED][..]),
+            (pairing, Some(5), &[][..]),
             (allowlist, None, &[UNPAIRED][..]),
             (allowlist, Some(6), &[UNPAIRED][..]),
             (allowlist, Some(5), &[][..]),
@@ -84,6 +95,25 @@ mod tests {
             assert_eq!(event.tags, expected, "{policy:?}");
             assert_eq!(event.direction, EventDirection::Received, "{policy:?}");
         }
+    }
+
+    #[test]
+    fn only_a_fresh_direct_message_of_a_person_is_answered_with_a_code() {
+        let stranger = |change: &dyn Fn(&mut Event)| {
+            let mut event = message(PeerKind::Dm, "5", false);
+            event.add_tag(UNPAIRED);
+            change(&mut event);
+            is_strangers_message(&event)
+        };
+        assert!(stranger(&|_| {}) && stranger(&|event| event.add_tag("urgent")));
+        assert!(!stranger(&|event| event.remove_tag(UNPAIRED)));
+        assert!(!stranger(&|event| event.add_tag(BACKFILLED)));
+        assert!(!stranger(&|event| event.add_tag(FROM_BOT)));
+        assert!(!stranger(&|event| event.peer.kind = PeerKind::Group));
+        assert!(!stranger(&|event| event.direction = EventDirection::Updated));
+        assert!(!stranger(&|event| event.direction = EventDirection::Observed));
+        assert!(!stranger(&|event| event.target = Some("telegram:main/5/1".to_owned())));
+        assert!(!stranger(&|event| event.from.id.clear()));
     }
 
     #[test]

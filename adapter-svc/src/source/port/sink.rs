@@ -1,6 +1,7 @@
 //! Where a source hands in its events: events first, then the watermark, fenced by the account's lease.
 
-use std::time::Duration;
+use std::sync::Mutex as SyncMutex;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use shared::bus::{AccountHold, Bus, CasError, Kv, PublishError};
@@ -8,6 +9,7 @@ use shared::clock::{SharedClock, pause};
 use shared::error_chain::describe_error;
 use shared::model::event::{Event, EventId};
 use shared::model::time::UnixMillis;
+use shared::platform::policy::DirectPolicy;
 use shared::process::Health;
 use shared::wire::headers::TraceCarrier;
 use shared::wire::topology::buckets;
@@ -15,15 +17,17 @@ use shared::wire::watermark::{SourceWatermark, watermark_key};
 use tokio::sync::Mutex;
 use ulid::Ulid;
 
-use super::{SourceGap, apply_age_gate, gap_event};
+use super::{Source, SourceGap, apply_age_gate, gap_event};
 use crate::encoded_event::EncodedEvent;
 use crate::error::AcceptEventsError;
+use crate::hourly_allowance::HourlyAllowance;
 use crate::intake::EventIntake;
+use crate::pairing::PairingStore;
 
 /// Name of this service in dead letters.
-const SERVICE: &str = "adapter-svc";
+pub(super) const SERVICE: &str = "adapter-svc";
 /// Wait before something that failed is tried again.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+pub(super) const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Another replica reads from the account, or this one may no longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +42,8 @@ pub struct SinkContext {
     /// Way to JetStream. A platform keeps unconfirmed updates, so events need no spool, and a replica that takes over
     /// finds all that its predecessor confirmed in the stream, in order.
     pub intake: EventIntake,
+    /// Strangers who may write, and those who have a code.
+    pub pairings: PairingStore,
     /// Clock of the process.
     pub clock: SharedClock,
     /// State reported by `/readyz`.
@@ -65,24 +71,27 @@ pub struct SourceSink {
     context: SinkContext,
     channel: &'static str,
     account: String,
+    direct: DirectPolicy,
     hold: AccountHold,
     watermarks: Kv<SourceWatermark>,
     /// Revision of the watermark that this sink wrote or read last.
     revision: Mutex<u64>,
+    /// Dead letters of payloads that could not be read.
+    letters: SyncMutex<HourlyAllowance>,
 }
 
 impl SourceSink {
-    /// Opens the sink of `account`, and returns it with the watermark. The watermark is written again, so that a former
+    /// Opens the sink of the account of `source`, and returns it with the watermark. The watermark is written again, so that a former
     /// holder, which may have been stopped for a while, cannot write it any more.
     ///
     /// # Errors
     /// Returns [`CasError`] if the watermark cannot be read, or if another replica has written it in the meantime.
     pub async fn open(
         context: SinkContext,
-        channel: &'static str,
-        account: &str,
+        source: &dyn Source,
         hold: AccountHold,
     ) -> Result<(Self, Option<SourceWatermark>), CasError> {
+        let (channel, account) = (source.channel(), source.account());
         let watermarks: Kv<SourceWatermark> = context.bus.kv(buckets::WATERMARKS);
         let key = watermark_key(channel, account);
         let (found, mut revision) = watermarks.find(&key).await?;
@@ -99,9 +108,11 @@ impl SourceSink {
             context,
             channel,
             account: account.to_owned(),
+            direct: source.direct_policy(),
             hold,
             watermarks,
             revision: Mutex::new(revision),
+            letters: SyncMutex::default(),
         };
         Ok((sink, found))
     }
@@ -112,6 +123,36 @@ impl SourceSink {
         self.hold.is_live()
     }
 
+    /// Returns who may write to the account directly.
+    pub(super) const fn direct(&self) -> DirectPolicy {
+        self.direct
+    }
+
+    /// Returns the names of channel and account.
+    pub(super) fn names(&self) -> (&'static str, &str) {
+        (self.channel, &self.account)
+    }
+
+    /// Returns the bus of the process.
+    pub(super) const fn bus(&self) -> &Bus {
+        &self.context.bus
+    }
+
+    /// Returns how many payloads became dead letters.
+    pub(super) const fn letters(&self) -> &SyncMutex<HourlyAllowance> {
+        &self.letters
+    }
+
+    /// Returns the reading of the monotonic clock.
+    pub(super) fn monotonic(&self) -> Instant {
+        self.context.clock.monotonic()
+    }
+
+    /// Returns the pairings of all accounts.
+    pub(super) const fn pairings(&self) -> &PairingStore {
+        &self.context.pairings
+    }
+
     /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> UnixMillis {
@@ -119,7 +160,7 @@ impl SourceSink {
     }
 
     /// Waits until JetStream has all of `events`, and then writes the watermark. When it returns, the source may confirm
-    /// them to the platform.
+    /// them to the platform. Strangers among the senders get a code, if the account pairs.
     ///
     /// # Errors
     /// Returns [`SourceFenced`] if this replica does not hold the account any more. The events may be stored then.
@@ -128,7 +169,9 @@ impl SourceSink {
             apply_age_gate(event, self.context.age_gate_ms);
         }
 
+        let strangers = self.let_paired_in(&mut events).await?;
         self.store(events).await?;
+        self.offer_codes(&strangers).await?;
         self.write_watermark(position).await
     }
 

@@ -2,12 +2,14 @@
 //!
 //! Source: <https://core.telegram.org/bots/api#making-requests>. `ok` of the answer decides, not the status.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use serde::Deserialize;
+use reqwest::header::DATE;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use shared::platform::bot_api::BotAnswer;
+use shared::model::time::UnixMillis;
+use shared::platform::bot_api::{BotAnswer, BotUser, WebhookInfo};
 use shared::platform::telegram::TelegramAccount;
 
 /// Maximum time for a connection.
@@ -47,26 +49,12 @@ pub enum BotCallError {
     Malformed(String),
 }
 
-/// The bot, as `getMe` says.
-#[derive(Debug, Clone, Deserialize)]
-pub struct BotUser {
-    /// Id of the bot.
-    pub id: i64,
-    /// User name, without `@`.
-    #[serde(default)]
-    pub username: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct WebhookInfo {
-    #[serde(default)]
-    url: String,
-}
-
 /// A client of one account. Its `Debug` output has no token.
 pub struct BotClient {
     http: reqwest::Client,
     account: TelegramAccount,
+    /// Time of the last answer by the server's clock, in milliseconds; 0 = no answer said one.
+    platform_time: AtomicI64,
 }
 
 // By hand: the account's token must not be printed.
@@ -80,7 +68,19 @@ impl BotClient {
     /// Returns the client of `account`, which calls by `http`.
     #[must_use]
     pub const fn new(http: reqwest::Client, account: TelegramAccount) -> Self {
-        Self { http, account }
+        Self {
+            http,
+            account,
+            platform_time: AtomicI64::new(0),
+        }
+    }
+
+    /// Returns the time of the last answer by the server's clock, which decides how long updates are kept. `None` if no
+    /// answer said one.
+    #[must_use]
+    pub fn platform_time(&self) -> Option<UnixMillis> {
+        let time = self.platform_time.load(Ordering::Relaxed);
+        (time > 0).then_some(UnixMillis(time))
     }
 
     /// Returns who the bot is.
@@ -129,6 +129,13 @@ impl BotClient {
             .timeout(wait + ANSWER_TIMEOUT)
             .json(body);
         let mut response = request.send().await.map_err(|error| describe(&error))?;
+        if let Some(time) = response
+            .headers()
+            .get(DATE)
+            .and_then(|date| read_date(date.to_str().ok()?))
+        {
+            self.platform_time.store(time.0, Ordering::Relaxed);
+        }
         let status = i64::from(response.status().as_u16());
         let retry_after = response
             .headers()
@@ -178,6 +185,13 @@ pub const ALLOWED_UPDATES: [&str; 10] = [
     "chat_member",
     "chat_join_request",
 ];
+
+/// Reads the time in the header `Date` of an answer.
+fn read_date(date: &str) -> Option<UnixMillis> {
+    let time = httpdate::parse_http_date(date).ok()?;
+    let since = time.duration_since(std::time::UNIX_EPOCH).ok()?;
+    i64::try_from(since.as_millis()).ok().map(UnixMillis)
+}
 
 /// Reads the answer to a call: its status, the seconds of `Retry-After`, and its body.
 fn read_answer<T: DeserializeOwned>(status: i64, retry_after: Option<u64>, body: &[u8]) -> Result<T, BotCallError> {
@@ -239,6 +253,13 @@ mod tests {
 
     fn read(status: i64, retry_after: Option<u64>, body: &str) -> Result<i64, BotCallError> {
         read_answer(status, retry_after, body.as_bytes())
+    }
+
+    #[test]
+    fn the_time_of_the_server_is_in_its_answers() {
+        let date = |text: &str| read_date(text).map(|time| time.0);
+        assert_eq!(date("Tue, 14 Nov 2023 22:13:20 GMT"), Some(1_700_000_000_000));
+        assert_eq!([date(""), date("yesterday")], [None, None]);
     }
 
     #[test]

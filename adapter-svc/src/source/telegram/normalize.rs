@@ -379,7 +379,7 @@ const OWN_MESSAGE_KEYS: [&str; 4] = ["message_id", "date", "chat", "from"];
 
 /// Returns `payload` without the texts and buttons of messages of the bot itself, at any depth: the cards of approvals
 /// have codes and links, with which whoever reads the event could decide.
-fn without_own_messages(payload: &Value, bot_id: i64) -> Value {
+pub(super) fn without_own_messages(payload: &Value, bot_id: i64) -> Value {
     match payload {
         Value::Object(fields) => {
             let is_own = |message: &Value| {

@@ -9,13 +9,15 @@ use async_trait::async_trait;
 use serde_json::Value;
 use shared::clock::{SharedClock, SharedIds, pause};
 use shared::model::event::Event;
+use shared::model::time::UnixMillis;
+use shared::platform::policy::DirectPolicy;
 use shared::platform::telegram::{TELEGRAM, TelegramAccount};
 use shared::retry::RetrySchedule;
 use shared::wire::watermark::SourceWatermark;
 
 use super::album::{AlbumMerger, ReadyEvent};
 use super::client::{BATCH, BotCallError, BotClient, open_http};
-use super::normalize::update_events;
+use super::normalize::{update_events, without_own_messages};
 use super::progress::UpdateProgress;
 use super::{BotAccount, RefuseUpdateError};
 use crate::source::port::access::apply_access;
@@ -90,6 +92,10 @@ impl Source for TelegramSource {
         &self.name
     }
 
+    fn direct_policy(&self) -> DirectPolicy {
+        self.account.direct
+    }
+
     async fn run(&self, from: Option<SourceWatermark>, sink: &SourceSink) -> SourceEnd {
         let poller = UpdatePoller::open(self, sink, from.as_ref()).await;
         let ended = match poller {
@@ -154,13 +160,25 @@ impl<'a> UpdatePoller<'a> {
             }
         }
 
-        poller.progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, now);
+        let vendor_now = poller.vendor_now();
+        poller.progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, vendor_now);
         let wait_ms = i64::try_from(source.account.album_wait_ms).unwrap_or(i64::MAX);
         poller.albums = AlbumMerger::new(wait_ms, poller.progress.position.closed.clone());
         poller.bot.bot_id = bot.id;
         poller.bot.username = bot.username;
         poller.failures = 0;
+        // The first call for updates may take as long as the server waits.
+        poller.report_polling();
         Ok(poller)
+    }
+
+    fn report_polling(&self) {
+        self.sink.report(Ok(&format!("polling as @{}", self.bot.username)));
+    }
+
+    /// Returns the vendor's time, or ours if the vendor does not say.
+    fn vendor_now(&self) -> UnixMillis {
+        self.client.platform_time().unwrap_or_else(|| self.sink.now())
     }
 
     /// Reads updates until an operator must do something, or this replica does not hold the account any more.
@@ -204,19 +222,22 @@ impl<'a> UpdatePoller<'a> {
                 .await;
         }
 
-        let now = self.sink.now();
+        let (now, vendor_now) = (self.sink.now(), self.vendor_now());
         self.completed_at = self.source.clock.monotonic();
         self.failures = 0;
-        self.sink.report(Ok(&format!("polling as @{}", self.bot.username)));
+        self.report_polling();
 
-        if let Some(gap) = self.progress.find_gap(now) {
+        if let Some(gap) = self.progress.find_gap(vendor_now) {
             self.progress.note_gap(gap.to);
             let position = self.progress.to_position(now);
             self.sink.gap(&gap, position).await?;
         }
 
         for (number, raw) in numbers.iter().zip(updates) {
-            self.take_update(*number, raw);
+            if let Err(reason) = self.take_update(*number, raw) {
+                self.give_up_update(raw, &reason).await;
+                self.handled.insert(*number);
+            }
         }
 
         let ready = self.albums.take_ready(now);
@@ -230,7 +251,7 @@ impl<'a> UpdatePoller<'a> {
         if floor.is_none() {
             self.progress.position.closed.clear();
             if updates.len() < BATCH {
-                self.progress.note_complete(now);
+                self.progress.note_complete(vendor_now);
             }
         }
 
@@ -247,20 +268,35 @@ impl<'a> UpdatePoller<'a> {
         Ok(())
     }
 
-    /// Hands the events of the update `number` to the albums, or notes why there are none.
-    fn take_update(&mut self, number: i64, raw: &Value) {
+    /// Hands the events of the update `number` to the albums. Returns the reason if it has none.
+    fn take_update(&mut self, number: i64, raw: &Value) -> Result<(), RefuseUpdateError> {
         if self.handled.contains(&number) || self.albums.holds(number) {
-            return;
+            return Ok(());
         }
 
         let now = self.sink.now();
-        match update_events(&self.bot, raw, now) {
-            Ok(events) => events
-                .into_iter()
-                .for_each(|event| self.albums.push(number, event, now)),
-            Err(reason) => {
-                self.handled.insert(number);
-                note_refused(&self.source.name, raw, &reason);
+        let events = update_events(&self.bot, raw, now)?;
+        events
+            .into_iter()
+            .for_each(|event| self.albums.push(number, event, now));
+        Ok(())
+    }
+
+    /// Counts an update that makes no event because of `reason`. One that cannot be read becomes a dead letter.
+    async fn give_up_update(&self, raw: &Value, reason: &RefuseUpdateError) {
+        let (account, update) = (&self.source.name, update_number(raw));
+        metrics::counter!("nexus_source_refused_total", "source" => TELEGRAM, "reason" => reason.name()).increment(1);
+        match reason {
+            RefuseUpdateError::Echo | RefuseUpdateError::NoConversation(_) => {
+                tracing::debug!(account, update, %reason, "update is no event");
+            }
+            RefuseUpdateError::Malformed(_) | RefuseUpdateError::UnknownChat(_) | RefuseUpdateError::Id(_) => {
+                tracing::error!(account, update, %reason, "update refused");
+                // Without the texts of the bot's own messages, which may have codes.
+                let payload = without_own_messages(raw, self.bot.bot_id);
+                self.sink
+                    .give_up_payload(&payload, reason.name(), &reason.to_string())
+                    .await;
             }
         }
     }
@@ -387,17 +423,4 @@ fn update_number(raw: &Value) -> Option<i64> {
 fn press_id(event: &Event) -> Option<String> {
     let press = event.metadata.get("press")?;
     press.get("id").and_then(Value::as_str).map(str::to_owned)
-}
-
-fn note_refused(account: &str, raw: &Value, reason: &RefuseUpdateError) {
-    metrics::counter!("nexus_source_refused_total", "source" => TELEGRAM, "reason" => reason.name()).increment(1);
-    let update = update_number(raw);
-    match reason {
-        RefuseUpdateError::Echo | RefuseUpdateError::NoConversation(_) => {
-            tracing::debug!(account, update, %reason, "update is no event");
-        }
-        RefuseUpdateError::Malformed(_) | RefuseUpdateError::UnknownChat(_) | RefuseUpdateError::Id(_) => {
-            tracing::error!(account, update, %reason, "update refused");
-        }
-    }
 }

@@ -5,6 +5,9 @@
 //! starts again with a new token, so that an offset that is kept would confirm updates that nobody has read. For the same
 //! reason no two updates are compared by it, except those that wait side by side. Source:
 //! <https://core.telegram.org/bots/api#getupdates>.
+//!
+//! The times up to which everything is stored are the vendor's, because the vendor decides how long updates are kept: a clock
+//! of ours that is wrong neither tells a gap that is none, nor hides one.
 
 use serde::{Deserialize, Serialize};
 use shared::model::time::UnixMillis;
@@ -45,7 +48,8 @@ pub struct UpdateProgress {
 }
 
 impl UpdateProgress {
-    /// Returns the progress of the bot `bot_id` with a token of hash `token_hash`, as the watermark `from` says at `now`.
+    /// Returns the progress of the bot `bot_id` with a token of hash `token_hash`, as the watermark `from` says. `now` is the
+    /// vendor's time.
     #[must_use]
     pub fn resume(bot_id: i64, token_hash: &str, from: Option<&SourceWatermark>, now: UnixMillis) -> Self {
         let of = format!("bot {bot_id} {token_hash}");
@@ -72,7 +76,7 @@ impl UpdateProgress {
         }
     }
 
-    /// Returns the gap before an answer that came at `now`; `None` if the vendor had everything since the last one.
+    /// Returns the gap before an answer that the vendor made at `now`; `None` if the vendor had everything since the last one.
     #[must_use]
     pub fn find_gap(&self, now: UnixMillis) -> Option<SourceGap> {
         let kept_from = now.plus(-KEPT_MS);
@@ -83,7 +87,7 @@ impl UpdateProgress {
         })
     }
 
-    /// Notes that everything up to `now` is stored.
+    /// Notes that everything up to `now`, the vendor's time, is stored.
     pub fn note_complete(&mut self, now: UnixMillis) {
         self.complete_until = self.complete_until.max(now);
     }
@@ -93,13 +97,14 @@ impl UpdateProgress {
         self.complete_until = self.complete_until.max(to);
     }
 
-    /// Returns whether the watermark must be written at `now` although no event came.
+    /// Returns whether the watermark must be written at `now`, by our clock, although no event came. A clock that was set back
+    /// does not delay it for longer than it was set back.
     #[must_use]
     pub fn is_note_due(&self, now: UnixMillis) -> bool {
         now.since(self.noted_at) >= NOTE_EVERY_MS
     }
 
-    /// Returns the content of the watermark, to be written at `now`.
+    /// Returns the content of the watermark, to be written at `now` by our clock.
     pub fn to_position(&mut self, now: UnixMillis) -> SourcePosition {
         self.noted_at = now;
         SourcePosition {

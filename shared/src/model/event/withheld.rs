@@ -40,4 +40,9 @@ impl Event {
             self.tags.push(tag.to_owned());
         }
     }
+
+    /// Removes `tag`, if the event has it.
+    pub fn remove_tag(&mut self, tag: &str) {
+        self.tags.retain(|own| own != tag);
+    }
 }

@@ -40,7 +40,7 @@ fn faults(token: &str, keys: &str) -> Vec<String> {
 #[test]
 fn a_token_is_enough() {
     let bot = account("");
-    assert_eq!((bot.receive, bot.direct), (ReceiveMode::Poll, DirectPolicy::Allowlist));
+    assert_eq!((bot.receive, bot.direct), (ReceiveMode::Poll, DirectPolicy::Pairing));
     assert_eq!(
         bot.method_url("getMe").as_str(),
         format!("https://api.telegram.org/bot{TOKEN}/getMe")

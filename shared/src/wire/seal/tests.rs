@@ -102,7 +102,7 @@ fn an_edge_is_believed_about_its_own_events_only() {
         ),
         (
             "another channel",
-            event("lora:roof/1", "telegram", "roof", "open"),
+            event("lora:roof/1", "signal", "roof", "open"),
             2,
             "edge:roof",
         ),
@@ -155,7 +155,9 @@ fn without_a_seal_an_event_is_open_and_has_ids_of_its_own() {
 
 #[test]
 fn the_systems_own_channels_take_sealed_events_only() {
-    for channel in ["timer", "agent", "cli", "webhook", "webchat", "Timer"] {
+    for channel in [
+        "timer", "agent", "cli", "webhook", "webchat", "Timer", "telegram", "Slack", "discord",
+    ] {
         let said = event(&format!("open:{channel}/default/1"), channel, "default", "system");
         assert_eq!(admit(&said, None), Err("unsealed"), "{channel}");
         assert_eq!(admit(&said, Some((&key(2), "system"))), Err("unsealed"), "{channel}");

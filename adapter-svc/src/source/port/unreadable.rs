@@ -1,0 +1,54 @@
+//! What a platform sent and nobody can read: it becomes a dead letter, so that it is not lost in silence, within bounds: a
+//! platform that changes its form must not fill the stream.
+
+use std::sync::PoisonError;
+
+use serde_json::{Value, json};
+use shared::error_chain::describe_error;
+use shared::wire::dead_letter::DeadLetter;
+
+use super::sink::{SERVICE, SourceSink};
+
+/// Maximum number of dead letters of an account in an hour; what is beyond is counted and logged.
+const MAX_LETTERS: u32 = 60;
+/// Maximum size of a payload that is kept, in bytes of JSON.
+const MAX_PAYLOAD_BYTES: usize = 64 * 1024;
+
+impl SourceSink {
+    /// Makes a dead letter of `payload`, which cannot be read because of `detail`; `reason` is its name. It must contain
+    /// nothing that only its reader may see. The letter is not sent again by `nexus dlq redrive`: nothing in Nexus reads it.
+    pub async fn give_up_payload(&self, payload: &Value, reason: &str, detail: &str) {
+        let now = self.monotonic();
+        {
+            let mut letters = self.letters().lock().unwrap_or_else(PoisonError::into_inner);
+            if letters.is_spent(MAX_LETTERS, now) {
+                return;
+            }
+            letters.spend(now);
+        }
+
+        let (channel, account) = self.names();
+        let mut bytes = payload.to_string().into_bytes();
+        if bytes.len() > MAX_PAYLOAD_BYTES {
+            bytes = json!({"left_out_bytes": bytes.len()}).to_string().into_bytes();
+        }
+
+        let letter = DeadLetter {
+            service: SERVICE.to_owned(),
+            subject: String::new(),
+            redrive_subject: String::new(),
+            stream: String::new(),
+            sequence: 0,
+            headers: Vec::new(),
+            payload: DeadLetter::encode_payload(&bytes),
+            reason: reason.to_owned(),
+            detail: format!("{channel}/{account}: {detail}"),
+            attempts: 1,
+            at: self.now(),
+        };
+        if let Err(error) = self.bus().dead_letter_record(letter).await {
+            let error = describe_error(&error);
+            tracing::error!(channel, account, error, "failed to store a dead letter");
+        }
+    }
+}

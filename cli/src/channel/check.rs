@@ -1,0 +1,52 @@
+//! `nexus channel check`: what the platform itself says about an account. Nothing is changed there.
+
+use anyhow::{Context as _, Result};
+use shared::platform::accounts::read_platforms;
+use shared::platform::telegram::TELEGRAM;
+
+use super::finding::CheckFinding;
+use super::telegram::check_telegram;
+use super::{AccountId, read_channels_file};
+use crate::args::Common;
+use crate::exit::{Exit, ExitContext as _, failure};
+use crate::output::View;
+
+/// Runs the command.
+///
+/// # Errors
+/// Fails if there is no such account, or if the account cannot work as configured.
+pub(super) async fn check_account(common: &Common, id: &AccountId) -> Result<()> {
+    let accounts = read_platforms(&read_channels_file(common)?);
+    let accounts = accounts.context("files.channels: has faults").exit(Exit::Usage)?;
+    let found = match id.channel.as_str() {
+        TELEGRAM => accounts.telegram.accounts.get(&id.name),
+        other => {
+            let text = format!("accounts of `{other}` cannot be checked: only those of {TELEGRAM} can");
+            return Err(failure(Exit::Refused, text));
+        }
+    };
+    let Some(account) = found else {
+        let text = format!("no account `{id}` in files.channels");
+        return Err(failure(Exit::NotFound, text));
+    };
+
+    let findings = check_telegram(account).await?;
+    show_findings(common, id, &findings)
+}
+
+fn show_findings(common: &Common, id: &AccountId, findings: &[CheckFinding]) -> Result<()> {
+    let mut view = View::of(findings)?.ids(findings.iter().map(|finding| finding.what.to_owned()));
+    for finding in findings {
+        let mark = if finding.ok { "ok  " } else { "BAD " };
+        view = view.entry(format!("{mark} {:<10}", finding.what), &finding.detail);
+    }
+    view.show(common)?;
+
+    match findings.iter().filter(|finding| !finding.ok).count() {
+        0 => Ok(()),
+        bad => {
+            let text = format!("{id} cannot work as configured: {bad} faults");
+            Err(failure(Exit::No, text))
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What a platform said about an account, in plain words.
+
+use serde::Serialize;
+
+/// Something that the platform said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct CheckFinding {
+    /// Subject of the finding.
+    pub(super) what: &'static str,
+    /// Whether the account can work as configured.
+    pub(super) ok: bool,
+    /// What is so, and what to do if it is wrong.
+    pub(super) detail: String,
+}
+
+impl CheckFinding {
+    pub(super) fn sound(what: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            what,
+            ok: true,
+            detail: detail.into(),
+        }
+    }
+
+    pub(super) fn fault(what: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            what,
+            ok: false,
+            detail: detail.into(),
+        }
+    }
+}
