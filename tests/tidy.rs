@@ -1,6 +1,8 @@
 //! What a reader of the source and of the pages can check: the invariants of ARCHITECTURE.md, and that what is said of
 //! the repository is there.
 
+#[path = "tidy/base_commit.rs"]
+mod base_commit;
 #[path = "tidy/circles.rs"]
 mod circles;
 #[path = "tidy/citations.rs"]

@@ -19,7 +19,7 @@ mod top;
 
 pub use approval::{ApprovalAction, Speaker};
 pub use backup::{BackupOptions, RestoreOptions};
-pub use bench::{BenchHooksOptions, BenchOptions, BenchPart, BenchReadModelOptions};
+pub use bench::{BenchHooksOptions, BenchOptions, BenchPart, BenchQueriesOptions, BenchReadModelOptions};
 pub use channel::{AccountName, ChannelAction};
 pub use dlq::{DlqAction, LetterChoice};
 pub use hook::{BacktestOptions, HookAction, ImportOptions, Status, TestOptions};

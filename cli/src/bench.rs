@@ -11,6 +11,7 @@ mod floor;
 mod hooks;
 mod latency;
 mod load;
+mod queries;
 mod raw;
 mod read_model;
 mod report;
@@ -42,6 +43,7 @@ pub async fn execute(common: &Common, options: BenchOptions) -> Result<()> {
     match &options.part {
         Some(BenchPart::Hooks(options)) => return hooks::execute(common, options).await,
         Some(BenchPart::ReadModel(options)) => return read_model::execute(common, options).await,
+        Some(BenchPart::Queries(options)) => return queries::execute(common, options).await,
         None => {}
     }
 

@@ -45,7 +45,7 @@ fn exit_codes() -> String {
 }
 
 /// What each command prints with `--json`, by the words of the command.
-const JSON: [(&str, &str); 80] = [
+const JSON: [(&str, &str); 81] = [
     (
         "up",
         "object: `web_chat`, `owner_link`, `events`, `token_file`, `webhooks`, `nats`, `hooks`, `logs`",
@@ -207,6 +207,10 @@ const JSON: [(&str, &str); 80] = [
     (
         "bench read-model",
         "array: `events`, `rows_per_s`, `two_words`, `five_words`, `filtered`, `file_mib`",
+    ),
+    (
+        "bench queries",
+        "array: `queries`, `file`, `protocol` (`events_per_s`, `p50_us`, `p99_us` each)",
     ),
     ("init", WRITTEN),
     ("man", WRITTEN),

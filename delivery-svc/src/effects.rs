@@ -15,10 +15,10 @@ use shared::retry::RetrySchedule;
 use shared::wire::headers::{CAUSATION, HOPS, TraceCarrier};
 use shared::wire::held::HeldUntil;
 
-use crate::account_gates::AccountGates;
 use crate::calls::ProcessCalls;
 use crate::channel::{ChannelRegistry, ChannelTraits};
 use crate::error::DeliverError;
+use crate::gate_table::GateTable;
 use crate::job::DeliveryJob;
 use crate::outbound::sent_event;
 use crate::plan::{MessagePart, plan_parts};
@@ -35,7 +35,7 @@ pub struct DelivererContext {
     /// Channels that this process serves, by name.
     pub channels: ChannelRegistry,
     /// When each account may call.
-    pub gates: Arc<AccountGates>,
+    pub gates: Arc<GateTable>,
     /// Calls that this process has made.
     pub calls: ProcessCalls,
     /// Instance name of this replica.

@@ -6,7 +6,6 @@
 #![warn(missing_docs)]
 
 pub mod account_gate;
-pub mod account_gates;
 pub mod accounts;
 pub mod attempt;
 pub mod calls;
@@ -21,6 +20,7 @@ pub mod error;
 #[cfg(test)]
 mod examples;
 pub mod former_owners;
+pub mod gate_table;
 pub mod job;
 pub mod keyed_queue;
 pub mod lost_replies;

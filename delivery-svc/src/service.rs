@@ -15,7 +15,6 @@ use shared::process::{CommonConfig, Service, ServiceShell};
 use shared::wire::topology::streams;
 use tokio::sync::{Semaphore, watch};
 
-use crate::account_gates::AccountGates;
 use crate::accounts::{self, ChannelAccounts};
 use crate::calls::ProcessCalls;
 use crate::channel::ChannelRegistry;
@@ -29,6 +28,7 @@ use crate::channel_registry;
 use crate::config::DeliveryConfig;
 use crate::effects::DelivererContext;
 use crate::former_owners;
+use crate::gate_table::GateTable;
 use crate::lost_replies::LostReplies;
 use crate::partition_worker::{WorkerBounds, run_partition};
 use crate::receipts::receipts_witness;
@@ -151,9 +151,9 @@ impl Service for DeliveryService {
 async fn open_gates(
     shell: &ServiceShell<DeliveryConfig>,
     hashes: BTreeMap<String, String>,
-) -> (Arc<AccountGates>, StoppedAccounts) {
+) -> (Arc<GateTable>, StoppedAccounts) {
     let probe_every = Duration::from_millis(shell.config.reauth_wait_ms);
-    let gates = Arc::new(AccountGates::new(Arc::clone(&shell.clock), probe_every));
+    let gates = Arc::new(GateTable::new(Arc::clone(&shell.clock), probe_every));
     let mut exchange = StoppedAccounts::new(&shell.bus, Arc::clone(&gates), hashes, Arc::clone(&shell.clock));
 
     // Before any call is made: another replica may know that a token is refused.

@@ -15,7 +15,7 @@ use shared::process::ShutdownSignal;
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::STOPPED_ACCOUNTS;
 
-use crate::account_gates::AccountGates;
+use crate::gate_table::GateTable;
 
 /// Interval in which the bucket is read.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -51,7 +51,7 @@ const fn next_change(is_stopped: bool, was_shared: bool, is_shared: bool) -> Sto
 #[derive(Debug)]
 pub struct StoppedAccounts {
     kv: Kv<StoppedAccount>,
-    gates: Arc<AccountGates>,
+    gates: Arc<GateTable>,
     /// Hashes of the tokens, by `{channel}:{account}`.
     hashes: BTreeMap<String, String>,
     /// Accounts whose entry was there, or was written, when the bucket was read last.
@@ -68,7 +68,7 @@ fn key_of(name: &str) -> String {
 impl StoppedAccounts {
     /// Creates the exchange over `bus` for the accounts with the token hashes `hashes`, by `{channel}:{account}`.
     #[must_use]
-    pub fn new(bus: &Bus, gates: Arc<AccountGates>, hashes: BTreeMap<String, String>, clock: SharedClock) -> Self {
+    pub fn new(bus: &Bus, gates: Arc<GateTable>, hashes: BTreeMap<String, String>, clock: SharedClock) -> Self {
         Self {
             kv: bus.kv(STOPPED_ACCOUNTS),
             gates,

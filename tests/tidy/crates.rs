@@ -4,12 +4,15 @@ use crate::source::{MEMBERS, names_crate, read, root, sources};
 use crate::{SERVICES, check};
 
 /// Crate, and the one room that may name it (a file `room.rs` and the files under `room/`).
-const GUARDED_CRATES: [(&str, &str); 5] = [
+const GUARDED_CRATES: [(&str, &str); 8] = [
     ("async_nats", "shared/src/bus"),
     ("sled", "shared/src/store"),
     ("backoff", "shared/src/retry"),
     ("rusqlite", "shared/src/projection"),
     ("jsonschema", "shared/src/json_schema"),
+    ("ndarray", "shared/src/embed/minilm"),
+    ("icu_normalizer", "shared/src/embed/minilm"),
+    ("icu_properties", "shared/src/embed/minilm"),
 ];
 
 fn manifest(member: &str) -> toml::Table {

@@ -57,6 +57,9 @@ pub enum BenchPart {
     Hooks(BenchHooksOptions),
     /// Measure the read model without a server: time to build it and latency of `search()`.
     ReadModel(BenchReadModelOptions),
+    /// Measure a hook's queries of the read model without a server: over the worker's protocol, next to a plain Bun loop
+    /// that opens the file.
+    Queries(BenchQueriesOptions),
 }
 
 /// `nexus bench hooks`.
@@ -82,4 +85,18 @@ pub struct BenchReadModelOptions {
     /// Directory of an embedding model (`.tools/models/…`); without one, `search()` uses words only.
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
+}
+
+/// Options of `nexus bench queries`.
+#[derive(Debug, Clone, Args)]
+pub struct BenchQueriesOptions {
+    /// Numbers of queries that one hook makes for each event.
+    #[arg(long, value_delimiter = ',', default_value = "0,1,10,100")]
+    pub counts: Vec<usize>,
+    /// Number of events in the read model.
+    #[arg(long, default_value_t = 30_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub history: u64,
+    /// Duration of each measurement, seconds.
+    #[arg(long, default_value_t = 3.0, value_name = "N")]
+    pub seconds: f64,
 }

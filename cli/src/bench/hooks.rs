@@ -140,7 +140,7 @@ fn source(number: usize, matching: bool) -> String {
 }
 
 /// Returns events on the channels of `count` hooks in turn.
-fn events(count: usize) -> Result<Vec<Event>> {
+pub(super) fn events(count: usize) -> Result<Vec<Event>> {
     let one = |number: usize| {
         let id = EventId::parse(format!("bench:{number}")).context("failed to create an event id")?;
         let at = UnixMillis(1_769_000_000_000 + i64::try_from(number)?);
@@ -157,11 +157,11 @@ fn events(count: usize) -> Result<Vec<Event>> {
     (0..EVENTS).map(one).collect()
 }
 
-fn hook(number: usize, matching: bool) -> Result<HookSource> {
-    let text = source(number, matching);
+/// Returns hook `number` with the source `text`.
+pub(super) fn hook_source(number: usize, text: &str) -> Result<HookSource> {
     let id = format!("bench-{number}");
-    let metadata = metadata::parse(&id, &text)?;
-    Ok(DryRun::from_file(&id, &text, &metadata, UnixMillis(0)).hook)
+    let metadata = metadata::parse(&id, text)?;
+    Ok(DryRun::from_file(&id, text, &metadata, UnixMillis(0)).hook)
 }
 
 async fn arrangement(
@@ -173,7 +173,7 @@ async fn arrangement(
     span: Duration,
 ) -> Result<Figure> {
     let hooks = (0..count)
-        .map(|number| hook(number, matching))
+        .map(|number| hook_source(number, &source(number, matching)))
         .collect::<Result<Vec<_>>>()?;
     let config = PoolConfig {
         workers,
@@ -195,7 +195,8 @@ async fn arrangement(
     measured
 }
 
-async fn measure(pool: &WorkerPools, workers: usize, events: &[Event], span: Duration) -> Result<Figure> {
+/// Measures `pool` with `events`: first single ones, and then as many as it takes in `span`.
+pub(super) async fn measure(pool: &WorkerPools, workers: usize, events: &[Event], span: Duration) -> Result<Figure> {
     let deadline = SystemClock.monotonic() + COME_UP;
     while pool.ready_workers() < workers {
         if SystemClock.monotonic() > deadline {
@@ -268,15 +269,16 @@ async fn evaluate(pool: &WorkerPools, event: &Event) -> Result<()> {
     bail!("an event was not evaluated")
 }
 
+/// Returns a figure as a cell of a table.
+pub(super) fn figure_cell(figure: Figure) -> String {
+    format!(
+        "{:.0}/s {:.0}/{:.0} µs",
+        figure.events_per_s, figure.p50_us, figure.p99_us
+    )
+}
+
 /// Returns the figures of all arrangements.
 fn figure_table(rows: &[Row]) -> Table {
-    let figure = |figure: Figure| {
-        format!(
-            "{:.0}/s {:.0}/{:.0} µs",
-            figure.events_per_s, figure.p50_us, figure.p99_us
-        )
-    };
-
     let columns = [
         Column::number("HOOKS"),
         Column::text("BARE BUN"),
@@ -288,11 +290,11 @@ fn figure_table(rows: &[Row]) -> Table {
     Table::new(&columns).with(rows, |row| {
         [
             row.hooks.into(),
-            figure(row.floor).into(),
-            figure(row.all).into(),
-            figure(row.all_confined).into(),
-            figure(row.matched).into(),
-            figure(row.matched_confined).into(),
+            figure_cell(row.floor).into(),
+            figure_cell(row.all).into(),
+            figure_cell(row.all_confined).into(),
+            figure_cell(row.matched).into(),
+            figure_cell(row.matched_confined).into(),
         ]
     })
 }

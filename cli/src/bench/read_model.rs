@@ -143,7 +143,7 @@ async fn row(events: u64, model: Option<Arc<dyn TextEmbedder>>) -> Result<Row> {
 }
 
 /// Takes in all events, and returns the seconds that the writer took.
-async fn take_in(projection: &Projection, events: u64) -> Result<f64> {
+pub(super) async fn take_in(projection: &Projection, events: u64) -> Result<f64> {
     let mut took = 0.0;
     for first in (1..=events).step_by(BATCH as usize) {
         let batch = first..(first + BATCH).min(events + 1);
@@ -199,7 +199,8 @@ fn channel(number: u64) -> &'static str {
     CHANNELS[(number % CHANNELS.len() as u64) as usize]
 }
 
-fn id(number: u64) -> String {
+/// Returns the id of event `number`.
+pub(super) fn id(number: u64) -> String {
     format!("{}:{number}", channel(number))
 }
 

@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use delivery_svc::account_gate::CallRate;
-use delivery_svc::account_gates::AccountGates;
 use delivery_svc::accounts::ChannelAccounts;
 use delivery_svc::attempt::{CallOutcome, Repetition};
 use delivery_svc::calls::ProcessCalls;
@@ -20,6 +19,7 @@ use delivery_svc::channel::{Channel, ChannelRegistry, ChannelTraits, SendRequest
 use delivery_svc::chunk::{ChunkLimit, LengthUnit};
 use delivery_svc::effects::DelivererContext;
 use delivery_svc::former_owners;
+use delivery_svc::gate_table::GateTable;
 use delivery_svc::lost_replies::LostReplies;
 use delivery_svc::partition_worker::{WorkerBounds, run_partition};
 use delivery_svc::plan::PartLayout;
@@ -322,7 +322,7 @@ fn open_channels(bus: &Bus, setup: Setup) -> ChannelRegistry {
 
 async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSignal) {
     let bus = connect_to(&url, "test").await;
-    let gates = Arc::new(AccountGates::new(Arc::new(SystemClock), REAUTH_WAIT));
+    let gates = Arc::new(GateTable::new(Arc::new(SystemClock), REAUTH_WAIT));
     let accounts = ChannelAccounts {
         telegram: setup.telegram.clone(),
         discord: setup.discord.clone(),

@@ -1,9 +1,8 @@
 //! Local model that reads a text as a whole: MiniLM, a BERT encoder of six layers, on one processor.
 //!
 //! It computes on threads for blocking work: at most two calls at once, each on one thread, because events need the
-//! other processors (`candle` uses all of them). A cold dev build of `candle-core` and `candle-nn` 0.11 takes 316 s of
-//! processor time, of `ndarray` 7 s. Vectors are compared with a computation in numpy and word pieces with the
-//! reference tokenizer, both frozen by `tests/data/minilm.py`.
+//! other processors. `docs/adr/0028-minilm-is-ours.md` says why no library computes it. Vectors are compared with a
+//! computation in numpy and word pieces with the reference tokenizer, both frozen by `tests/data/minilm.py`.
 
 mod network;
 #[cfg(test)]

@@ -44,6 +44,27 @@ pub enum DropReason {
 }
 
 impl DropReason {
+    /// All reasons.
+    pub const ALL: [Self; 17] = [
+        Self::Duplicate,
+        Self::Superseded,
+        Self::Aborted,
+        Self::Withdrawn,
+        Self::OverflowSummarized,
+        Self::OverflowOld,
+        Self::OverflowNew,
+        Self::Repeated,
+        Self::Lost,
+        Self::Held,
+        Self::OrderInDoubt,
+        Self::HandledBefore,
+        Self::Unreadable,
+        Self::ApprovalAnswered,
+        Self::ApprovalNotAwaited,
+        Self::ApprovalUnchanged,
+        Self::ApprovalAsked,
+    ];
+
     /// Returns the reason as it is written on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -151,27 +172,14 @@ mod tests {
 
     #[test]
     fn a_reason_has_one_name_on_the_wire_and_in_text() {
-        for reason in [
-            DropReason::Duplicate,
-            DropReason::Superseded,
-            DropReason::Aborted,
-            DropReason::Withdrawn,
-            DropReason::OverflowSummarized,
-            DropReason::OverflowOld,
-            DropReason::OverflowNew,
-            DropReason::Repeated,
-            DropReason::Lost,
-            DropReason::Held,
-            DropReason::OrderInDoubt,
-            DropReason::HandledBefore,
-            DropReason::Unreadable,
-            DropReason::ApprovalAnswered,
-            DropReason::ApprovalNotAwaited,
-            DropReason::ApprovalUnchanged,
-            DropReason::ApprovalAsked,
-        ] {
+        for reason in DropReason::ALL {
             assert_eq!(serde_json::to_value(reason).expect("JSON"), reason.name());
         }
+        // The error of an unknown name lists all that serde knows.
+        let unknown = serde_json::from_str::<DropReason>(r#""x""#)
+            .expect_err("no reason")
+            .to_string();
+        assert_eq!(unknown.matches('`').count() / 2 - 1, DropReason::ALL.len(), "{unknown}");
 
         // What consumes a dispatch is its end, unless the ledger says another one as well.
         assert!(!DropReason::Duplicate.consumes() && !DropReason::Repeated.consumes() && !DropReason::Lost.consumes());

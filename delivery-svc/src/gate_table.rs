@@ -1,4 +1,4 @@
-//! The gates of all accounts of this process, and which accounts are stopped.
+//! The table of the gates of all accounts of this process, and which accounts are stopped.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use crate::account_gate::{AccountGate, CallAdmission, SendPace};
 use crate::attempt::CallOutcome;
 
-/// The gates of all accounts, which every partition of the process shares.
+/// The gate of each account, which all partitions of the process share.
 #[derive(Debug)]
-pub struct AccountGates {
+pub struct GateTable {
     gates: Mutex<HashMap<String, AccountGate>>,
     /// Accounts whose token is refused, as `{channel}:{account}`.
     stopped: watch::Sender<BTreeSet<String>>,
@@ -29,7 +29,7 @@ fn account_name(target: &DeliveryContext) -> String {
     format!("{}:{account}", target.channel)
 }
 
-impl AccountGates {
+impl GateTable {
     /// Creates the gates, all open. A refused token is probed once per `probe_every`.
     #[must_use]
     pub fn new(clock: SharedClock, probe_every: Duration) -> Self {
