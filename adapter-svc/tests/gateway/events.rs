@@ -230,7 +230,14 @@ async fn an_update_of_another_sources_event_is_an_event_of_ones_own() {
 async fn the_open_door_brings_strangers_below_open() {
     let world = World::start("http.open = true").await;
     let mut said = event("timer:tick:1");
-    said["channel"] = json!("telegram");
+    // The accounts of a platform decide who may write there.
+    for platform in ["telegram", "Telegram", "slack", "discord"] {
+        said["channel"] = json!(platform);
+        let refused = world.post_open("/v1/events", &JSON, said.to_string()).await;
+        assert_eq!(refused.status, 400, "{platform}: {:?}", refused.body);
+    }
+
+    said["channel"] = json!("signal");
     let answer = world.post_open("/v1/events", &JSON, said.to_string()).await;
 
     assert_eq!(answer.body["ids"], json!(["open:timer:tick:1"]));

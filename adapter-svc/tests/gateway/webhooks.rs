@@ -129,7 +129,7 @@ async fn nobody_squats_the_id_of_a_signed_webhook() {
     let by_token = world.post("/v1/events", &json, squat("crm")).await;
     assert_eq!(by_token.body["ids"][0], "crm:webhook:std/msg_1");
 
-    let open = world.post_open("/v1/events", &json, squat("telegram")).await;
+    let open = world.post_open("/v1/events", &json, squat("signal")).await;
     assert_eq!(open.body["ids"][0], "open:webhook:std/msg_1");
     assert_eq!(world.post_open("/v1/events", &json, squat("webhook")).await.status, 400);
 
@@ -170,7 +170,7 @@ async fn a_webhook_that_names_the_owner_speaks_for_nobody() {
     let toml = format!(
         "{}\n{}",
         source("plain", ""),
-        source("bridge", "persons = true\nchannel = \"telegram\"")
+        source("bridge", "persons = true\nchannel = \"signal\"")
     );
 
     let nats = shared::testing::nats::NatsServer::start().await;
@@ -201,7 +201,7 @@ async fn a_webhook_that_names_the_owner_speaks_for_nobody() {
     assert_eq!(events[0].origin.to_string(), "verified:webhook/plain");
     assert_eq!(
         (events[1].channel.as_str(), events[1].speaks_for.as_slice()),
-        ("telegram", &["*".to_owned()][..])
+        ("signal", &["*".to_owned()][..])
     );
 
     world.stop().await;
