@@ -7,4 +7,5 @@
 pub mod accounts;
 pub mod base_url;
 pub mod bot_api;
+pub mod policy;
 pub mod telegram;

@@ -5,6 +5,7 @@
 //! once everything before it is in JetStream: a crash, or a watermark that was restored to an older state, only lets it
 //! read again, and repetitions have the same ids. Source: `docs/design/channels.md` §1; `docs/design/trust.md` §2.
 
+pub mod access;
 pub mod accounts;
 pub mod sink;
 

@@ -15,7 +15,8 @@ use async_trait::async_trait;
 use reqwest::header::RETRY_AFTER;
 use reqwest::redirect::Policy;
 use shared::clock::run_for;
-use shared::platform::telegram::{DoubtPolicy, TelegramAccount};
+use shared::platform::policy::DoubtPolicy;
+use shared::platform::telegram::TelegramAccount;
 
 use super::http::{CallTimeouts, failed_outcome, late_outcome};
 use super::{Channel, ChannelTraits, SendRequest};

@@ -7,14 +7,12 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use super::base_url::BaseUrl;
+use super::policy::{AccessPolicy, DirectPolicy, DoubtPolicy, GroupPolicy};
 use crate::process::SecretValue;
 use crate::process::config::{KeyFault, is_plain_name};
 
 /// Name of the channel.
 pub const TELEGRAM: &str = "telegram";
-
-/// Key in `groups` that means every group that is not named.
-pub const ANY_GROUP: &str = "*";
 
 /// Base URL of Telegram's own servers.
 const OFFICIAL: &str = "https://api.telegram.org";
@@ -46,7 +44,7 @@ pub struct TelegramAccount {
     /// Settings by group: a chat id, or `*` for all others. Groups that it does not name are ignored;
     /// if it is absent, all are ([`TelegramAccount::group_policy`]).
     #[serde(default)]
-    pub groups: Option<BTreeMap<String, GroupPolicy>>,
+    pub groups: Option<BTreeMap<String, GroupPolicy<i64>>>,
     /// What becomes of a message whose sending had no answer: Telegram does not recognise a repetition.
     #[serde(default)]
     pub on_doubt: DoubtPolicy,
@@ -69,57 +67,21 @@ pub enum ReceiveMode {
     None,
 }
 
-/// Who may write to a bot directly.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DirectPolicy {
-    /// Every user of the platform.
-    Open,
-    /// Users in `allow` alone; nobody if it is empty.
-    #[default]
-    Allowlist,
-}
-
-/// What becomes of a message that the platform may have.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DoubtPolicy {
-    /// It is sent again, and may be there twice.
-    #[default]
-    AtLeastOnce,
-    /// It is not sent again, and may be missing.
-    AtMostOnce,
-}
-
-/// Settings of a group.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GroupPolicy {
-    /// Whether only messages that mention the bot, or answer it, are for it.
-    pub require_mention: bool,
-    /// Whether an answer quotes the message that it answers.
-    pub reply_in_thread: bool,
-    /// User ids whose messages are received; empty = those of all members.
-    pub allow: BTreeSet<i64>,
-}
-
-impl Default for GroupPolicy {
-    fn default() -> Self {
-        Self {
-            require_mention: true,
-            reply_in_thread: true,
-            allow: BTreeSet::new(),
+impl TelegramAccount {
+    /// Returns the rules that say who may use the account.
+    #[must_use]
+    pub fn access(&self) -> AccessPolicy<'_, i64> {
+        AccessPolicy {
+            direct: self.direct,
+            allow: &self.allow,
+            groups: self.groups.as_ref(),
         }
     }
-}
 
-impl TelegramAccount {
     /// Returns the settings of the group `chat`; `None` if its messages are ignored.
     #[must_use]
-    pub fn group_policy(&self, chat: i64) -> Option<GroupPolicy> {
-        let groups = self.groups.as_ref()?;
-        let named = groups.get(&chat.to_string());
-        named.or_else(|| groups.get(ANY_GROUP)).cloned()
+    pub fn group_policy(&self, chat: i64) -> Option<GroupPolicy<i64>> {
+        self.access().group_policy(&chat.to_string()).cloned()
     }
 
     /// Returns the URL of a method of the Bot API. It contains the token: print neither it nor an error that may have
@@ -174,20 +136,9 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, TelegramAc
             fault(".album_wait_ms", &format!("expected at most {MAX_ALBUM_WAIT_MS}"));
         }
 
-        match account.direct {
-            DirectPolicy::Open if !account.allow.is_empty() => {
-                fault(".allow", "expected none with `direct: open`, which allows every user");
-            }
-            DirectPolicy::Open | DirectPolicy::Allowlist => {}
-        }
-
-        for chat in account.groups.iter().flat_map(BTreeMap::keys) {
-            if chat != ANY_GROUP && chat.parse::<i64>().is_err() {
-                fault(
-                    &format!(".groups.{chat}"),
-                    "expected a chat id, as in -1001234567890, or \"*\"",
-                );
-            }
+        let is_chat = |chat: &str| chat.parse::<i64>().is_ok();
+        for (key, problem) in account.access().find_faults(is_chat, "a chat id, as in -1001234567890") {
+            fault(&format!(".{key}"), &problem);
         }
     }
 

@@ -13,12 +13,12 @@ use shared::platform::telegram::{TELEGRAM, TelegramAccount};
 use shared::retry::RetrySchedule;
 use shared::wire::watermark::SourceWatermark;
 
-use super::access::apply_access;
 use super::album::{AlbumMerger, ReadyEvent};
 use super::client::{BATCH, BotCallError, BotClient, open_http};
 use super::normalize::update_events;
 use super::progress::UpdateProgress;
 use super::{BotAccount, RefuseUpdateError};
+use crate::source::port::access::apply_access;
 use crate::source::port::{Source, SourceEnd, SourceFenced, SourceSink};
 
 /// Time for which the server waits for the first update of a call.
@@ -290,9 +290,8 @@ impl<'a> UpdatePoller<'a> {
         self.handled
             .extend(ready.iter().flat_map(|ready| ready.updates.iter().copied()));
         let mut events: Vec<Event> = ready.into_iter().map(|ready| ready.event).collect();
-        events
-            .iter_mut()
-            .for_each(|event| apply_access(&self.source.account, event));
+        let policy = self.source.account.access();
+        events.iter_mut().for_each(|event| apply_access(&policy, event));
 
         let presses: Vec<String> = events.iter().filter_map(press_id).collect();
         let position = self.progress.to_position(self.sink.now());

@@ -1,7 +1,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::platform::telegram::{DirectPolicy, GroupPolicy, ReceiveMode};
+use crate::platform::policy::{DirectPolicy, GroupPolicy};
+use crate::platform::telegram::ReceiveMode;
 
 const TOKEN: &str = "123456:AbC-dEf_1";
 

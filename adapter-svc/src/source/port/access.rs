@@ -1,0 +1,155 @@
+//! Who may use an account, and which messages are addressed to it, on every platform. *Pure.*
+//!
+//! Every event is stored. An event that is not allowed is tagged and thereby withheld from bindings and hooks, except
+//! hooks that ask for the tag; a group's message that does not address the account is only observed. Source:
+//! `docs/telegram.md`, "Who may write".
+
+use std::str::FromStr;
+
+use shared::model::event::{Event, EventDirection, PeerKind, UNLISTED, UNPAIRED};
+use shared::platform::policy::AccessPolicy;
+
+/// Tags `event`, or makes it an observed one, as `policy` says.
+pub fn apply_access<U: Ord + FromStr>(policy: &AccessPolicy<'_, U>, event: &mut Event) {
+    let sender: Option<U> = event.from.id.parse().ok();
+
+    match event.peer.kind {
+        PeerKind::Dm => {
+            if !policy.admits_directly(sender.as_ref()) {
+                event.add_tag(UNPAIRED);
+            }
+        }
+        PeerKind::Group | PeerKind::Channel => {
+            let Some(group) = policy.group_policy(&event.peer.id) else {
+                event.add_tag(UNLISTED);
+                return;
+            };
+            let is_admitted = || sender.is_some_and(|sender| group.allow.contains(&sender));
+            if !group.allow.is_empty() && !is_admitted() {
+                event.add_tag(UNLISTED);
+            }
+
+            // A button is the account's own, so pressing it addresses the account.
+            let is_press = event.content_types.iter().any(|kind| kind == "press");
+            let is_addressed = is_press || event.mention.is_some_and(|mention| mention.me);
+            if group.require_mention && !is_addressed && event.direction == EventDirection::Received {
+                event.direction = EventDirection::Observed;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use shared::model::event::{EventId, EventMention, MentionForm};
+    use shared::model::time::UnixMillis;
+    use shared::platform::policy::{ANY_GROUP, DirectPolicy, GroupPolicy};
+
+    use super::*;
+
+    /// A message of user 5 in the conversation `peer`, with or without a mention.
+    fn message(kind: PeerKind, peer: &str, mentions: bool) -> Event {
+        let id = EventId::parse("telegram:main/1/1").expect("an id");
+        let mut event = Event::new(id, "telegram", peer, UnixMillis(1));
+        event.peer.kind = kind;
+        event.from.id = "5".to_owned();
+        let how = if mentions {
+            MentionForm::Native
+        } else {
+            MentionForm::None
+        };
+        event.mention = Some(EventMention { me: mentions, how });
+        event
+    }
+
+    #[test]
+    fn direct_messages_are_for_those_who_may_write() {
+        let (open, allowlist) = (DirectPolicy::Open, DirectPolicy::Allowlist);
+        for (direct, allowed, expected) in [
+            (open, None, &[][..]),
+            (allowlist, None, &[UNPAIRED][..]),
+            (allowlist, Some(6), &[UNPAIRED][..]),
+            (allowlist, Some(5), &[][..]),
+        ] {
+            let allow: BTreeSet<i64> = allowed.into_iter().collect();
+            let policy = AccessPolicy {
+                direct,
+                allow: &allow,
+                groups: None,
+            };
+            let mut event = message(PeerKind::Dm, "5", false);
+            apply_access(&policy, &mut event);
+            assert_eq!(event.tags, expected, "{policy:?}");
+            assert_eq!(event.direction, EventDirection::Received, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_not_of_the_platform_is_no_allowed_sender() {
+        let allow = BTreeSet::from([5_i64]);
+        let policy = AccessPolicy {
+            direct: DirectPolicy::Allowlist,
+            allow: &allow,
+            groups: None,
+        };
+        let mut event = message(PeerKind::Dm, "5", false);
+        event.from.id = "U5".to_owned();
+        apply_access(&policy, &mut event);
+        assert_eq!(event.tags, [UNPAIRED]);
+    }
+
+    #[test]
+    fn groups_are_listed_and_mentions_required() {
+        let (received, observed) = (EventDirection::Received, EventDirection::Observed);
+        let of = |require_mention: bool, allow: &[&str]| GroupPolicy {
+            require_mention,
+            allow: allow.iter().map(|user| (*user).to_owned()).collect(),
+            ..GroupPolicy::default()
+        };
+        for (groups, mentions, tag, direction) in [
+            (None, true, Some(UNLISTED), received),
+            (Some((ANY_GROUP, of(true, &[]))), false, None, observed),
+            (Some((ANY_GROUP, of(true, &[]))), true, None, received),
+            (Some((ANY_GROUP, of(false, &[]))), false, None, received),
+            (Some(("-6", of(false, &[]))), false, None, received),
+            (Some(("-7", of(true, &[]))), true, Some(UNLISTED), received),
+            (Some(("-6", of(true, &["5"]))), true, None, received),
+            (Some(("-6", of(true, &["6"]))), true, Some(UNLISTED), received),
+        ] {
+            let groups: Option<BTreeMap<String, GroupPolicy<String>>> =
+                groups.map(|(name, policy)| BTreeMap::from([(name.to_owned(), policy)]));
+            let allow = BTreeSet::new();
+            let policy = AccessPolicy {
+                direct: DirectPolicy::Open,
+                allow: &allow,
+                groups: groups.as_ref(),
+            };
+            let mut event = message(PeerKind::Group, "-6", mentions);
+            apply_access(&policy, &mut event);
+            let tags: Vec<String> = tag.map(str::to_owned).into_iter().collect();
+            assert_eq!((event.tags, event.direction), (tags, direction), "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn an_edit_stays_one_and_a_press_is_addressed() {
+        let groups = BTreeMap::from([(ANY_GROUP.to_owned(), GroupPolicy::<String>::default())]);
+        let allow = BTreeSet::new();
+        let policy = AccessPolicy {
+            direct: DirectPolicy::Open,
+            allow: &allow,
+            groups: Some(&groups),
+        };
+
+        let mut edit = message(PeerKind::Group, "-6", false);
+        edit.direction = EventDirection::Updated;
+        let mut press = message(PeerKind::Channel, "-6", false);
+        press.content_types = vec!["press".to_owned()];
+        for (mut event, direction) in [(edit, EventDirection::Updated), (press, EventDirection::Received)] {
+            apply_access(&policy, &mut event);
+            assert_eq!(event.direction, direction);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Keys that the accounts of all platforms share: who may use an account, and what becomes of doubtful messages. *Pure.*
+//!
+//! `U` is the type of the platform's user ids: numbers on Telegram, texts elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+/// Key in `groups` that means every group that is not named.
+pub const ANY_GROUP: &str = "*";
+
+/// Who may write to an account directly.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DirectPolicy {
+    /// Every user of the platform.
+    Open,
+    /// Users in `allow` alone; nobody if it is empty.
+    #[default]
+    Allowlist,
+}
+
+/// What becomes of a message that the platform may have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DoubtPolicy {
+    /// It is sent again, and may be there twice.
+    #[default]
+    AtLeastOnce,
+    /// It is not sent again, and may be missing.
+    AtMostOnce,
+}
+
+/// Settings of a group, or of a channel of several users.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, bound(deserialize = "U: Ord + Deserialize<'de>"))]
+pub struct GroupPolicy<U> {
+    /// Whether only messages that mention the account, or answer it, are for it.
+    pub require_mention: bool,
+    /// Whether an answer goes to the thread of the message that it answers, or quotes it.
+    pub reply_in_thread: bool,
+    /// User ids whose messages are received; empty = those of all members.
+    pub allow: BTreeSet<U>,
+}
+
+impl<U> Default for GroupPolicy<U> {
+    fn default() -> Self {
+        Self {
+            require_mention: true,
+            reply_in_thread: true,
+            allow: BTreeSet::new(),
+        }
+    }
+}
+
+/// The rules that say who may use an account.
+#[derive(Debug, Clone, Copy)]
+pub struct AccessPolicy<'a, U> {
+    /// Who may write to the account directly.
+    pub direct: DirectPolicy,
+    /// User ids that may write directly, with [`DirectPolicy::Allowlist`].
+    pub allow: &'a BTreeSet<U>,
+    /// Settings by group, or [`ANY_GROUP`] for all others; `None` = all groups are ignored.
+    pub groups: Option<&'a BTreeMap<String, GroupPolicy<U>>>,
+}
+
+impl<'a, U: Ord> AccessPolicy<'a, U> {
+    /// Returns the settings of `group`; `None` if its messages are ignored.
+    ///
+    /// ```
+    /// use std::collections::{BTreeMap, BTreeSet};
+    /// use shared::platform::policy::{AccessPolicy, ANY_GROUP, DirectPolicy, GroupPolicy};
+    ///
+    /// let groups = BTreeMap::from([(ANY_GROUP.to_owned(), GroupPolicy::default())]);
+    /// let (direct, allow) = (DirectPolicy::Allowlist, BTreeSet::from(["U1".to_owned()]));
+    /// let policy = AccessPolicy { direct, allow: &allow, groups: Some(&groups) };
+    /// assert!(policy.group_policy("C1").is_some_and(|group| group.require_mention));
+    /// assert!(!policy.admits_directly(Some(&"U2".to_owned())));
+    /// ```
+    #[must_use]
+    pub fn group_policy(&self, group: &str) -> Option<&'a GroupPolicy<U>> {
+        let groups = self.groups?;
+        groups.get(group).or_else(|| groups.get(ANY_GROUP))
+    }
+
+    /// Returns whether `sender` may write directly. `None` is a sender whose id is not of the platform's form.
+    #[must_use]
+    pub fn admits_directly(&self, sender: Option<&U>) -> bool {
+        match self.direct {
+            DirectPolicy::Open => true,
+            DirectPolicy::Allowlist => sender.is_some_and(|sender| self.allow.contains(sender)),
+        }
+    }
+
+    /// Returns the faults of the rules that types cannot express, as keys and problems. `is_group` says whether a text
+    /// has the form of a group's id, and `expected` describes that form.
+    #[must_use]
+    pub fn find_faults(&self, is_group: impl Fn(&str) -> bool, expected: &str) -> Vec<(String, String)> {
+        let mut faults = Vec::new();
+        match self.direct {
+            DirectPolicy::Open if !self.allow.is_empty() => {
+                let problem = "expected none with `direct: open`, which allows every user";
+                faults.push(("allow".to_owned(), problem.to_owned()));
+            }
+            DirectPolicy::Open | DirectPolicy::Allowlist => {}
+        }
+
+        for group in self.groups.into_iter().flat_map(BTreeMap::keys) {
+            if group != ANY_GROUP && !is_group(group) {
+                faults.push((format!("groups.{group}"), format!("expected {expected}, or \"*\"")));
+            }
+        }
+
+        faults
+    }
+}
