@@ -10,6 +10,7 @@ use shared::bus::Bus;
 use shared::clock::{SharedClock, SharedIds, pause};
 use shared::llm::LlmConfig;
 use shared::platform::accounts::{PlatformAccounts, read_platforms};
+use shared::platform::slack::SlackAccount;
 use shared::platform::telegram::{ReceiveMode, TelegramAccount};
 use shared::process::config::{CommonConfig, ConfigFault, file_faults};
 use shared::process::{Health, Service, ServiceShell, ShutdownSignal};
@@ -24,6 +25,7 @@ use crate::outbox::EventSpool;
 use crate::publisher::SpoolPublisher;
 use crate::source::port::accounts::start_sources;
 use crate::source::port::{SinkContext, Source};
+use crate::source::slack::endpoint::{EndpointContext, SlackEndpoints, open_endpoints};
 use crate::source::telegram::client::open_http;
 use crate::source::telegram::poll::TelegramSource;
 
@@ -69,6 +71,7 @@ impl Service for AdapterService {
 
     async fn serve(shell: ServiceShell<AdapterConfig>) -> anyhow::Result<()> {
         let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms);
+        let accounts = read_accounts(&shell.common.files.channels)?;
         let surroundings = ServiceContext {
             bus: shell.bus.clone(),
             clock: shell.clock.clone(),
@@ -77,7 +80,8 @@ impl Service for AdapterService {
             shutdown: shell.shutdown.clone(),
             drain,
             instance: shell.instance.clone(),
-            telegram: read_accounts(&shell.common.files.channels)?.telegram.accounts,
+            telegram: accounts.telegram.accounts,
+            slack: accounts.slack.accounts,
         };
 
         let running = RunningAdapter::start(&shell.config, surroundings).await?;
@@ -106,6 +110,8 @@ pub struct ServiceContext {
     pub instance: String,
     /// Accounts on Telegram.
     pub telegram: BTreeMap<String, TelegramAccount>,
+    /// Accounts on Slack.
+    pub slack: BTreeMap<String, SlackAccount>,
 }
 
 /// The running service with its tasks.
@@ -160,13 +166,22 @@ impl RunningAdapter {
             AcceptMode::Stream => EventIntake::to_stream(around.bus.clone(), publisher),
         };
 
-        publishing.extend(start_accounts(config, &around, publisher_of_sources)?);
+        let (slack, receiving) = start_accounts(config, &around, publisher_of_sources)?;
+        publishing.extend(receiving);
         // Last, because it ends only after the spool's reader has dropped its handle.
         publishing.push(work);
 
         let shutdown = around.shutdown.clone();
-        let gateway = GatewayState::new(config, intake, around.bus, around.clock, around.ids, shutdown.clone())
-            .map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?;
+        let gateway = GatewayState::new(
+            config,
+            intake,
+            slack,
+            around.bus,
+            around.clock,
+            around.ids,
+            shutdown.clone(),
+        )
+        .map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?;
 
         for warning in config.find_warnings() {
             tracing::warn!("adapter.{warning}");
@@ -241,8 +256,27 @@ fn read_accounts(path: &str) -> anyhow::Result<PlatformAccounts> {
     read_platforms(&text).with_context(|| format!("files.channels: `{path}`"))
 }
 
-/// Starts the sources of the accounts. Their events go to JetStream by `publisher`, past the spool.
+/// Starts the tasks of all accounts; returns them with the accounts to which Slack posts.
 fn start_accounts(
+    config: &AdapterConfig,
+    around: &ServiceContext,
+    publisher: SpoolPublisher,
+) -> anyhow::Result<(SlackEndpoints, Vec<JoinHandle<()>>)> {
+    let mut tasks = start_polling(config, around, publisher)?;
+    let context = EndpointContext {
+        health: around.health.clone(),
+        ids: around.ids.clone(),
+        shutdown: around.shutdown.clone(),
+        age_gate_ms: i64::try_from(config.age_gate_ms).unwrap_or(i64::MAX),
+    };
+    let opened = open_endpoints(&around.slack, &context);
+    let (slack, identified) = opened.context("slack: cannot make an HTTP client")?;
+    tasks.extend(identified);
+    Ok((slack, tasks))
+}
+
+/// Starts the sources of the accounts that are polled. Their events go to JetStream by `publisher`, past the spool.
+fn start_polling(
     config: &AdapterConfig,
     around: &ServiceContext,
     publisher: SpoolPublisher,

@@ -4,6 +4,7 @@ pub mod cloudevents;
 pub mod events;
 pub mod port;
 pub mod post_events;
+pub mod slack;
 pub mod telegram;
 pub mod webchat;
 pub mod webhook;

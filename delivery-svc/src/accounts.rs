@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Deserialize;
 use shared::model::origin::is_sealed_channel;
 use shared::platform::accounts::{ChannelsFile, ReadAccountsError, is_platform, read_channels};
+use shared::platform::slack::{SLACK, SlackAccount};
 use shared::platform::telegram::{TELEGRAM, TelegramAccount};
 use shared::process::SecretValue;
 use shared::process::config::{KeyFault, MAX_NAME_BYTES, is_plain_name};
@@ -28,7 +29,7 @@ use crate::channel::nats;
 use crate::channel::signature::SigningKey;
 use crate::channel::webhook::{self, WebhookEndpoint};
 use crate::chunk::{ChunkLimit, LengthUnit};
-use crate::markdown::{LEAST_LINES, LEAST_SIZE, telegram};
+use crate::markdown::{LEAST_LINES, LEAST_SIZE, slack, telegram};
 use crate::plan::{PartLayout, TextFormat};
 
 /// The endpoints of webhooks and bridges, by channel and account.
@@ -41,6 +42,8 @@ pub struct ChannelAccounts {
     pub endpoints: AccountEndpoints,
     /// Bots of Telegram, by account.
     pub telegram: BTreeMap<String, TelegramAccount>,
+    /// Apps of Slack, by account.
+    pub slack: BTreeMap<String, SlackAccount>,
 }
 
 impl ChannelAccounts {
@@ -48,8 +51,10 @@ impl ChannelAccounts {
     #[must_use]
     pub fn token_hashes(&self) -> BTreeMap<String, String> {
         let bots = self.telegram.iter();
-        bots.map(|(name, account)| (format!("{TELEGRAM}:{name}"), account.token_hash()))
-            .collect()
+        let bots = bots.map(|(name, account)| (format!("{TELEGRAM}:{name}"), account.token_hash()));
+        let apps = self.slack.iter();
+        let apps = apps.map(|(name, account)| (format!("{SLACK}:{name}"), account.token_hash()));
+        bots.chain(apps).collect()
     }
 }
 
@@ -78,24 +83,33 @@ pub fn read(text: &str) -> Result<ChannelAccounts, ReadAccountsError> {
     let mut endpoints = AccountEndpoints::new();
     let file = read_channels(text, |file| {
         let mut faults = add_accounts(file, &mut endpoints);
-        faults.extend(telegram_faults(&file.telegram.accounts));
+        let bots = file.telegram.accounts.iter();
+        let bots = bots.map(|(name, account)| (name.as_str(), account.text_limit));
+        faults.extend(limit_faults(TELEGRAM, telegram::MESSAGE, bots));
+        let apps = file.slack.accounts.iter();
+        let apps = apps.map(|(name, account)| (name.as_str(), account.text_limit));
+        faults.extend(limit_faults(SLACK, slack::MESSAGE, apps));
         faults
     })?;
     Ok(ChannelAccounts {
         endpoints,
         telegram: file.telegram.accounts,
+        slack: file.slack.accounts,
     })
 }
 
-/// Returns the faults in the keys of Telegram's accounts that only sending uses.
-fn telegram_faults(accounts: &BTreeMap<String, TelegramAccount>) -> Vec<KeyFault> {
-    let sizes = LEAST_SIZE..=telegram::MESSAGE.max;
-    let is_wrong = |account: &TelegramAccount| account.text_limit.is_some_and(|limit| !sizes.contains(&limit));
-    let wrong = accounts.iter().filter(|(_, account)| is_wrong(account));
+/// Returns the faults in the limits of the accounts of `channel`, whose messages have at most `own`.
+fn limit_faults<'a>(
+    channel: &str,
+    own: ChunkLimit,
+    limits: impl Iterator<Item = (&'a str, Option<usize>)>,
+) -> Vec<KeyFault> {
+    let sizes = LEAST_SIZE..=own.max;
+    let wrong = limits.filter(|(_, limit)| limit.is_some_and(|limit| !sizes.contains(&limit)));
     wrong
         .map(|(name, _)| {
             let expected = format!("expected {} to {}", sizes.start(), sizes.end());
-            KeyFault::new(format!("telegram.accounts.{name}.text_limit"), expected)
+            KeyFault::new(format!("{channel}.accounts.{name}.text_limit"), expected)
         })
         .collect()
 }
@@ -294,7 +308,7 @@ mod tests {
         let bridged = read(&below("whatsapp")).expect("read").endpoints;
         assert!(bridged["whatsapp"].contains_key("demo"));
         for own in [
-            "webhook", "webchat", "nats", "CLI", "http", "timer", "Telegram", "'a b'",
+            "webhook", "webchat", "nats", "CLI", "http", "timer", "Telegram", "slack", "'a b'",
         ] {
             let faults = read(&below(own)).expect_err("refused");
             assert_eq!(faults.0.len(), 1, "{own}: {faults:?}");
@@ -316,6 +330,25 @@ mod tests {
         for limit in [99, 4_097] {
             let ReadAccountsError(faults) = with_limit(limit).expect_err("a fault");
             assert_eq!(faults[0].key, "telegram.accounts.bot.text_limit");
+        }
+    }
+
+    #[test]
+    fn an_app_is_an_account_with_a_limit_in_slacks_bounds() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "xoxb-1").expect("written");
+        let token = file.path().display();
+        let with_limit = |limit: usize| {
+            read(&format!(
+                "slack: {{accounts: {{app: {{token: 'file:{token}', receive: none, text_limit: {limit}}}}}}}"
+            ))
+        };
+
+        let accounts = with_limit(4_000).expect("read");
+        assert!(accounts.slack.contains_key("app") && accounts.token_hashes().contains_key("slack:app"));
+        for limit in [99, 4_001] {
+            let ReadAccountsError(faults) = with_limit(limit).expect_err("a fault");
+            assert_eq!(faults[0].key, "slack.accounts.app.text_limit");
         }
     }
 

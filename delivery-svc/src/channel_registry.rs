@@ -9,6 +9,7 @@ use std::time::Duration;
 use shared::bus::{Bus, CasError, Kv};
 use shared::clock::pause;
 use shared::model::channel::{ConfiguredChannels, DELIVERED};
+use shared::platform::slack::SLACK;
 use shared::platform::telegram::TELEGRAM;
 use shared::process::ShutdownSignal;
 use shared::wire::topology::buckets::CHANNELS;
@@ -27,8 +28,9 @@ pub fn configured_channels(accounts: &ChannelAccounts) -> ConfiguredChannels {
     let endpoints = accounts.endpoints.iter();
     let called = endpoints.map(|(channel, endpoints)| (channel.as_str(), endpoints.keys().cloned().collect()));
     let bots = (TELEGRAM, accounts.telegram.keys().cloned().collect());
+    let apps = (SLACK, accounts.slack.keys().cloned().collect());
 
-    let all = called.chain([bots]);
+    let all = called.chain([bots, apps]);
     let named = all.filter(|(_, accounts): &(_, BTreeSet<String>)| !accounts.is_empty());
     ConfiguredChannels {
         accounts: named

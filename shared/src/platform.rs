@@ -8,4 +8,7 @@ pub mod accounts;
 pub mod base_url;
 pub mod bot_api;
 pub mod policy;
+pub mod slack;
+pub mod slack_api;
 pub mod telegram;
+pub mod token;

@@ -31,6 +31,7 @@ mod pages;
 mod permissions;
 mod restore;
 mod sessions;
+mod slack;
 mod stale_owner;
 mod story;
 mod streaming;

@@ -3,5 +3,7 @@
 mod bot_api;
 mod contract;
 mod process;
+mod slack;
 mod telegram;
+mod web_api;
 mod world;

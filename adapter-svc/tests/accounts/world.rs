@@ -1,6 +1,5 @@
 //! Replicas in this process, with a server of their own and clocks that a test moves.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +9,6 @@ use shared::bus::Bus;
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
 use shared::platform::accounts::read_platforms;
-use shared::platform::telegram::TelegramAccount;
 use shared::process::{Health, ShutdownSignal};
 use shared::testing::nats::NatsServer;
 use shared::testing::{ManualClock, SeededIds, connect_to, eventually};
@@ -55,12 +53,16 @@ impl World {
 
     /// Starts replica `name` with the accounts of `channels`, the content of `channels.yaml`.
     pub(crate) async fn replica(&self, name: &str, channels: &str) -> Replica {
-        let telegram: BTreeMap<String, TelegramAccount> =
-            read_platforms(channels).expect("sound accounts").telegram.accounts;
+        self.replica_with(name, channels, "").await
+    }
+
+    /// As [`World::replica`], with the section `[adapter]` of `toml`.
+    pub(crate) async fn replica_with(&self, name: &str, channels: &str, toml: &str) -> Replica {
+        let accounts = read_platforms(channels).expect("sound accounts");
         let config = AdapterConfig {
             listen: ([127, 0, 0, 1], 0).into(),
             data_dir: self.folder.path().join(name),
-            ..AdapterConfig::default()
+            ..toml::from_str(toml).expect("the section parses")
         };
 
         let (health, shutdown) = (Health::default(), ShutdownSignal::default());
@@ -72,7 +74,8 @@ impl World {
             shutdown: shutdown.clone(),
             drain: Duration::from_secs(2),
             instance: name.to_owned(),
-            telegram,
+            telegram: accounts.telegram.accounts,
+            slack: accounts.slack.accounts,
         };
 
         let running = RunningAdapter::start(&config, around).await.expect("it starts");
@@ -116,6 +119,11 @@ pub(crate) async fn stored_events(bus: &Bus) -> Vec<Event> {
 }
 
 impl Replica {
+    /// The base URL of the gateway.
+    pub(crate) fn base(&self) -> String {
+        format!("http://{}", self.running.address)
+    }
+
     /// Stops the service as SIGTERM does.
     pub(crate) async fn stop(self) {
         self.shutdown.trigger();

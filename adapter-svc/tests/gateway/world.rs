@@ -86,6 +86,7 @@ impl World {
             drain: Duration::from_secs(2),
             instance: "adapter-svc-0".to_owned(),
             telegram: std::collections::BTreeMap::new(),
+            slack: std::collections::BTreeMap::new(),
         };
 
         let running = RunningAdapter::start(&config, around).await.expect("it starts");

@@ -12,6 +12,7 @@ use delivery_svc::calls::ProcessCalls;
 use delivery_svc::channel::http::CallTimeouts;
 use delivery_svc::channel::nats::{self, NatsChannel};
 use delivery_svc::channel::signature::SigningKey;
+use delivery_svc::channel::slack::{SlackChannel, SlackPaces};
 use delivery_svc::channel::telegram::{TelegramChannel, TelegramPaces};
 use delivery_svc::channel::webchat::{self, WebchatChannel};
 use delivery_svc::channel::webhook::{self, WebhookChannel, WebhookEndpoint};
@@ -33,6 +34,7 @@ use shared::model::event::{Event, EventId};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
+use shared::platform::slack::{SLACK, SlackAccount};
 use shared::platform::telegram::{TELEGRAM, TelegramAccount};
 use shared::process::lifecycle::ShutdownSignal;
 use shared::retry::RetrySchedule;
@@ -78,6 +80,12 @@ const UNPACED: TelegramPaces = {
     }
 };
 
+/// The same for Slack.
+const UNPACED_SLACK: SlackPaces = SlackPaces {
+    account: UNPACED.account,
+    channel: UNPACED.direct,
+};
+
 pub(crate) struct World {
     pub(crate) server: NatsServer,
     pub(crate) bus: Bus,
@@ -97,6 +105,8 @@ pub(crate) struct Setup {
     pub(crate) telegram: BTreeMap<String, TelegramAccount>,
     /// Rates of channel `telegram`; `None` = as fast as it goes.
     pub(crate) paces: Option<TelegramPaces>,
+    /// Accounts of channel `slack`.
+    pub(crate) slack: BTreeMap<String, SlackAccount>,
     /// What channel `scripted` does.
     pub(crate) script: Script,
 }
@@ -286,23 +296,14 @@ fn webhook_accounts(url: Option<String>, layout: PartLayout) -> HashMap<String, 
         .collect()
 }
 
-async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSignal) {
-    let bus = connect_to(&url, "test").await;
-    let gates = Arc::new(AccountGates::new(Arc::new(SystemClock), REAUTH_WAIT));
-    let accounts = ChannelAccounts {
-        telegram: setup.telegram.clone(),
-        ..ChannelAccounts::default()
-    };
-    let mut exchange = StoppedAccounts::new(&bus, Arc::clone(&gates), accounts.token_hashes(), Arc::new(SystemClock));
-    exchange.exchange().await.expect("the bucket is read");
-    tokio::spawn(exchange.keep_exchanged(shutdown.clone()));
-
+/// Returns the channels of a replica with `setup`.
+fn open_channels(bus: &Bus, setup: Setup) -> ChannelRegistry {
     let endpoints = webhook_accounts(setup.url, setup.layout);
     let timeouts = CallTimeouts {
         connect: Duration::from_secs(30),
         whole: Duration::from_secs(30),
     };
-    let channels = ChannelRegistry::default()
+    ChannelRegistry::default()
         .with(nats::NAME, NatsChannel::new(bus.clone()))
         .with("broken", Broken)
         .with(SCRIPTED, setup.script)
@@ -310,13 +311,32 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
             TELEGRAM,
             TelegramChannel::new(setup.telegram, timeouts, setup.paces.unwrap_or(UNPACED)).expect("a client"),
         )
+        .with(
+            SLACK,
+            SlackChannel::new(setup.slack, timeouts, UNPACED_SLACK).expect("a client"),
+        )
         .with("numbered", Numbered { taken: setup.taken })
         .with(webchat::NAME, WebchatChannel::new(bus.clone(), Duration::from_secs(30)))
         .with(
             webhook::NAME,
             WebhookChannel::new(endpoints, timeouts).expect("a client"),
-        );
+        )
+}
 
+async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSignal) {
+    let bus = connect_to(&url, "test").await;
+    let gates = Arc::new(AccountGates::new(Arc::new(SystemClock), REAUTH_WAIT));
+    let accounts = ChannelAccounts {
+        telegram: setup.telegram.clone(),
+        slack: setup.slack.clone(),
+        ..ChannelAccounts::default()
+    };
+    let mut exchange = StoppedAccounts::new(&bus, Arc::clone(&gates), accounts.token_hashes(), Arc::new(SystemClock));
+    exchange.exchange().await.expect("the bucket is read");
+    tokio::spawn(exchange.keep_exchanged(shutdown.clone()));
+
+    let policy = setup.policy.clone();
+    let channels = open_channels(&bus, setup);
     let outfit = Arc::new(DelivererContext {
         bus: bus.clone(),
         witness: delivery_svc::receipts::receipts_witness(&bus),
@@ -325,7 +345,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
         calls: ProcessCalls::new(Arc::new(SystemClock)),
         instance: instance.clone(),
         patience: Duration::from_secs(30),
-        policy: setup.policy,
+        policy,
         restored: RestoreGate::open(&bus, SystemClock.now())
             .await
             .expect("the leader answers"),

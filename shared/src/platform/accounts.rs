@@ -7,6 +7,9 @@
 //! telegram:
 //!   accounts:
 //!     bot: { token: "env:TELEGRAM_TOKEN" }
+//! slack:
+//!   accounts:
+//!     app: { token: "env:SLACK_TOKEN", signing_secret: "env:SLACK_SECRET" }
 //! ```
 //!
 //! adapter-svc and delivery-svc read the same file. The accounts of webhooks and bridges concern delivery-svc alone,
@@ -17,7 +20,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use super::telegram::{TELEGRAM, TelegramAccount, account_faults};
+use super::slack::{self, SLACK, SlackAccount};
+use super::telegram::{self, TELEGRAM, TelegramAccount};
 use crate::process::config::{KeyFault, read_yaml};
 
 /// The content of the file. `W` is the type of an account of `webhook` and of a bridge.
@@ -33,6 +37,9 @@ pub struct ChannelsFile<W> {
     /// Bots of Telegram.
     #[serde(default)]
     pub telegram: AccountSection<TelegramAccount>,
+    /// Apps of Slack.
+    #[serde(default)]
+    pub slack: AccountSection<SlackAccount>,
 }
 
 /// The accounts of one channel, by name.
@@ -60,6 +67,7 @@ impl<W> Default for ChannelsFile<W> {
             webhook: AccountSection::default(),
             bridges: BTreeMap::new(),
             telegram: AccountSection::default(),
+            slack: AccountSection::default(),
         }
     }
 }
@@ -83,7 +91,8 @@ pub fn read_channels<W: DeserializeOwned>(
 ) -> Result<ChannelsFile<W>, ReadAccountsError> {
     let check = |file: &ChannelsFile<W>| {
         let mut faults = check(file);
-        faults.extend(account_faults("telegram.accounts", &file.telegram.accounts));
+        faults.extend(telegram::account_faults("telegram.accounts", &file.telegram.accounts));
+        faults.extend(slack::account_faults("slack.accounts", &file.slack.accounts));
         faults
     };
     let read = read_yaml(text, check);
@@ -114,7 +123,7 @@ pub fn read_platforms(text: &str) -> Result<PlatformAccounts, ReadAccountsError>
 /// Returns whether `channel` has a section of its own in the file, so that no bridge may have its name.
 #[must_use]
 pub fn is_platform(channel: &str) -> bool {
-    channel.eq_ignore_ascii_case(TELEGRAM)
+    [TELEGRAM, SLACK].iter().any(|own| channel.eq_ignore_ascii_case(own))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use shared::model::event::{AttachmentState, Event, EventId, EventQuote, MAX_EVENT_ID_BYTES, ParseEventIdError};
 use shared::model::origin::{EventOrigin, OPEN, is_reserved, is_sealed_channel};
 use shared::model::time::UnixMillis;
+use shared::platform::slack::SLACK;
 use shared::platform::telegram::TELEGRAM;
 use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
 
@@ -22,7 +23,7 @@ const LOCAL_CHANNELS: [&str; 2] = ["cli", "http"];
 const SENT: &str = "out:";
 
 /// Id prefixes that no token's source may have, beside those of the services ([`is_reserved`]).
-const TAKEN_SOURCES: [&str; 7] = ["webchat", "webhook", OPEN, LOCAL, "system", TELEGRAM, GAP];
+const TAKEN_SOURCES: [&str; 8] = ["webchat", "webhook", OPEN, LOCAL, "system", TELEGRAM, SLACK, GAP];
 
 /// The scope of a caller; see the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
