@@ -10,7 +10,7 @@ use shared::bus::Bus;
 use shared::clock::{SharedClock, SharedIds, pause};
 use shared::llm::LlmConfig;
 use shared::platform::accounts::{PlatformAccounts, read_platforms};
-use shared::platform::slack::SlackAccount;
+use shared::platform::slack::{SlackAccount, SlackReceive};
 use shared::platform::telegram::{ReceiveMode, TelegramAccount};
 use shared::process::config::{CommonConfig, ConfigFault, file_faults};
 use shared::process::{Health, Service, ServiceShell, ShutdownSignal};
@@ -25,7 +25,9 @@ use crate::outbox::EventSpool;
 use crate::publisher::SpoolPublisher;
 use crate::source::port::accounts::start_sources;
 use crate::source::port::{SinkContext, Source};
+use crate::source::slack::client as slack_client;
 use crate::source::slack::endpoint::{EndpointContext, SlackEndpoints, open_endpoints};
+use crate::source::slack::socket::SlackSocketSource;
 use crate::source::telegram::client::open_http;
 use crate::source::telegram::poll::TelegramSource;
 
@@ -281,26 +283,10 @@ fn start_polling(
     around: &ServiceContext,
     publisher: SpoolPublisher,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
-    // A host that polls nothing needs no client.
-    if around
-        .telegram
-        .values()
-        .all(|account| account.receive == ReceiveMode::None)
-    {
+    let mut sources = telegram_sources(around)?;
+    sources.extend(slack_sources(around)?);
+    if sources.is_empty() {
         return Ok(Vec::new());
-    }
-
-    let http = open_http().context("telegram: cannot make an HTTP client")?;
-    let mut sources: Vec<Arc<dyn Source>> = Vec::new();
-    for (name, account) in &around.telegram {
-        match account.receive {
-            ReceiveMode::None => continue,
-            ReceiveMode::Poll => {}
-        }
-
-        let (clock, ids) = (around.clock.clone(), around.ids.clone());
-        let source = TelegramSource::new(name.clone(), account.clone(), http.clone(), clock, ids);
-        sources.push(Arc::new(source));
     }
 
     let context = SinkContext {
@@ -312,6 +298,44 @@ fn start_polling(
         run: around.ids.ulid(),
     };
     Ok(start_sources(sources, &context, &around.instance, &around.shutdown))
+}
+
+/// Returns the sources of the bots of Telegram that are polled.
+fn telegram_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Source>>> {
+    let polled = |account: &TelegramAccount| match account.receive {
+        ReceiveMode::Poll => true,
+        ReceiveMode::None => false,
+    };
+    let mut sources: Vec<Arc<dyn Source>> = Vec::new();
+    // A host that polls nothing needs no client.
+    if !around.telegram.values().any(polled) {
+        return Ok(sources);
+    }
+
+    let http = open_http().context("telegram: cannot make an HTTP client")?;
+    for (name, account) in around.telegram.iter().filter(|(_, account)| polled(account)) {
+        let (clock, ids) = (around.clock.clone(), around.ids.clone());
+        let source = TelegramSource::new(name.clone(), account.clone(), http.clone(), clock, ids);
+        sources.push(Arc::new(source));
+    }
+    Ok(sources)
+}
+
+/// Returns the sources of the apps of Slack that have a socket.
+fn slack_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Source>>> {
+    let mut sources: Vec<Arc<dyn Source>> = Vec::new();
+    for (name, account) in &around.slack {
+        let app_token = match (account.receive, &account.app_token) {
+            (SlackReceive::Socket, Some(token)) => token.clone(),
+            // Without the token the file is refused when it is read.
+            (SlackReceive::Socket, None) | (SlackReceive::Events | SlackReceive::None, Some(_) | None) => continue,
+        };
+        let http = slack_client::open_http().context("slack: cannot make an HTTP client")?;
+        let (clock, ids) = (around.clock.clone(), around.ids.clone());
+        let source = SlackSocketSource::new(name.clone(), account.clone(), app_token, http, clock, ids);
+        sources.push(Arc::new(source));
+    }
+    Ok(sources)
 }
 
 /// Reports the state of the spool to `/readyz` and the metrics.

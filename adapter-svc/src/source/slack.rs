@@ -3,9 +3,11 @@
 //! The vendor's reference is <https://docs.slack.dev/apis/events-api>. Source: `docs/design/channels.md` §1;
 //! `docs/slack.md`.
 
+pub mod client;
 pub mod content;
 pub mod endpoint;
 pub mod files;
+pub mod handshake;
 pub mod identity;
 pub mod normalize;
 pub mod payload;
@@ -13,6 +15,7 @@ pub mod post_payload;
 pub mod press;
 pub mod privacy;
 pub mod reader;
+pub mod socket;
 pub mod threads;
 
 /// An account as normalising needs it: its name in `channels.yaml`, and the bot that its token stands for.

@@ -4,6 +4,8 @@ mod bot_api;
 mod contract;
 mod process;
 mod slack;
+mod slack_socket;
+mod socket_api;
 mod telegram;
 mod web_api;
 mod world;

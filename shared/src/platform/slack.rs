@@ -24,6 +24,9 @@ const MIN_SECRET_CHARACTERS: usize = 16;
 /// Forms of a bot token: a lasting one, and one that is rotated.
 const TOKEN_PREFIXES: [&str; 2] = ["xoxb-", "xoxe.xoxb-"];
 
+/// Form of an app's own token.
+const APP_TOKEN_PREFIXES: [&str; 1] = ["xapp-"];
+
 /// One account: an app of Slack in one workspace.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,6 +36,9 @@ pub struct SlackAccount {
     /// The app's signing secret, with [`SlackReceive::Events`].
     #[serde(default)]
     pub signing_secret: Option<SecretValue>,
+    /// The app's own token, with [`SlackReceive::Socket`].
+    #[serde(default)]
+    pub app_token: Option<SecretValue>,
     /// Server of the Web API: Slack's, or a stand-in.
     #[serde(default = "official_url")]
     pub base_url: BaseUrl,
@@ -64,6 +70,8 @@ pub enum SlackReceive {
     /// Slack posts them to adapter-svc, signed with the signing secret.
     #[default]
     Events,
+    /// adapter-svc opens a socket, over which Slack sends them.
+    Socket,
     /// Not at all: the account only sends.
     None,
 }
@@ -109,7 +117,7 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, SlackAccou
         }
 
         let token = account.token.reveal();
-        if !is_token(token) {
+        if !has_token_form(token, &TOKEN_PREFIXES) {
             fault(".token", "expected a bot token, which begins with xoxb-");
         } else if let Some(other) = owners.insert(token, name) {
             // Each message would become an event of both.
@@ -124,13 +132,27 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, SlackAccou
                 ".signing_secret",
                 "expected the app's signing secret, or `receive: none` for an account that only sends",
             ),
-            (SlackReceive::Events | SlackReceive::None, Some(secret)) if !is_signing_secret(secret.reveal()) => {
+            (SlackReceive::Events | SlackReceive::Socket | SlackReceive::None, Some(secret))
+                if !is_signing_secret(secret.reveal()) =>
+            {
                 fault(
                     ".signing_secret",
                     "expected the app's signing secret: letters and digits",
                 );
             }
-            (SlackReceive::Events, Some(_)) | (SlackReceive::None, Some(_) | None) => {}
+            (SlackReceive::Events, Some(_)) | (SlackReceive::Socket | SlackReceive::None, Some(_) | None) => {}
+        }
+        match (account.receive, &account.app_token) {
+            (SlackReceive::Socket, None) => fault(
+                ".app_token",
+                "expected the app's own token, which begins with xapp-, for `receive: socket`",
+            ),
+            (SlackReceive::Events | SlackReceive::Socket | SlackReceive::None, Some(token))
+                if !has_token_form(token.reveal(), &APP_TOKEN_PREFIXES) =>
+            {
+                fault(".app_token", "expected the app's own token, which begins with xapp-");
+            }
+            (SlackReceive::Socket, Some(_)) | (SlackReceive::Events | SlackReceive::None, Some(_) | None) => {}
         }
 
         if !account.allow.iter().all(|user| is_user_id(user)) {
@@ -152,9 +174,9 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, SlackAccou
     faults
 }
 
-/// Returns whether `text` has the form of a bot token. Other characters could not be in a header.
-fn is_token(text: &str) -> bool {
-    let rest = TOKEN_PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
+/// Returns whether `text` is a token with one of `prefixes`. Other characters could not be in a header.
+fn has_token_form(text: &str, prefixes: &[&str]) -> bool {
+    let rest = prefixes.iter().find_map(|prefix| text.strip_prefix(prefix));
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     rest.is_some_and(|rest| !rest.is_empty() && rest.chars().all(is_allowed))
 }

@@ -90,6 +90,7 @@ fn example_value(name: &str) -> &'static str {
     let platforms = [
         ("TELEGRAM_TOKEN", TOKEN),
         ("SLACK_TOKEN", "xoxb-1-2-AbC"),
+        ("SLACK_APP_TOKEN", "xapp-1-A1-2-c"),
         ("SLACK_SIGNING_SECRET", "8f742231b10e8888abcd99yyyzzz85a5"),
     ];
     let known = platforms.iter().find(|(part, _)| name.contains(part));

@@ -12,9 +12,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use super::SlackBot;
-use super::identity::{IdentityKeeper, open_http};
-use super::threads::begin_thread;
-use crate::source::port::access::apply_access;
+use super::client::open_http;
+use super::identity::IdentityKeeper;
+use super::threads::apply_policy;
 use crate::source::port::apply_age_gate;
 use crate::source::webhook::signature::{SignatureChecks, SigningKey};
 
@@ -60,8 +60,7 @@ impl SlackEndpoint {
     /// Applies the account's settings to `event`.
     pub fn apply_settings(&self, event: &mut Event) {
         let policy = self.account.access();
-        apply_access(&policy, event);
-        begin_thread(&policy, event);
+        apply_policy(&policy, event);
         apply_age_gate(event, self.age_gate_ms);
     }
 }
@@ -89,7 +88,7 @@ pub fn open_endpoints(
 ) -> Result<(SlackEndpoints, Vec<JoinHandle<()>>), reqwest::Error> {
     let receives = |account: &SlackAccount| match account.receive {
         SlackReceive::Events => true,
-        SlackReceive::None => false,
+        SlackReceive::Socket | SlackReceive::None => false,
     };
     let (mut endpoints, mut tasks) = (SlackEndpoints::new(), Vec::new());
     // A host without such accounts needs no client.

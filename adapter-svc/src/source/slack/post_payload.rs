@@ -108,7 +108,8 @@ fn inner_kind(payload: &Value) -> Option<&str> {
     payload.pointer("/event/type").and_then(Value::as_str)
 }
 
-fn note_refused(account: &str, payload: &Value, reason: &RefusePayloadError) {
+/// Counts and logs that a payload is no event.
+pub(super) fn note_refused(account: &str, payload: &Value, reason: &RefusePayloadError) {
     metrics::counter!("nexus_source_refused_total", "source" => SLACK, "reason" => reason.name()).increment(1);
     let event_id = payload.get("event_id").and_then(Value::as_str);
     match reason {

@@ -7,6 +7,14 @@ use shared::model::event::{Event, EventDirection, PeerKind};
 use shared::platform::policy::AccessPolicy;
 use shared::platform::slack_api::parse_stamp;
 
+use crate::source::port::access::apply_access;
+
+/// Applies the account's `policy` to `event`: its tags, its direction and its thread.
+pub fn apply_policy(policy: &AccessPolicy<'_, String>, event: &mut Event) {
+    apply_access(policy, event);
+    begin_thread(policy, event);
+}
+
 /// Sets the thread of `event` if it is for the account, is in no thread, and is answered in one according to `policy`.
 pub fn begin_thread(policy: &AccessPolicy<'_, String>, event: &mut Event) {
     let is_answered = match event.peer.kind {

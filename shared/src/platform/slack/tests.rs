@@ -95,6 +95,14 @@ fn an_account_that_receives_needs_the_signing_secret_and_one_that_sends_does_not
 }
 
 #[test]
+fn an_account_with_a_socket_needs_the_token_of_the_app() {
+    assert_eq!(faults(TOKEN, "receive: socket"), ["app_token"]);
+    let keys = |token: &str| format!("receive: socket, app_token: '{}'", reference(token));
+    assert_eq!(faults(TOKEN, &keys("xoxb-1")), ["app_token"]);
+    assert!(read_platforms(&file(TOKEN, &keys("xapp-1-A1"))).is_ok());
+}
+
+#[test]
 fn every_fault_is_told_with_its_key_and_without_the_token() {
     let keys = "receive: none, allow: [ann], groups: {general: {}, C1: {allow: [bob]}}, base_url: 'http://example.com', \
                 colour: red";
