@@ -71,6 +71,15 @@ pub enum RequestRejection {
     /// The webhook source does not exist.
     #[error("no webhook source `{0}` is configured")]
     UnknownSource(String),
+    /// The account does not exist, or does not receive over HTTP.
+    #[error("no account `{0}` receives over HTTP")]
+    UnknownAccount(String),
+    /// The platform has not said yet who the account is.
+    #[error("the platform has not confirmed the account's token yet; see /readyz")]
+    UnknownIdentity,
+    /// Whether the sender is paired cannot be found out now.
+    #[error("the server does not answer whether the sender is paired; try again")]
+    UnknownPairings,
     /// The path does not exist.
     #[error("not found")]
     UnknownPath,
@@ -139,6 +148,9 @@ impl RequestRejection {
         // The codes are part of the interface: clients decide by them, not by the texts.
         match self {
             Self::UnknownSource(_) => (StatusCode::NOT_FOUND, "unknown_source"),
+            Self::UnknownAccount(_) => (StatusCode::NOT_FOUND, "unknown_account"),
+            Self::UnknownIdentity => (StatusCode::SERVICE_UNAVAILABLE, "unknown_identity"),
+            Self::UnknownPairings => (StatusCode::SERVICE_UNAVAILABLE, "unknown_pairings"),
             Self::UnknownPath => (StatusCode::NOT_FOUND, "unknown_path"),
             Self::Signature(_) => (StatusCode::UNAUTHORIZED, "bad_signature"),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized"),
@@ -177,10 +189,15 @@ impl RequestRejection {
             Self::Signature(_) | Self::ForeignOrigin(_) => "headers",
             Self::ForeignHost(_) => "host",
             Self::Unauthorized => "authorization",
-            Self::UnknownSource(_) | Self::UnknownPath => "path",
+            Self::UnknownSource(_) | Self::UnknownAccount(_) | Self::UnknownPath => "path",
             Self::TooLarge { .. } | Self::BrokenBody(_) | Self::SlowBody | Self::Payload(_) | Self::Event(_) => "body",
             Self::Accept(AcceptEventsError::TooLarge { .. } | AcceptEventsError::Invalid { .. }) => "body",
-            Self::Accept(_) | Self::Timeout(_) | Self::Overloaded | Self::TooFast(_) => "",
+            Self::UnknownIdentity
+            | Self::UnknownPairings
+            | Self::Accept(_)
+            | Self::Timeout(_)
+            | Self::Overloaded
+            | Self::TooFast(_) => "",
         }
     }
 

@@ -20,6 +20,7 @@ use crate::config::AdapterConfig;
 use crate::error::RequestRejection;
 use crate::intake::EventIntake;
 use crate::source::events::access::TokenAccess;
+use crate::source::slack::endpoint::SlackEndpoints;
 use crate::source::webhook::endpoint::WebhookEndpoint;
 use crate::source::webhook::signature::SignatureChecks;
 use client_address::{ClientAddress, TrustedNetworks};
@@ -45,6 +46,8 @@ pub struct GatewayParts {
     pub ids: SharedIds,
     /// Webhook sources by name.
     pub webhooks: HashMap<String, WebhookEndpoint>,
+    /// Accounts of Slack that receive over HTTP.
+    pub slack: SlackEndpoints,
     /// Access rules of `/v1/events`.
     pub access: TokenAccess,
     /// Keys that check callbacks of approvals; `None` = callbacks are refused.
@@ -75,13 +78,14 @@ impl std::ops::Deref for GatewayState {
 }
 
 impl GatewayState {
-    /// Creates the gateway of `config`.
+    /// Creates the gateway of `config`, with the accounts `slack`.
     ///
     /// # Errors
     /// Returns `key: expected value` if the configuration is invalid and was not checked before.
     pub fn new(
         config: &AdapterConfig,
         intake: EventIntake,
+        slack: SlackEndpoints,
         bus: Bus,
         clock: SharedClock,
         ids: SharedIds,
@@ -99,6 +103,7 @@ impl GatewayState {
             clock,
             ids,
             webhooks,
+            slack,
             access: config.token_access().map_err(|faults| faults.join("; "))?,
             approvals: config.approvals.callback_auth()?,
             links: config.approvals.link_checks(),

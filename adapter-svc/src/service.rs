@@ -11,6 +11,7 @@ use shared::clock::{SharedClock, SharedIds, pause};
 use shared::llm::LlmConfig;
 use shared::platform::accounts::{PlatformAccounts, read_platforms};
 use shared::platform::discord::{self, DiscordAccount};
+use shared::platform::slack::{SlackAccount, SlackReceive};
 use shared::platform::telegram::{ReceiveMode, TelegramAccount};
 use shared::process::config::{CommonConfig, ConfigFault, file_faults};
 use shared::process::{Health, Service, ServiceShell, ShutdownSignal};
@@ -29,6 +30,9 @@ use crate::source::discord::client as discord_client;
 use crate::source::discord::gateway::DiscordSource;
 use crate::source::port::accounts::start_sources;
 use crate::source::port::{SinkContext, Source};
+use crate::source::slack::client as slack_client;
+use crate::source::slack::endpoint::{EndpointContext, SlackEndpoints, open_endpoints};
+use crate::source::slack::socket::SlackSocketSource;
 use crate::source::telegram::client::open_http;
 use crate::source::telegram::poll::TelegramSource;
 
@@ -87,6 +91,7 @@ impl Service for AdapterService {
             instance: shell.instance.clone(),
             telegram: accounts.telegram.accounts,
             discord: accounts.discord.accounts,
+            slack: accounts.slack.accounts,
         };
 
         let running = RunningAdapter::start(&shell.config, surroundings).await?;
@@ -117,6 +122,8 @@ pub struct ServiceContext {
     pub telegram: BTreeMap<String, TelegramAccount>,
     /// Accounts on Discord.
     pub discord: BTreeMap<String, DiscordAccount>,
+    /// Accounts on Slack.
+    pub slack: BTreeMap<String, SlackAccount>,
 }
 
 /// The running service with its tasks.
@@ -171,13 +178,22 @@ impl RunningAdapter {
             AcceptMode::Stream => EventIntake::to_stream(around.bus.clone(), publisher),
         };
 
-        publishing.extend(start_accounts(config, &around, publisher_of_sources)?);
+        let (slack, receiving) = start_accounts(config, &around, publisher_of_sources)?;
+        publishing.extend(receiving);
         // Last, because it ends only after the spool's reader has dropped its handle.
         publishing.push(work);
 
         let shutdown = around.shutdown.clone();
-        let gateway = GatewayState::new(config, intake, around.bus, around.clock, around.ids, shutdown.clone())
-            .map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?;
+        let gateway = GatewayState::new(
+            config,
+            intake,
+            slack,
+            around.bus,
+            around.clock,
+            around.ids,
+            shutdown.clone(),
+        )
+        .map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?;
 
         for warning in config.find_warnings() {
             tracing::warn!("adapter.{warning}");
@@ -252,17 +268,40 @@ fn read_accounts(path: &str) -> anyhow::Result<PlatformAccounts> {
     read_platforms(&text).with_context(|| format!("files.channels: `{path}`"))
 }
 
-/// Starts the sources of the accounts. Their events go to JetStream by `publisher`, past the spool.
+/// Starts the tasks of all accounts; returns them with the accounts to which Slack posts.
 fn start_accounts(
     config: &AdapterConfig,
     around: &ServiceContext,
     publisher: SpoolPublisher,
+) -> anyhow::Result<(SlackEndpoints, Vec<JoinHandle<()>>)> {
+    let pairings = PairingStore::new(around.bus.clone(), around.clock.clone(), around.ids.clone());
+    let served = serve_pairings(pairings.clone(), around.bus.clone(), around.shutdown.clone());
+    let mut tasks = start_polling(config, around, publisher, pairings.clone())?;
+    tasks.push(tokio::spawn(served));
+
+    let context = EndpointContext {
+        pairings,
+        health: around.health.clone(),
+        ids: around.ids.clone(),
+        shutdown: around.shutdown.clone(),
+        age_gate_ms: i64::try_from(config.age_gate_ms).unwrap_or(i64::MAX),
+    };
+    let opened = open_endpoints(&around.slack, &context);
+    let (slack, identified) = opened.context("slack: cannot make an HTTP client")?;
+    tasks.extend(identified);
+    Ok((slack, tasks))
+}
+
+/// Starts the sources of the accounts that are polled. Their events go to JetStream by `publisher`, past the spool.
+fn start_polling(
+    config: &AdapterConfig,
+    around: &ServiceContext,
+    publisher: SpoolPublisher,
+    pairings: PairingStore,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
     let mut sources = telegram_sources(around)?;
     sources.extend(discord_sources(around)?);
-
-    let pairings = PairingStore::new(around.bus.clone(), around.clock.clone(), around.ids.clone());
-    let served = serve_pairings(pairings.clone(), around.bus.clone(), around.shutdown.clone());
+    sources.extend(slack_sources(around)?);
     let context = SinkContext {
         bus: around.bus.clone(),
         pairings,
@@ -272,9 +311,7 @@ fn start_accounts(
         age_gate_ms: i64::try_from(config.age_gate_ms).unwrap_or(i64::MAX),
         run: around.ids.ulid(),
     };
-    let mut tasks = start_sources(sources, &context, &around.instance, &around.shutdown);
-    tasks.push(tokio::spawn(served));
-    Ok(tasks)
+    Ok(start_sources(sources, &context, &around.instance, &around.shutdown))
 }
 
 /// Serves the operator's requests about pairings until `shutdown`.
@@ -337,6 +374,23 @@ fn discord_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Source
         Arc::new(DiscordSource::new(name.clone(), account.clone(), http.clone(), ids))
     });
     Ok(sources.collect())
+}
+
+/// Returns the sources of the apps of Slack that have a socket.
+fn slack_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Source>>> {
+    let mut sources: Vec<Arc<dyn Source>> = Vec::new();
+    for (name, account) in &around.slack {
+        let app_token = match (account.receive, &account.app_token) {
+            (SlackReceive::Socket, Some(token)) => token.clone(),
+            // Without the token the file is refused when it is read.
+            (SlackReceive::Socket, None) | (SlackReceive::Events | SlackReceive::None, Some(_) | None) => continue,
+        };
+        let http = slack_client::open_http().context("slack: cannot make an HTTP client")?;
+        let (clock, ids) = (around.clock.clone(), around.ids.clone());
+        let source = SlackSocketSource::new(name.clone(), account.clone(), app_token, http, clock, ids);
+        sources.push(Arc::new(source));
+    }
+    Ok(sources)
 }
 
 /// Reports the state of the spool to `/readyz` and the metrics.

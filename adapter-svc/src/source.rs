@@ -5,6 +5,7 @@ pub mod discord;
 pub mod events;
 pub mod port;
 pub mod post_events;
+pub mod slack;
 pub mod telegram;
 pub mod webchat;
 pub mod webhook;

@@ -21,6 +21,7 @@ use serde::Deserialize;
 use shared::model::origin::is_sealed_channel;
 use shared::platform::accounts::{ChannelsFile, ReadAccountsError, is_platform, read_channels};
 use shared::platform::discord::{DISCORD, DiscordAccount};
+use shared::platform::slack::{SLACK, SlackAccount};
 use shared::platform::telegram::{TELEGRAM, TelegramAccount};
 use shared::process::SecretValue;
 use shared::process::config::{KeyFault, MAX_NAME_BYTES, is_plain_name};
@@ -29,7 +30,7 @@ use crate::channel::nats;
 use crate::channel::signature::SigningKey;
 use crate::channel::webhook::{self, WebhookEndpoint};
 use crate::chunk::{ChunkLimit, LengthUnit};
-use crate::markdown::{LEAST_LINES, LEAST_SIZE, discord, telegram};
+use crate::markdown::{LEAST_LINES, LEAST_SIZE, discord, slack, telegram};
 use crate::plan::{PartLayout, TextFormat};
 
 /// The endpoints of webhooks and bridges, by channel and account.
@@ -44,6 +45,8 @@ pub struct ChannelAccounts {
     pub telegram: BTreeMap<String, TelegramAccount>,
     /// Bots of Discord, by account.
     pub discord: BTreeMap<String, DiscordAccount>,
+    /// Apps of Slack, by account.
+    pub slack: BTreeMap<String, SlackAccount>,
 }
 
 impl ChannelAccounts {
@@ -54,7 +57,9 @@ impl ChannelAccounts {
         let telegram = telegram.map(|(name, account)| (format!("{TELEGRAM}:{name}"), account.token_hash()));
         let discord = self.discord.iter();
         let discord = discord.map(|(name, account)| (format!("{DISCORD}:{name}"), account.token_hash()));
-        telegram.chain(discord).collect()
+        let slack = self.slack.iter();
+        let slack = slack.map(|(name, account)| (format!("{SLACK}:{name}"), account.token_hash()));
+        telegram.chain(discord).chain(slack).collect()
     }
 }
 
@@ -87,12 +92,15 @@ pub fn read(text: &str) -> Result<ChannelAccounts, ReadAccountsError> {
         faults.extend(limit_faults(TELEGRAM, telegram_limits, telegram::MESSAGE.max));
         let discord_limits = file.discord.accounts.iter().map(|(name, bot)| (name, bot.text_limit));
         faults.extend(limit_faults(DISCORD, discord_limits, discord::MESSAGE.max));
+        let slack_limits = file.slack.accounts.iter().map(|(name, app)| (name, app.text_limit));
+        faults.extend(limit_faults(SLACK, slack_limits, slack::MESSAGE.max));
         faults
     })?;
     Ok(ChannelAccounts {
         endpoints,
         telegram: file.telegram.accounts,
         discord: file.discord.accounts,
+        slack: file.slack.accounts,
     })
 }
 
@@ -306,7 +314,7 @@ mod tests {
         let bridged = read(&below("whatsapp")).expect("read").endpoints;
         assert!(bridged["whatsapp"].contains_key("demo"));
         for own in [
-            "webhook", "webchat", "nats", "CLI", "http", "timer", "Telegram", "Discord", "'a b'",
+            "webhook", "webchat", "nats", "CLI", "http", "timer", "Telegram", "Discord", "slack", "'a b'",
         ] {
             let faults = read(&below(own)).expect_err("refused");
             assert_eq!(faults.0.len(), 1, "{own}: {faults:?}");
@@ -351,6 +359,25 @@ mod tests {
         for limit in [99, 2_001] {
             let ReadAccountsError(faults) = with_limit(limit).expect_err("a fault");
             assert_eq!(faults[0].key, "discord.accounts.bot.text_limit");
+        }
+    }
+
+    #[test]
+    fn an_app_is_an_account_with_a_limit_in_slacks_bounds() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "xoxb-1").expect("written");
+        let token = file.path().display();
+        let with_limit = |limit: usize| {
+            read(&format!(
+                "slack: {{accounts: {{app: {{token: 'file:{token}', receive: none, text_limit: {limit}}}}}}}"
+            ))
+        };
+
+        let accounts = with_limit(4_000).expect("read");
+        assert!(accounts.slack.contains_key("app") && accounts.token_hashes().contains_key("slack:app"));
+        for limit in [99, 4_001] {
+            let ReadAccountsError(faults) = with_limit(limit).expect_err("a fault");
+            assert_eq!(faults[0].key, "slack.accounts.app.text_limit");
         }
     }
 

@@ -3,7 +3,9 @@
 pub mod discord;
 pub mod http;
 pub mod nats;
+pub mod raw_answer;
 pub mod signature;
+pub mod slack;
 pub mod telegram;
 pub mod webchat;
 pub mod webhook;

@@ -10,6 +10,7 @@ use shared::bus::{Bus, CasError, Kv};
 use shared::clock::pause;
 use shared::model::channel::{ConfiguredChannels, DELIVERED};
 use shared::platform::discord::DISCORD;
+use shared::platform::slack::SLACK;
 use shared::platform::telegram::TELEGRAM;
 use shared::process::ShutdownSignal;
 use shared::wire::topology::buckets::CHANNELS;
@@ -29,8 +30,9 @@ pub fn configured_channels(accounts: &ChannelAccounts) -> ConfiguredChannels {
     let called = endpoints.map(|(channel, endpoints)| (channel.as_str(), endpoints.keys().cloned().collect()));
     let telegram = (TELEGRAM, accounts.telegram.keys().cloned().collect());
     let discord = (DISCORD, accounts.discord.keys().cloned().collect());
+    let slack = (SLACK, accounts.slack.keys().cloned().collect());
 
-    let all = called.chain([telegram, discord]);
+    let all = called.chain([telegram, discord, slack]);
     let named = all.filter(|(_, accounts): &(_, BTreeSet<String>)| !accounts.is_empty());
     ConfiguredChannels {
         accounts: named

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use shared::bus::partition::{self, PartitionGroup};
 use shared::llm::LlmConfig;
 use shared::platform::discord::DISCORD;
+use shared::platform::slack::SLACK;
 use shared::platform::telegram::TELEGRAM;
 use shared::process::config::{ConfigFault, file_faults};
 use shared::process::health::Health;
@@ -21,6 +22,7 @@ use crate::channel::ChannelRegistry;
 use crate::channel::discord::{DiscordChannel, DiscordPaces};
 use crate::channel::http::CallTimeouts;
 use crate::channel::nats::{self, NatsChannel};
+use crate::channel::slack::{SlackChannel, SlackPaces};
 use crate::channel::telegram::{TelegramChannel, TelegramPaces};
 use crate::channel::webchat::{self, WebchatChannel};
 use crate::channel::webhook::{self, WebhookChannel};
@@ -223,6 +225,10 @@ fn open_channels(shell: &ServiceShell<DeliveryConfig>, accounts: ChannelAccounts
         .with(
             DISCORD,
             DiscordChannel::new(accounts.discord, timeouts, DiscordPaces::OFFICIAL).context("failed to set up the HTTP client")?,
+        )
+        .with(
+            SLACK,
+            SlackChannel::new(accounts.slack, timeouts, SlackPaces::OFFICIAL).context("failed to set up the HTTP client")?,
         );
 
     // The channel exists even without accounts, so that a dead letter reports the missing account.

@@ -10,4 +10,7 @@ pub mod bot_api;
 pub mod discord;
 pub mod outline;
 pub mod policy;
+pub mod slack;
+pub mod slack_api;
 pub mod telegram;
+pub mod token;

@@ -32,6 +32,7 @@ mod pages;
 mod permissions;
 mod restore;
 mod sessions;
+mod slack;
 mod stale_owner;
 mod story;
 mod streaming;

@@ -13,7 +13,7 @@ use super::GatewayState;
 use super::client_address::{ClientAddress, ConnectionPeer};
 use crate::approvals;
 use crate::error::{RejectionNote, RequestRejection};
-use crate::source::{post_events, webchat, webhook};
+use crate::source::{post_events, slack, webchat, webhook};
 
 /// Number of bytes of a rejected request's path that are logged.
 const MAX_LOGGED_PATH: usize = 200;
@@ -28,6 +28,7 @@ impl GatewayState {
                 post(approvals::post_decision).get(approvals::show_link_page),
             )
             .route("/approvals/{id}/decide", post(approvals::post_link_decision))
+            .route("/slack/{account}", post(slack::post_payload::post_payload))
             .route("/v1/events", post(post_events::post_events));
 
         // Without the web chat its paths do not exist: they cannot be probed.

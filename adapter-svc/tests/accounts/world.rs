@@ -53,11 +53,16 @@ impl World {
 
     /// Starts replica `name` with the accounts of `channels`, the content of `channels.yaml`.
     pub(crate) async fn replica(&self, name: &str, channels: &str) -> Replica {
+        self.replica_with(name, channels, "").await
+    }
+
+    /// As [`World::replica`], with the section `[adapter]` of `toml`.
+    pub(crate) async fn replica_with(&self, name: &str, channels: &str, toml: &str) -> Replica {
         let accounts = read_platforms(channels).expect("sound accounts");
         let config = AdapterConfig {
             listen: ([127, 0, 0, 1], 0).into(),
             data_dir: self.folder.path().join(name),
-            ..AdapterConfig::default()
+            ..toml::from_str(toml).expect("the section parses")
         };
 
         let (health, shutdown) = (Health::default(), ShutdownSignal::default());
@@ -71,6 +76,7 @@ impl World {
             instance: name.to_owned(),
             telegram: accounts.telegram.accounts,
             discord: accounts.discord.accounts,
+            slack: accounts.slack.accounts,
         };
 
         let running = RunningAdapter::start(&config, around).await.expect("it starts");
@@ -114,6 +120,11 @@ pub(crate) async fn stored_events(bus: &Bus) -> Vec<Event> {
 }
 
 impl Replica {
+    /// The base URL of the gateway.
+    pub(crate) fn base(&self) -> String {
+        format!("http://{}", self.running.address)
+    }
+
     /// Stops the service as SIGTERM does.
     pub(crate) async fn stop(self) {
         self.shutdown.trigger();

@@ -87,6 +87,7 @@ impl World {
             instance: "adapter-svc-0".to_owned(),
             telegram: std::collections::BTreeMap::new(),
             discord: std::collections::BTreeMap::new(),
+            slack: std::collections::BTreeMap::new(),
         };
 
         let running = RunningAdapter::start(&config, around).await.expect("it starts");

@@ -12,24 +12,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use reqwest::header::RETRY_AFTER;
-use reqwest::redirect::Policy;
-use shared::clock::run_for;
 use shared::platform::policy::DoubtPolicy;
 use shared::platform::telegram::TelegramAccount;
 
-use super::http::{CallTimeouts, failed_outcome, late_outcome};
+use super::http::CallTimeouts;
+use super::raw_answer::{call_for_answer, open_client};
 use super::{Channel, ChannelTraits, SendRequest};
 use crate::account_gate::{CallRate, SendPace};
 use crate::attempt::{CallOutcome, Refusal, Repetition};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::telegram::MESSAGE;
 use crate::plan::{PartLayout, TextFormat};
-use answer::{AnswerMeaning, RawAnswer, read_answer};
+use answer::{AnswerMeaning, read_answer};
 use message::SendMessage;
-
-/// Maximum length of an answer, in bytes; a longer one is not from the Bot API.
-const MAX_ANSWER_BYTES: usize = 1_024 * 1_024;
 
 /// The rates at which a bot may send.
 #[derive(Debug, Clone, Copy)]
@@ -81,15 +76,8 @@ impl TelegramChannel {
         timeouts: CallTimeouts,
         paces: TelegramPaces,
     ) -> Result<Self, reqwest::Error> {
-        let client = reqwest::Client::builder()
-            .user_agent(concat!("nexus/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(timeouts.connect)
-            // The token would go to another server.
-            .redirect(Policy::none())
-            .build()?;
-
         Ok(Self {
-            client,
+            client: open_client(timeouts.connect)?,
             accounts,
             paces,
             whole: timeouts.whole,
@@ -104,38 +92,9 @@ impl TelegramChannel {
         shipment: &SendRequest<'_>,
     ) -> AnswerMeaning {
         let request = self.client.post(account.method_url("sendMessage")).json(message);
-        let answered = async {
-            let mut response = request.send().await?;
-            let status = response.status().as_u16();
-            let retry_after = response.headers().get(RETRY_AFTER);
-            let retry_after = retry_after.and_then(|value| value.to_str().ok()).map(str::to_owned);
-
-            let mut body = Vec::new();
-            while let Some(chunk) = response.chunk().await? {
-                let room = MAX_ANSWER_BYTES.saturating_sub(body.len());
-                body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-                if room <= chunk.len() {
-                    break;
-                }
-            }
-
-            Ok(RawAnswer {
-                status,
-                retry_after,
-                body,
-            })
-        };
-
-        // The answer is polled first, and time for which this process was stopped does not count: the answer may
-        // already be in the socket.
-        let answered = tokio::select! {
-            biased;
-            answered = answered => answered,
-            () = run_for(self.whole) => return AnswerMeaning::Outcome(late_outcome()),
-        };
-        match answered {
+        match call_for_answer(request, self.whole).await {
             Ok(answer) => read_answer(&answer, message.chat(), shipment.now),
-            Err(error) => AnswerMeaning::Outcome(failed_outcome(error)),
+            Err(outcome) => AnswerMeaning::Outcome(outcome),
         }
     }
 }

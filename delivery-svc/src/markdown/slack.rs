@@ -7,6 +7,8 @@
 //! Source: <https://docs.slack.dev/messaging/formatting-message-text>,
 //! <https://docs.slack.dev/reference/methods/chat.postMessage#truncating>.
 
+use std::borrow::Cow;
+
 use super::document::Style;
 use super::syntax::{
     BARE_MARKS, BREAKER, StylePlace, Syntax, TextPiece, TextRole, for_each_char, is_shown_between_words,
@@ -19,6 +21,21 @@ pub const MESSAGE: ChunkLimit = ChunkLimit {
     max: 4_000,
     unit: LengthUnit::Characters,
 };
+
+/// Returns `text` as Slack shows it literally, in plain text too: without entities `<!channel>` would call everybody.
+///
+/// ```
+/// assert_eq!(delivery_svc::markdown::slack::escape_text("<!here> & now"), "&lt;!here&gt; &amp; now");
+/// ```
+#[must_use]
+pub fn escape_text(text: &str) -> Cow<'_, str> {
+    if !text.contains(['&', '<', '>']) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
+    write_entities(text, &mut escaped);
+    Cow::Owned(escaped)
+}
 
 pub(crate) struct SlackMrkdwn;
 

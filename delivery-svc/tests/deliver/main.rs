@@ -14,6 +14,8 @@ mod parts;
 mod receiver;
 mod restored;
 mod scripted;
+mod slack;
 mod telegram;
+mod web_api;
 mod webhook;
 mod world;

@@ -12,6 +12,7 @@ use delivery_svc::channel::discord::{DiscordChannel, DiscordPaces};
 use delivery_svc::channel::http::CallTimeouts;
 use delivery_svc::channel::nats::{self, NatsChannel};
 use delivery_svc::channel::signature::SigningKey;
+use delivery_svc::channel::slack::{SlackChannel, SlackPaces};
 use delivery_svc::channel::telegram::{TelegramChannel, TelegramPaces};
 use delivery_svc::channel::webchat::{self, WebchatChannel};
 use delivery_svc::channel::webhook::{self, WebhookChannel, WebhookEndpoint};
@@ -35,6 +36,7 @@ use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
 use shared::platform::discord::{DISCORD, DiscordAccount};
+use shared::platform::slack::{SLACK, SlackAccount};
 use shared::platform::telegram::{TELEGRAM, TelegramAccount};
 use shared::process::lifecycle::ShutdownSignal;
 use shared::retry::RetrySchedule;
@@ -82,6 +84,12 @@ const UNPACED_DISCORD: DiscordPaces = DiscordPaces {
     chat: UNPACED,
 };
 
+/// The same for Slack.
+const UNPACED_SLACK: SlackPaces = SlackPaces {
+    account: UNPACED,
+    channel: UNPACED,
+};
+
 pub(crate) struct World {
     pub(crate) server: NatsServer,
     pub(crate) bus: Bus,
@@ -105,6 +113,8 @@ pub(crate) struct Setup {
     pub(crate) discord: BTreeMap<String, DiscordAccount>,
     /// Time by which the clock of deliveries is ahead.
     pub(crate) ahead: Duration,
+    /// Accounts of channel `slack`.
+    pub(crate) slack: BTreeMap<String, SlackAccount>,
     /// What channel `scripted` does.
     pub(crate) script: Script,
 }
@@ -294,6 +304,7 @@ fn webhook_accounts(url: Option<String>, layout: PartLayout) -> HashMap<String, 
         .collect()
 }
 
+/// Returns the channels of a replica with `setup`.
 fn open_channels(bus: &Bus, setup: Setup) -> ChannelRegistry {
     let endpoints = webhook_accounts(setup.url, setup.layout);
     let timeouts = CallTimeouts {
@@ -312,6 +323,10 @@ fn open_channels(bus: &Bus, setup: Setup) -> ChannelRegistry {
             DISCORD,
             DiscordChannel::new(setup.discord, timeouts, UNPACED_DISCORD).expect("a client"),
         )
+        .with(
+            SLACK,
+            SlackChannel::new(setup.slack, timeouts, UNPACED_SLACK).expect("a client"),
+        )
         .with("numbered", Numbered { taken: setup.taken })
         .with(webchat::NAME, WebchatChannel::new(bus.clone(), Duration::from_secs(30)))
         .with(
@@ -326,6 +341,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
     let accounts = ChannelAccounts {
         telegram: setup.telegram.clone(),
         discord: setup.discord.clone(),
+        slack: setup.slack.clone(),
         ..ChannelAccounts::default()
     };
     let mut exchange = StoppedAccounts::new(&bus, Arc::clone(&gates), accounts.token_hashes(), Arc::new(SystemClock));

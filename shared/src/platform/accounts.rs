@@ -7,6 +7,9 @@
 //! telegram:
 //!   accounts:
 //!     bot: { token: "env:TELEGRAM_TOKEN" }
+//! slack:
+//!   accounts:
+//!     app: { token: "env:SLACK_TOKEN", signing_secret: "env:SLACK_SECRET" }
 //! ```
 //!
 //! adapter-svc and delivery-svc read the same file. The accounts of webhooks and bridges concern delivery-svc alone,
@@ -18,7 +21,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::discord::{self, DISCORD, DiscordAccount};
-use super::telegram::{TELEGRAM, TelegramAccount, account_faults};
+use super::slack::{self, SLACK, SlackAccount};
+use super::telegram::{self, TELEGRAM, TelegramAccount};
 use crate::process::config::{KeyFault, read_yaml};
 
 /// The content of the file. `W` is the type of an account of `webhook` and of a bridge.
@@ -37,6 +41,9 @@ pub struct ChannelsFile<W> {
     /// Bots of Discord.
     #[serde(default)]
     pub discord: AccountSection<DiscordAccount>,
+    /// Apps of Slack.
+    #[serde(default)]
+    pub slack: AccountSection<SlackAccount>,
 }
 
 /// The accounts of one channel, by name.
@@ -65,6 +72,7 @@ impl<W> Default for ChannelsFile<W> {
             bridges: BTreeMap::new(),
             telegram: AccountSection::default(),
             discord: AccountSection::default(),
+            slack: AccountSection::default(),
         }
     }
 }
@@ -88,8 +96,9 @@ pub fn read_channels<W: DeserializeOwned>(
 ) -> Result<ChannelsFile<W>, ReadAccountsError> {
     let check = |file: &ChannelsFile<W>| {
         let mut faults = check(file);
-        faults.extend(account_faults("telegram.accounts", &file.telegram.accounts));
+        faults.extend(telegram::account_faults("telegram.accounts", &file.telegram.accounts));
         faults.extend(discord::account_faults("discord.accounts", &file.discord.accounts));
+        faults.extend(slack::account_faults("slack.accounts", &file.slack.accounts));
         faults
     };
     let read = read_yaml(text, check);
@@ -121,7 +130,9 @@ pub fn read_platforms(text: &str) -> Result<PlatformAccounts, ReadAccountsError>
 /// sealed channel ([`crate::model::origin::is_sealed_channel`]): its accounts alone bring its events.
 #[must_use]
 pub fn is_platform(channel: &str) -> bool {
-    [TELEGRAM, DISCORD].iter().any(|own| channel.eq_ignore_ascii_case(own))
+    [TELEGRAM, DISCORD, SLACK]
+        .iter()
+        .any(|own| channel.eq_ignore_ascii_case(own))
 }
 
 #[cfg(test)]

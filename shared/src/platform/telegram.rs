@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use reqwest::Url;
 use serde::Deserialize;
-use sha2::{Digest as _, Sha256};
 
 use super::base_url::BaseUrl;
 use super::policy::{AccessPolicy, DirectPolicy, DoubtPolicy, GroupPolicy};
+use super::token::hash_token;
 use crate::process::SecretValue;
 use crate::process::config::{KeyFault, is_plain_name};
 
@@ -19,9 +19,6 @@ const OFFICIAL: &str = "https://api.telegram.org";
 
 /// Maximum time for an album to be complete, in milliseconds.
 const MAX_ALBUM_WAIT_MS: u64 = 10_000;
-
-/// Number of characters of a token's hash that [`TelegramAccount::token_hash`] returns.
-const HASH_CHARACTERS: usize = 16;
 
 /// One account: a bot of Telegram.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -94,10 +91,7 @@ impl TelegramAccount {
     /// Returns the beginning of the token's hash, by which a changed token can be told without being known.
     #[must_use]
     pub fn token_hash(&self) -> String {
-        let digest = Sha256::digest(self.token.reveal().as_bytes());
-        let mut hash = data_encoding::HEXLOWER.encode(&digest);
-        hash.truncate(HASH_CHARACTERS);
-        hash
+        hash_token(&self.token)
     }
 }
 

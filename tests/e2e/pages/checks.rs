@@ -89,11 +89,15 @@ fn secrets(text: &str) -> impl Iterator<Item = &str> {
 
 /// A value that the key with a reference to the variable `name` takes.
 fn example_value(name: &str) -> &'static str {
-    match name {
-        name if name.contains("TELEGRAM_TOKEN") => TOKEN,
-        name if name.contains("DISCORD_TOKEN") => DISCORD_TOKEN,
-        _ => SECRET,
-    }
+    let platforms = [
+        ("TELEGRAM_TOKEN", TOKEN),
+        ("DISCORD_TOKEN", DISCORD_TOKEN),
+        ("SLACK_TOKEN", "xoxb-1-2-AbC"),
+        ("SLACK_APP_TOKEN", "xapp-1-A1-2-c"),
+        ("SLACK_SIGNING_SECRET", "8f742231b10e8888abcd99yyyzzz85a5"),
+    ];
+    let known = platforms.iter().find(|(part, _)| name.contains(part));
+    known.map_or(SECRET, |(_, value)| *value)
 }
 
 /// Checks `text` as the file `name` of an installation that has nothing else.

@@ -8,6 +8,7 @@ use shared::model::event::{AttachmentState, Event, EventId, EventQuote, MAX_EVEN
 use shared::model::origin::{EventOrigin, OPEN, WEBCHAT, is_reserved, is_sealed_channel};
 use shared::model::time::UnixMillis;
 use shared::platform::discord::DISCORD;
+use shared::platform::slack::SLACK;
 use shared::platform::telegram::TELEGRAM;
 use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
 
@@ -23,7 +24,9 @@ const LOCAL_CHANNELS: [&str; 2] = ["cli", "http"];
 const SENT: &str = "out:";
 
 /// Id prefixes that no token's source may have, beside those of the services ([`is_reserved`]).
-const TAKEN_SOURCES: [&str; 8] = ["webchat", "webhook", OPEN, LOCAL, "system", TELEGRAM, DISCORD, GAP];
+const TAKEN_SOURCES: [&str; 9] = [
+    "webchat", "webhook", OPEN, LOCAL, "system", TELEGRAM, DISCORD, SLACK, GAP,
+];
 
 /// The scope of a caller; see the module.
 #[derive(Debug, Clone, PartialEq, Eq)]

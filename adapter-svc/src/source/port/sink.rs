@@ -323,7 +323,7 @@ impl SourceSink {
 }
 
 /// Reports the state of `account` on `channel`: sound, or degraded with the fault.
-pub(super) fn report_account(health: &Health, channel: &str, account: &str, state: Result<&str, &str>) {
+pub(crate) fn report_account(health: &Health, channel: &str, account: &str, state: Result<&str, &str>) {
     let part = format!("{channel}/{account}");
     match state {
         Ok(detail) => health.set(&part, true, detail),

@@ -12,18 +12,10 @@ use shared::platform::bot_api::{BotAnswer, message_name};
 
 use crate::attempt::{CallOutcome, LimitScope, Refusal, RequestSent};
 use crate::channel::http::{parse_retry_after, status_outcome};
+use crate::channel::raw_answer::RawAnswer;
 
 /// Maximum length of an error's text that is kept, in characters.
 const MAX_REASON_CHARACTERS: usize = 512;
-
-/// An answer as it arrived.
-#[derive(Debug)]
-pub(super) struct RawAnswer {
-    pub(super) status: u16,
-    /// Value of the header `Retry-After`.
-    pub(super) retry_after: Option<String>,
-    pub(super) body: Vec<u8>,
-}
 
 /// The meaning of an answer.
 #[derive(Debug, PartialEq, Eq)]

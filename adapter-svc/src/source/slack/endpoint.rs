@@ -1,0 +1,164 @@
+//! The accounts to which Slack posts payloads, by name.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::clock::SharedIds;
+use shared::error_chain::describe_error;
+use shared::model::event::Event;
+use shared::platform::slack::{SlackAccount, SlackReceive};
+use shared::process::{Health, ShutdownSignal};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+use super::SlackBot;
+use super::client::open_http;
+use super::identity::IdentityKeeper;
+use super::threads::apply_policy;
+use crate::error::RequestRejection;
+use crate::pairing::{PairingError, PairingStore};
+use crate::source::port::apply_age_gate;
+use crate::source::port::strangers::settle_strangers;
+use crate::source::webhook::signature::{SignatureChecks, SigningKey};
+
+/// Maximum distance of a signed time from now, in seconds; Slack's own figure.
+const TOLERANCE_S: u32 = 300;
+
+/// Maximum wait of a request for the account's identity, which is asked for at start.
+const IDENTITY_WAIT: Duration = Duration::from_secs(1);
+
+/// The accounts that receive over HTTP.
+pub type SlackEndpoints = HashMap<String, SlackEndpoint>;
+
+/// An account to which Slack posts payloads.
+pub struct SlackEndpoint {
+    account: SlackAccount,
+    /// Checks of the signature.
+    pub checks: SignatureChecks,
+    known: watch::Receiver<Option<SlackBot>>,
+    recheck: Arc<Notify>,
+    pairings: PairingStore,
+    age_gate_ms: i64,
+}
+
+// By hand: the account's secrets must not be printed.
+impl std::fmt::Debug for SlackEndpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SlackEndpoint(…)")
+    }
+}
+
+impl SlackEndpoint {
+    /// Returns who the account is. Waits for a moment if Slack has not said it yet; `None` if it does not in time.
+    pub async fn identity(&self) -> Option<SlackBot> {
+        let mut known = self.known.clone();
+        let found = tokio::time::timeout(IDENTITY_WAIT, known.wait_for(Option::is_some)).await;
+        found.ok()?.ok()?.clone()
+    }
+
+    /// Has the account asked for again, because its rights may have changed.
+    pub fn recheck(&self) {
+        self.recheck.notify_one();
+    }
+
+    /// Applies the account's settings to `event`.
+    pub fn apply_settings(&self, event: &mut Event) {
+        let policy = self.account.access();
+        apply_policy(&policy, event);
+        apply_age_gate(event, self.age_gate_ms);
+    }
+
+    /// Lets those of the senders of `events` in who are paired, has `store` make the events durable, and sends the others
+    /// their codes. After an error the same payload may be handled again.
+    ///
+    /// # Errors
+    /// Returns [`RequestRejection::UnknownPairings`] if the pairings cannot be read or written now, or the error of `store`.
+    pub async fn store_with_pairings(
+        &self,
+        mut events: Vec<Event>,
+        store: impl AsyncFnOnce(&[Event]) -> Result<(), RequestRejection>,
+    ) -> Result<(), RequestRejection> {
+        let failed = |error: PairingError| {
+            let error = describe_error(&error);
+            tracing::warn!(
+                error,
+                "failed to read or write a pairing; Slack posts the payload again"
+            );
+            RequestRejection::UnknownPairings
+        };
+        let strangers = settle_strangers(&self.pairings, self.account.direct, &mut events).await;
+        let strangers = strangers.map_err(failed)?;
+        store(&events).await?;
+        for message in &strangers {
+            self.pairings.offer(message).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+/// Parts of the process that the endpoints use.
+#[derive(Debug, Clone)]
+pub struct EndpointContext {
+    /// State reported by `/readyz`.
+    pub health: Health,
+    /// Source of randomness for waits.
+    pub ids: SharedIds,
+    /// Request to stop the service.
+    pub shutdown: ShutdownSignal,
+    /// Strangers who may write, and those who have a code.
+    pub pairings: PairingStore,
+    /// Age from which an event is stored and fires nothing, in milliseconds.
+    pub age_gate_ms: i64,
+}
+
+/// Opens the endpoints of those of `accounts` that receive over HTTP, and a task for each that keeps its identity known.
+///
+/// # Errors
+/// Returns the HTTP client's error if it cannot be set up.
+pub fn open_endpoints(
+    accounts: &BTreeMap<String, SlackAccount>,
+    context: &EndpointContext,
+) -> Result<(SlackEndpoints, Vec<JoinHandle<()>>), reqwest::Error> {
+    let receives = |account: &SlackAccount| match account.receive {
+        SlackReceive::Events => true,
+        SlackReceive::Socket | SlackReceive::None => false,
+    };
+    let (mut endpoints, mut tasks) = (SlackEndpoints::new(), Vec::new());
+    // A host without such accounts needs no client.
+    if !accounts.values().any(receives) {
+        return Ok((endpoints, tasks));
+    }
+
+    let http = open_http()?;
+    for (name, account) in accounts.iter().filter(|(_, account)| receives(account)) {
+        let (sender, known) = watch::channel(None);
+        let recheck = Arc::new(Notify::new());
+        let keeper = IdentityKeeper {
+            name: name.clone(),
+            account: account.clone(),
+            http: http.clone(),
+            known: sender,
+            recheck: Arc::clone(&recheck),
+            health: context.health.clone(),
+            ids: context.ids.clone(),
+        };
+        tasks.push(tokio::spawn(keeper.keep(context.shutdown.clone())));
+
+        let secret = account.signing_secret.iter();
+        let endpoint = SlackEndpoint {
+            account: account.clone(),
+            checks: SignatureChecks {
+                keys: secret.map(|secret| SigningKey::new(secret.reveal())).collect(),
+                tolerance_s: TOLERANCE_S,
+            },
+            known,
+            recheck,
+            pairings: context.pairings.clone(),
+            age_gate_ms: context.age_gate_ms,
+        };
+        endpoints.insert(name.clone(), endpoint);
+    }
+
+    Ok((endpoints, tasks))
+}

@@ -1,0 +1,138 @@
+//! `POST /slack/{account}`: events, presses and commands, as Slack posts them.
+//!
+//! Slack waits three seconds for an answer, and posts an event again at once, after a minute and after five. Source:
+//! <https://docs.slack.dev/apis/events-api/#responding>.
+
+use std::time::Duration;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use shared::model::event::Event;
+use shared::platform::slack::SLACK;
+use shared::wire::headers::TraceCarrier;
+use tracing::Instrument;
+
+use super::RefusePayloadError;
+use super::normalize::payload_events;
+use crate::error::{AcceptEventsError, RequestRejection};
+use crate::gateway::GatewayState;
+use crate::source::webhook::{MAX_BODY_BYTES, payload, slack};
+use crate::trace::accept_span;
+
+/// Maximum time for storing events. With the wait for the account's identity it stays below that for which Slack waits.
+const STORE_WITHIN: Duration = Duration::from_millis(1_900);
+
+/// Events after which the account's token may not be valid any more.
+const RIGHTS_EVENTS: [&str; 2] = ["app_uninstalled", "tokens_revoked"];
+
+/// Handles `POST /slack/{account}`: 200 once the events are durable, or if the payload is none for this installation.
+///
+/// # Errors
+/// Returns [`RequestRejection`], as JSON with a status. Slack posts the payload again then.
+pub async fn post_payload(
+    State(gateway): State<GatewayState>,
+    account: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Response, RequestRejection> {
+    let account = account.map(|Path(name)| name).unwrap_or_default();
+    let (parts, body) = request.into_parts();
+    let endpoint = gateway
+        .slack
+        .get(&account)
+        .ok_or_else(|| RequestRejection::UnknownAccount(account.chars().take(64).collect()))?;
+
+    let body = gateway.reception.read_body(&parts, body, MAX_BODY_BYTES).await?;
+    let now = gateway.clock.now();
+    // The signature covers the raw bytes, so it is checked before they are parsed.
+    slack::verify(&endpoint.checks, &parts.headers, &body, now)?;
+
+    let payload = payload::read(&parts.headers, &body)?;
+    if let Some(challenge) = slack::url_challenge(&payload) {
+        return Ok(axum::Json(json!({ "challenge": challenge })).into_response());
+    }
+    if inner_kind(&payload).is_some_and(|kind| RIGHTS_EVENTS.contains(&kind)) {
+        endpoint.recheck();
+    }
+
+    let bot = endpoint.identity().await.ok_or(RequestRejection::UnknownIdentity)?;
+    let mut events = match payload_events(&bot, &payload, now) {
+        Ok(events) => events,
+        Err(reason) => {
+            note_refused(&account, &payload, &reason);
+            return Ok(StatusCode::OK.into_response());
+        }
+    };
+    events.iter_mut().for_each(|event| endpoint.apply_settings(event));
+
+    let ids: Vec<String> = events.iter().map(|event| event.id.to_string()).collect();
+    let (span, carrier) = accept_span(&parts.headers);
+    let store = async |events: &[Event]| store_events(&gateway, &account, events, &carrier).await;
+    let stored = endpoint.store_with_pairings(events, store).instrument(span);
+    let stored = tokio::time::timeout(STORE_WITHIN, stored).await;
+    stored.unwrap_or(Err(AcceptEventsError::Busy.into()))?;
+
+    let retry = parts
+        .headers
+        .get("x-slack-retry-num")
+        .and_then(|value| value.to_str().ok());
+    tracing::info!(
+        account,
+        events = ids.len(),
+        event_id = ids.first().map(String::as_str),
+        retry,
+        "payload of Slack accepted"
+    );
+    Ok(StatusCode::OK.into_response())
+}
+
+/// Makes `events` durable. Those that can never be stored are counted and passed over: they would be refused each time that
+/// Slack posts them.
+async fn store_events(
+    gateway: &GatewayState,
+    account: &str,
+    events: &[Event],
+    carrier: &TraceCarrier,
+) -> Result<(), RequestRejection> {
+    match gateway.intake.accept_events(SLACK, events, carrier).await {
+        Ok(()) => Ok(()),
+        Err(error @ (AcceptEventsError::Invalid { .. } | AcceptEventsError::TooLarge { .. })) => {
+            tracing::error!(account, %error, "event refused");
+            metrics::counter!("nexus_source_refused_total", "source" => SLACK, "reason" => "bounds").increment(1);
+            Ok(())
+        }
+        Err(
+            error @ (AcceptEventsError::SpoolFull { .. }
+            | AcceptEventsError::SpoolFailed(_)
+            | AcceptEventsError::Busy
+            | AcceptEventsError::NotStored { .. }),
+        ) => {
+            tracing::warn!(account, %error, "failed to store events; Slack posts them again");
+            Err(error.into())
+        }
+    }
+}
+
+/// Returns the kind of the event in an envelope.
+fn inner_kind(payload: &Value) -> Option<&str> {
+    payload.pointer("/event/type").and_then(Value::as_str)
+}
+
+/// Counts and logs that a payload is no event.
+pub(super) fn note_refused(account: &str, payload: &Value, reason: &RefusePayloadError) {
+    metrics::counter!("nexus_source_refused_total", "source" => SLACK, "reason" => reason.name()).increment(1);
+    let event_id = payload.get("event_id").and_then(Value::as_str);
+    match reason {
+        RefusePayloadError::Echo | RefusePayloadError::NoConversation(_) | RefusePayloadError::NoEdit => {
+            tracing::debug!(account, event_id, %reason, "payload is no event");
+        }
+        RefusePayloadError::WrongTeam(_) => {
+            tracing::warn!(account, event_id, %reason, "payload of another workspace refused");
+        }
+        RefusePayloadError::Malformed(_) | RefusePayloadError::Id(_) => {
+            tracing::error!(account, event_id, %reason, "payload refused");
+        }
+    }
+}

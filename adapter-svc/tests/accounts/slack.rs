@@ -1,0 +1,330 @@
+//! Slack's payloads over HTTP: repetitions, other orders, forgeries, and an account that is refused.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use shared::model::event::{BACKFILLED, Event};
+use shared::model::time::UnixMillis;
+use shared::testing::eventually;
+
+use crate::web_api::{Delivery, SECRET, WebApi};
+use crate::world::{Replica, START, World};
+
+const MAIN: &str = "xoxb-main-secret";
+const OTHER: &str = "xoxb-other-secret";
+
+/// The content of `channels.yaml` for the stand-in; `keys` are those of account `main`.
+fn channels(world: &World, api: &WebApi, keys: &str) -> String {
+    let (main, other, secret, base) = (world.secret(MAIN), world.secret(OTHER), world.secret(SECRET), &api.base);
+    let common = format!("signing_secret: '{secret}', base_url: '{base}'");
+    format!(
+        "slack: {{accounts: {{main: {{token: '{main}', {common}, {keys}}}, \
+         other: {{token: '{other}', {common}, direct: open}}}}}}"
+    )
+}
+
+fn stamp(number: i64, at: UnixMillis) -> String {
+    format!("{}.{number:06}", at.0 / 1_000)
+}
+
+/// The message `number` of user 5, written at `at` in `channel`, with `keys`.
+fn message(number: i64, at: UnixMillis, channel: &str, keys: &Value) -> Value {
+    let mut message = json!({"type": "message", "channel": channel, "user": "U5", "text": format!("message {number}"),
+                             "ts": stamp(number, at), "event_ts": stamp(number, at)});
+    for (key, value) in keys.as_object().expect("an object") {
+        message[key] = value.clone();
+    }
+    message
+}
+
+fn url(replica: &Replica, account: &str) -> String {
+    format!("{}/slack/{account}", replica.base())
+}
+
+/// Posts `event` to account `main`, until it is taken: at most as often as Slack.
+async fn post(replica: &Replica, event: &Value) {
+    let delivery = Delivery::event(event, START);
+    for number in 0..4 {
+        if delivery.post(&url(replica, "main"), number).await.0 == 200 {
+            return;
+        }
+    }
+    panic!("Slack has given up: {event}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retries_other_orders_and_mentions_are_one_event_each() {
+    let (world, api) = (World::start().await, WebApi::start().await);
+    let replica = world
+        .replica(
+            "adapter-svc-0",
+            &channels(&world, &api, "direct: open, groups: {'*': {}}"),
+        )
+        .await;
+    replica.says("slack/main", "receiving as @nexus in Acme").await;
+
+    // Each message as such and as a mention, three times, the later ones first.
+    let mut posted = Vec::new();
+    for number in (1..=20).rev() {
+        let plain = message(
+            number,
+            START,
+            "C1",
+            &json!({"text": "<@U7> hi", "channel_type": "channel"}),
+        );
+        let mut mention = plain.clone();
+        mention["type"] = json!("app_mention");
+        mention.as_object_mut().expect("an object").remove("channel_type");
+        posted.extend(if number % 2 == 0 {
+            [plain, mention]
+        } else {
+            [mention, plain]
+        });
+    }
+    for round in 0..3 {
+        for event in posted.iter().skip(round) {
+            assert_eq!(
+                Delivery::event(event, START)
+                    .post(&url(&replica, "main"), round)
+                    .await
+                    .0,
+                200
+            );
+        }
+    }
+
+    let events = world.stored(20).await;
+    let ids: BTreeSet<String> = events.iter().map(|event| event.id.to_string()).collect();
+    let expected: BTreeSet<String> = (1..=20).map(|n| format!("slack:main/C1/{}", stamp(n, START))).collect();
+    assert_eq!(ids, expected);
+    assert!(
+        events
+            .iter()
+            .all(|event| event.mention.is_some_and(|mention| mention.me))
+    );
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_confirmed_before_the_stream_has_it() {
+    let (mut world, api) = (World::start().await, WebApi::start().await);
+    let replica = world
+        .replica_with(
+            "adapter-svc-0",
+            &channels(&world, &api, "direct: open"),
+            "accept = \"stream\"",
+        )
+        .await;
+    replica.says("slack/main", "receiving").await;
+
+    // The acks of JetStream do not come: Slack is told to post it again.
+    world.nats.kill9();
+    let delivery = Delivery::event(&message(1, START, "D1", &json!({})), START);
+    assert_eq!(delivery.post(&url(&replica, "main"), 0).await.0, 503);
+
+    world.nats.restart().await;
+    eventually("a later post is taken", async || {
+        delivery.post(&url(&replica, "main"), 1).await.0 == 200
+    })
+    .await;
+    let events = world.stored(1).await;
+    assert_eq!(events[0].id.as_str(), format!("slack:main/D1/{}", stamp(1, START)));
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forgeries_old_posts_and_other_workspaces_are_no_events() {
+    let (world, api) = (World::start().await, WebApi::start().await);
+    let replica = world
+        .replica("adapter-svc-0", &channels(&world, &api, "direct: open"))
+        .await;
+    replica.says("slack/main", "receiving").await;
+    let event = message(1, START, "D1", &json!({}));
+    let sound = Delivery::event(&event, START);
+
+    let forged = Delivery {
+        secret: "another secret of Slack".to_owned(),
+        ..sound.clone()
+    };
+    let old = Delivery::event(&event, START.plus(-301_000));
+    let early = Delivery::event(&event, START.plus(301_000));
+    for (delivery, account, status) in [
+        (&forged, "main", 401),
+        (&old, "main", 401),
+        (&early, "main", 401),
+        (&sound, "nobody", 404),
+    ] {
+        let (found, body) = delivery.post(&url(&replica, account), 0).await;
+        assert_eq!(found, status, "{body}");
+        assert!(!body.contains("secret"), "{body}");
+    }
+
+    // Another workspace in which the app is installed, and what is no event at all: they are not to come again.
+    let mut foreign = serde_json::from_str::<Value>(&sound.body).expect("JSON");
+    foreign["authorizations"] = json!([{"team_id": "T2"}]);
+    for payload in [
+        foreign,
+        json!({"type": "view_submission", "team": {"id": "T1"}}),
+        json!({"type": "event_callback"}),
+    ] {
+        assert_eq!(
+            Delivery::json(&payload, START).post(&url(&replica, "main"), 0).await.0,
+            200,
+            "{payload}"
+        );
+    }
+
+    let verification = json!({"type": "url_verification", "challenge": "3eZbrw1aB", "token": "x"});
+    let (status, body) = Delivery::json(&verification, START)
+        .post(&url(&replica, "main"), 0)
+        .await;
+    assert_eq!(
+        (status, serde_json::from_str(&body).expect("JSON")),
+        (200, json!({"challenge": "3eZbrw1aB"}))
+    );
+
+    post(&replica, &event).await;
+    assert_eq!(world.stored(1).await[0].content, "message 1");
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_token_stops_its_account_alone_and_is_said() {
+    let (world, api) = (World::start().await, WebApi::start().await);
+    api.set(MAIN, Some((200, json!({"ok": false, "error": "invalid_auth"}))));
+    api.set(OTHER, Some((429, json!({"ok": false, "error": "ratelimited"}))));
+    let replica = world
+        .replica("adapter-svc-0", &channels(&world, &api, "direct: open"))
+        .await;
+    replica
+        .says("slack/main", "stopped: the token is not accepted (invalid_auth)")
+        .await;
+    replica.says("slack/other", "retry in 1 s").await;
+    let parts = replica.health.readiness();
+    assert!(parts.ready && parts.parts["slack/main"].degraded, "{parts:?}");
+
+    // Nobody knows whose message it is: Slack keeps it.
+    let delivery = Delivery::event(&message(1, START, "D1", &json!({})), START);
+    assert_eq!(delivery.post(&url(&replica, "main"), 0).await.0, 503);
+
+    api.set(OTHER, None);
+    replica.says("slack/other", "receiving").await;
+    assert_eq!(delivery.post(&url(&replica, "other"), 0).await.0, 200);
+
+    // Rights that were given back are asked for at the next start, and those that are taken at once.
+    api.set(OTHER, Some((200, json!({"ok": false, "error": "token_revoked"}))));
+    let calls = api.calls();
+    let revoked = json!({"type": "tokens_revoked", "tokens": {"bot": ["U7"]}});
+    assert_eq!(
+        Delivery::event(&revoked, START)
+            .post(&url(&replica, "other"), 0)
+            .await
+            .0,
+        200
+    );
+    replica
+        .says("slack/other", "stopped: the token is not accepted (token_revoked)")
+        .await;
+    assert!(api.calls() > calls);
+    assert_eq!(world.stored(1).await[0].account(), "other");
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_for_the_app_is_withheld_and_its_own_messages_are_no_events() {
+    let (world, api) = (World::start().await, WebApi::start().await);
+    let keys = "allow: [U5], groups: {C1: {}, C2: {require_mention: false, reply_in_thread: false}}";
+    let replica = world.replica("adapter-svc-0", &channels(&world, &api, keys)).await;
+    replica.says("slack/main", "receiving").await;
+
+    let old = START.plus(-2 * 24 * 3_600_000);
+    let own = json!({"bot_id": "B7", "app_id": "A1", "user": "U7"});
+    let change = |own: &Value| json!({"type": "message", "subtype": "message_changed", "channel": "C1", "ts": stamp(99, START), "message": own});
+    let all = [
+        message(1, START, "D1", &json!({})),
+        message(2, START, "D2", &json!({"user": "U6"})),
+        message(3, START, "C1", &json!({})),
+        message(4, START, "C1", &json!({"text": "<@U7> hi"})),
+        message(5, START, "C1", &json!({"bot_id": "B8", "text": "<@U7> hi"})),
+        message(6, START, "C2", &json!({})),
+        message(7, START, "C3", &json!({"text": "<@U7> hi"})),
+        message(8, old, "D1", &json!({})),
+        // The app's own messages come back: the same, under another id, edited.
+        message(9, START, "C1", &own),
+        message(10, START, "C1", &own),
+        change(&message(9, START, "C1", &own)),
+    ];
+    for event in &all {
+        post(&replica, event).await;
+    }
+
+    let events = world.stored(8).await;
+    let check = |number: i64, tags: &[&str], direction: &str, thread: Option<String>| {
+        let event = events
+            .iter()
+            .find(|event| event.source_id.ends_with(&format!(".{number:06}")));
+        let event: &Event = event.unwrap_or_else(|| panic!("message {number}"));
+        assert_eq!(event.tags, tags, "{number}");
+        assert_eq!(
+            (event.direction.name(), &event.thread_id),
+            (direction, &thread),
+            "{number}"
+        );
+    };
+    check(1, &[], "received", None);
+    check(2, &["unpaired"], "received", None);
+    check(3, &[], "observed", None);
+    check(4, &[], "received", Some(stamp(4, START)));
+    check(5, &["from_bot"], "received", Some(stamp(5, START)));
+    check(6, &[], "received", None);
+    check(7, &["unlisted"], "received", None);
+    check(8, &[BACKFILLED], "received", None);
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn presses_and_commands_come_as_forms() {
+    let (world, api) = (World::start().await, WebApi::start().await);
+    let replica = world
+        .replica(
+            "adapter-svc-0",
+            &channels(&world, &api, "direct: open, groups: {'*': {}}"),
+        )
+        .await;
+    replica.says("slack/main", "receiving").await;
+
+    let press = json!({"type": "block_actions", "team": {"id": "T1"}, "user": {"id": "U5"}, "channel": {"id": "D1"},
+                       "container": {"message_ts": stamp(1, START), "channel_id": "D1"}, "token": "verification",
+                       "actions": [{"type": "button", "value": "yes", "action_ts": stamp(2, START)}]});
+    let press = Delivery::form(&[("payload", &press.to_string())], START);
+    let command = [
+        ("command", "/ask"),
+        ("text", "why?"),
+        ("team_id", "T1"),
+        ("channel_id", "C1"),
+        ("user_id", "U5"),
+        ("trigger_id", "1.2.ab"),
+    ];
+    let command = Delivery::form(&command, START);
+    for delivery in [&press, &command, &press] {
+        assert_eq!(delivery.post(&url(&replica, "main"), 0).await, (200, String::new()));
+    }
+
+    let events = world.stored(2).await;
+    let of = |kind: &str| {
+        events
+            .iter()
+            .find(|event| event.metadata["event_type"] == kind)
+            .expect("an event")
+    };
+    let target = format!("slack:main/D1/{}", stamp(1, START));
+    assert_eq!(
+        (
+            of("block_actions").target.as_deref(),
+            of("block_actions").content.as_str()
+        ),
+        (Some(target.as_str()), "yes")
+    );
+    assert_eq!(of("command").content, "/ask why?");
+    replica.stop().await;
+}

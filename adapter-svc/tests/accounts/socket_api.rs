@@ -1,0 +1,233 @@
+//! The stand-in's sockets: payloads over them, acknowledgements, and ends that Slack chooses.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::Router;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{any, post};
+use serde_json::{Value, json};
+use shared::bus::Bus;
+use tokio::sync::watch;
+
+use crate::world::stored_events;
+
+/// A stand-in with one app; clones are the same server.
+#[derive(Debug, Clone)]
+pub(crate) struct SocketApi {
+    pub(crate) base: String,
+    bus: Bus,
+    state: Arc<Mutex<SocketState>>,
+    /// Changes with each payload and each order to a connection.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct SocketState {
+    /// Envelopes that no connection has yet.
+    waiting: VecDeque<Value>,
+    /// Envelopes that were sent and are not acknowledged, by id.
+    sent: BTreeMap<String, Value>,
+    acknowledged: Vec<String>,
+    /// Events that were acknowledged before they were stored.
+    early: Vec<String>,
+    envelopes: usize,
+    connections: u32,
+    opened: usize,
+    /// What `apps.connections.open` is answered, instead of an address.
+    refused: Option<Value>,
+    /// Number of connections of other programs.
+    others: u32,
+    /// Frame with which every connection of now is told to end; `None` in it = it is cut.
+    order: Option<Option<Value>>,
+    orders: u64,
+}
+
+impl SocketApi {
+    pub(crate) async fn start(bus: Bus) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let (changed, _) = watch::channel(0);
+        let api = Self {
+            base: format!("http://{}", listener.local_addr().expect("an address")),
+            bus,
+            state: Arc::default(),
+            changed,
+        };
+        let routes = Router::new()
+            .route("/api/{method}", post(answer))
+            .route("/link", any(connect))
+            .with_state(api.clone());
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        api
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SocketState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut SocketState)) {
+        change(&mut self.lock());
+        self.changed.send_modify(|number| *number += 1);
+    }
+
+    /// Sends `event` over the connection that is open, or the next one.
+    pub(crate) fn bring(&self, event: &Value) {
+        let payload = json!({"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event": event});
+        self.change(|state| {
+            state.envelopes += 1;
+            let id = format!("envelope-{}", state.envelopes);
+            state
+                .waiting
+                .push_back(json!({"type": "events_api", "envelope_id": id, "payload": payload}));
+        });
+    }
+
+    /// Tells every connection to end; with `None` it is cut.
+    pub(crate) fn end(&self, frame: Option<Value>) {
+        self.change(|state| {
+            state.order = Some(frame);
+            state.orders += 1;
+        });
+    }
+
+    pub(crate) fn refuse(&self, answer: Option<Value>) {
+        self.change(|state| state.refused = answer);
+    }
+
+    pub(crate) fn set_others(&self, others: u32) {
+        self.change(|state| state.others = others);
+    }
+
+    pub(crate) fn acknowledged(&self) -> usize {
+        self.lock().acknowledged.len()
+    }
+
+    pub(crate) fn sent(&self) -> usize {
+        self.lock().sent.len()
+    }
+
+    pub(crate) fn early(&self) -> Vec<String> {
+        self.lock().early.clone()
+    }
+
+    pub(crate) fn opened(&self) -> usize {
+        self.lock().opened
+    }
+
+    pub(crate) fn connections(&self) -> u32 {
+        self.lock().connections
+    }
+
+    /// Notes the acknowledgement `text`, and whether its event was stored before.
+    async fn take(&self, text: &str) {
+        let told: Value = serde_json::from_str(text).expect("JSON");
+        let id = told["envelope_id"].as_str().expect("an id").to_owned();
+        let event = self
+            .lock()
+            .sent
+            .get(&id)
+            .map(|envelope| envelope["payload"]["event"].clone());
+        let event = event.expect("an envelope that was sent");
+        let of = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
+        let expected = format!("slack:main/{}/{}", of("channel"), of("ts"));
+        // A server that was killed cannot be asked, and has nothing new.
+        let stored = stored_events(&self.bus).await;
+        let is_stored = stored.iter().any(|event| event.id.as_str() == expected);
+
+        let mut state = self.lock();
+        state.sent.remove(&id);
+        state.acknowledged.push(id);
+        if !is_stored {
+            state.early.push(expected);
+        }
+    }
+}
+
+async fn answer(State(api): State<SocketApi>, Path(method): Path<String>, headers: HeaderMap) -> Response {
+    let token = headers["authorization"]
+        .to_str()
+        .expect("text")
+        .trim_start_matches("Bearer ");
+    let answered = match method.as_str() {
+        "auth.test" => {
+            assert!(token.starts_with("xoxb-"), "the bot's token");
+            json!({"ok": true, "team": "Acme", "user": "nexus", "team_id": "T1", "user_id": "U7", "bot_id": "B7"})
+        }
+        "apps.connections.open" => {
+            assert!(token.starts_with("xapp-"), "the app's token");
+            let url = format!("{}/link?ticket=secret", api.base.replacen("http", "ws", 1));
+            let refused = api.lock().refused.clone();
+            refused.unwrap_or_else(|| json!({"ok": true, "url": url}))
+        }
+        _ => return StatusCode::NOT_IMPLEMENTED.into_response(),
+    };
+    axum::Json(answered).into_response()
+}
+
+async fn connect(State(api): State<SocketApi>, upgrade: WebSocketUpgrade) -> Response {
+    upgrade.on_upgrade(async move |socket| {
+        let begun = {
+            let mut state = api.lock();
+            state.connections += 1;
+            state.opened += 1;
+            state.orders
+        };
+        serve(&api, socket, begun).await;
+        // What was not acknowledged goes to another connection.
+        api.change(|state| {
+            state.connections -= 1;
+            let unanswered = std::mem::take(&mut state.sent).into_values();
+            state.waiting.extend(unanswered);
+        });
+    })
+}
+
+async fn serve(api: &SocketApi, mut socket: WebSocket, begun: u64) {
+    let mut changed = api.changed.subscribe();
+    let hello = {
+        let state = api.lock();
+        json!({"type": "hello", "num_connections": 1 + state.others, "connection_info": {"app_id": "A1"}})
+    };
+    let text = |value: &Value| Message::Text(value.to_string().into());
+    if socket.send(text(&hello)).await.is_err() {
+        return;
+    }
+
+    let mut told = begun;
+    loop {
+        let (next, order) = {
+            let mut state = api.lock();
+            let next = state.waiting.pop_front();
+            if let Some(envelope) = &next {
+                let id = envelope["envelope_id"].as_str().expect("an id").to_owned();
+                state.sent.insert(id, envelope.clone());
+            }
+            let order = if state.orders > told { state.order.clone() } else { None };
+            told = state.orders;
+            (next, order)
+        };
+        match order {
+            Some(None) => return,
+            Some(Some(frame)) if socket.send(text(&frame)).await.is_err() => return,
+            Some(Some(_)) | None => {}
+        }
+        if let Some(envelope) = next {
+            if socket.send(text(&envelope)).await.is_err() {
+                return;
+            }
+            continue;
+        }
+
+        tokio::select! {
+            frame = socket.recv() => match frame {
+                Some(Ok(Message::Text(text))) => api.take(&text).await,
+                Some(Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+            },
+            changed = changed.changed() => changed.expect("the server lives"),
+        }
+    }
+}

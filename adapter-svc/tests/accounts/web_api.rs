@@ -1,0 +1,141 @@
+//! A stand-in for Slack: its Web API as far as receiving uses it, and its posts, signed as Slack signs them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde_json::{Value, json};
+use shared::model::time::UnixMillis;
+
+/// Signing secret of every account whose test names no other.
+pub(crate) const SECRET: &str = "8f742231b10e8888abcd99yyyzzz85a5";
+
+/// The stand-in; clones are the same server.
+#[derive(Debug, Clone)]
+pub(crate) struct WebApi {
+    pub(crate) base: String,
+    state: Arc<Mutex<WebState>>,
+}
+
+#[derive(Debug, Default)]
+struct WebState {
+    /// What a call with a token is answered, instead of who its bot is.
+    answers: BTreeMap<String, (u16, Value)>,
+    calls: usize,
+}
+
+impl WebApi {
+    pub(crate) async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let api = Self {
+            base: format!("http://{}", listener.local_addr().expect("an address")),
+            state: Arc::default(),
+        };
+        let routes = Router::new()
+            .route("/api/{method}", post(answer))
+            .with_state(api.clone());
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        api
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WebState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers calls with `token` so from now on; `None` = says who the bot is.
+    pub(crate) fn set(&self, token: &str, answer: Option<(u16, Value)>) {
+        let mut state = self.lock();
+        match answer {
+            Some(answer) => drop(state.answers.insert(token.to_owned(), answer)),
+            None => drop(state.answers.remove(token)),
+        }
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.lock().calls
+    }
+}
+
+async fn answer(State(api): State<WebApi>, Path(method): Path<String>, headers: HeaderMap) -> Response {
+    assert_eq!(method, "auth.test", "no other method is called");
+    let token = headers["authorization"]
+        .to_str()
+        .expect("text")
+        .trim_start_matches("Bearer ")
+        .to_owned();
+    let mut state = api.lock();
+    state.calls += 1;
+    if let Some((status, body)) = state.answers.get(&token) {
+        let status = StatusCode::from_u16(*status).expect("a status");
+        return (status, [("retry-after", "1")], Json(body.clone())).into_response();
+    }
+    Json(json!({"ok": true, "team": "Acme", "user": "nexus", "team_id": "T1", "user_id": "U7", "bot_id": "B7"}))
+        .into_response()
+}
+
+/// How Slack posts a payload.
+#[derive(Debug, Clone)]
+pub(crate) struct Delivery {
+    pub(crate) body: String,
+    pub(crate) content_type: &'static str,
+    pub(crate) secret: String,
+    /// Time that is signed.
+    pub(crate) at: UnixMillis,
+}
+
+impl Delivery {
+    /// The event `event`, in its envelope, signed at `at`.
+    pub(crate) fn event(event: &Value, at: UnixMillis) -> Self {
+        let envelope = json!({"type": "event_callback", "token": "verification", "team_id": "T1", "api_app_id": "A1",
+                              "event_id": "Ev1", "event": event, "authorizations": [{"team_id": "T1", "user_id": "U7"}]});
+        Self::json(&envelope, at)
+    }
+
+    pub(crate) fn json(payload: &Value, at: UnixMillis) -> Self {
+        Self {
+            body: payload.to_string(),
+            content_type: "application/json",
+            secret: SECRET.to_owned(),
+            at,
+        }
+    }
+
+    /// A form with the fields `fields`.
+    pub(crate) fn form(fields: &[(&str, &str)], at: UnixMillis) -> Self {
+        Self {
+            body: serde_urlencoded::to_string(fields).expect("a form"),
+            content_type: "application/x-www-form-urlencoded",
+            secret: SECRET.to_owned(),
+            at,
+        }
+    }
+
+    /// Posts it to `url`, for the time `number` after the first; returns the status and the body.
+    pub(crate) async fn post(&self, url: &str, number: usize) -> (u16, String) {
+        let seconds = (self.at.0 / 1_000).to_string();
+        let mut mac = Hmac::<sha2::Sha256>::new_from_slice(self.secret.as_bytes()).expect("a key");
+        mac.update(format!("v0:{seconds}:{}", self.body).as_bytes());
+        let signature = format!("v0={}", hex::encode(mac.finalize().into_bytes()));
+
+        let client = reqwest::Client::builder()
+            .timeout(std::time::Duration::from_secs(60))
+            .build()
+            .expect("a client");
+        let mut request = client
+            .post(url)
+            .header("content-type", self.content_type)
+            .header("x-slack-request-timestamp", seconds)
+            .header("x-slack-signature", signature)
+            .body(self.body.clone());
+        if number > 0 {
+            request = request.header("x-slack-retry-num", number.to_string());
+        }
+        let response = request.send().await.expect("an answer");
+        (response.status().as_u16(), response.text().await.expect("text"))
+    }
+}

@@ -1,0 +1,140 @@
+//! Channel `slack`: each part is a `chat.postMessage` of an account's app.
+//!
+//! The text is Slack's mrkdwn, in which nothing that a model wrote calls anybody. A platform's id of a part is
+//! `{channel}/{ts}`, as in the event of a received message. Slack recognises no repetition of a call: `on_doubt` of the
+//! account decides about one without an answer. Each message carries the id of its event as metadata, by which a message
+//! that may be there can be found. Redirects are not followed.
+//! Source: <https://docs.slack.dev/reference/methods/chat.postMessage>, <https://docs.slack.dev/apis/web-api/rate-limits>.
+
+mod answer;
+mod message;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shared::platform::policy::DoubtPolicy;
+use shared::platform::slack::SlackAccount;
+
+use super::http::CallTimeouts;
+use super::raw_answer::{call_for_answer, open_client};
+use super::{Channel, ChannelTraits, SendRequest};
+use crate::account_gate::{CallRate, SendPace};
+use crate::attempt::{CallOutcome, Refusal, Repetition};
+use crate::chunk::{ChunkLimit, LengthUnit};
+use crate::markdown::slack::MESSAGE;
+use crate::plan::{PartLayout, TextFormat};
+use answer::read_answer;
+use message::PostMessage;
+
+/// The rates at which an app may send.
+#[derive(Debug, Clone, Copy)]
+pub struct SlackPaces {
+    /// Rate of all messages of an account.
+    pub account: CallRate,
+    /// Rate of the messages to one channel or person.
+    pub channel: CallRate,
+}
+
+impl SlackPaces {
+    /// Slack's own figures: one a second to a channel, with short bursts, and several hundred a minute in a workspace.
+    pub const OFFICIAL: Self = Self {
+        account: CallRate {
+            burst: 10,
+            interval: Duration::from_millis(200),
+        },
+        channel: CallRate {
+            burst: 2,
+            interval: Duration::from_secs(1),
+        },
+    };
+}
+
+/// Channel `slack`; see the module.
+#[derive(Debug)]
+pub struct SlackChannel {
+    client: reqwest::Client,
+    accounts: BTreeMap<String, SlackAccount>,
+    paces: SlackPaces,
+    /// Maximum time until the whole answer has arrived.
+    whole: Duration,
+}
+
+impl SlackChannel {
+    /// Creates the channel with `accounts` by name, which call at `paces`.
+    ///
+    /// # Errors
+    /// Returns the HTTP client's error if it cannot be set up, for example without TLS.
+    pub fn new(
+        accounts: BTreeMap<String, SlackAccount>,
+        timeouts: CallTimeouts,
+        paces: SlackPaces,
+    ) -> Result<Self, reqwest::Error> {
+        Ok(Self {
+            client: open_client(timeouts.connect)?,
+            accounts,
+            paces,
+            whole: timeouts.whole,
+        })
+    }
+}
+
+#[async_trait]
+impl Channel for SlackChannel {
+    fn traits(&self, account: &str) -> ChannelTraits {
+        let account = self.accounts.get(account);
+        let limit = account.and_then(|account| account.text_limit).map(|max| ChunkLimit {
+            max,
+            unit: LengthUnit::Characters,
+        });
+        let on_doubt = account.map(|account| account.on_doubt).unwrap_or_default();
+
+        ChannelTraits {
+            layout: PartLayout {
+                format: TextFormat::Slack,
+                limit: Some(limit.unwrap_or(MESSAGE)),
+                max_lines: None,
+            },
+            waits_for_remote: true,
+            repetition: match on_doubt {
+                DoubtPolicy::AtLeastOnce => Repetition::AtLeastOnce,
+                DoubtPolicy::AtMostOnce => Repetition::AtMostOnce,
+            },
+        }
+    }
+
+    fn pace(&self, _account: &str, _peer: &str) -> Option<SendPace> {
+        Some(SendPace {
+            account: self.paces.account,
+            chat: self.paces.channel,
+        })
+    }
+
+    async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome {
+        let Some(account) = self.accounts.get(shipment.account()) else {
+            return shipment.unknown_account();
+        };
+        let message = match PostMessage::from_part(
+            account,
+            shipment.reply,
+            shipment.part,
+            shipment.parts,
+            shipment.event_id.as_str(),
+        ) {
+            Ok(message) => message,
+            Err(error) => {
+                return CallOutcome::Refused {
+                    refusal: Refusal::Permanent,
+                    reason: error.to_string(),
+                };
+            }
+        };
+
+        let url = account.method_url("chat.postMessage");
+        let request = self.client.post(url).bearer_auth(account.token.reveal()).json(&message);
+        match call_for_answer(request, self.whole).await {
+            Ok(answer) => read_answer(&answer, shipment.now),
+            Err(outcome) => outcome,
+        }
+    }
+}

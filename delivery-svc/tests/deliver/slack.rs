@@ -1,0 +1,225 @@
+//! Slack: what its servers answer, and what becomes of the reply.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::json;
+use shared::model::receipt::ReceiptStep;
+use shared::model::reply::Reply;
+use shared::platform::slack::SLACK;
+use shared::testing::eventually;
+
+use crate::web_api::{Lie, WebApi};
+use crate::world::{Setup, World, reply};
+
+const TOKEN: &str = "xoxb-app-secret";
+
+/// A reply of account `account` to `channel`.
+fn to_channel(number: u64, account: &str, channel: &str) -> Reply {
+    let mut reply = reply(number, SLACK, channel);
+    reply.delivery_context.account_id = Some(account.to_owned());
+    reply.content = format!("**{number}**");
+    reply
+}
+
+/// A set-up with account `app` on `api`, with `keys`.
+fn with_app(api: &WebApi, keys: &str) -> Setup {
+    Setup {
+        slack: BTreeMap::from([("app".to_owned(), api.account(TOKEN, keys))]),
+        ..Setup::default()
+    }
+}
+
+/// Delivers one reply to D1 of a server that does `lies`, with an account of `keys`; returns what is left.
+async fn deliver(lies: &[Lie], keys: &str) -> (World, WebApi, Reply) {
+    let (world, api) = (World::start().await, WebApi::start(lies).await);
+    let replica = world.replica("a", with_app(&api, keys));
+    let reply = to_channel(1, "app", "D1");
+    world.publish(&reply).await;
+    world.settled().await;
+    replica.stop().await;
+    (world, api, reply)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_is_sent_as_mrkdwn_and_its_event_names_the_message() {
+    let (world, api, reply) = deliver(&[], "").await;
+    assert_eq!(api.texts("D1"), ["*1*"]);
+    let call = api.calls().remove(0);
+    assert_eq!(
+        (&call.body["unfurl_links"], call.token.as_str()),
+        (&json!(false), TOKEN)
+    );
+    assert_eq!(
+        call.body["metadata"]["event_payload"]["event"],
+        json!(format!("out:{}/0", reply.id))
+    );
+
+    let ids = vec![vec!["D1/1700000000.000001".to_owned()]];
+    let steps = world.outcomes(&reply.delivery_context).await;
+    assert!(
+        matches!(&steps[..], [ReceiptStep::Delivered { platform_ids, .. }] if *platform_ids == ids),
+        "{steps:?}"
+    );
+    let events = world.sent_events().await;
+    assert_eq!(
+        events[0].metadata["platform"],
+        json!({"ids": ["D1/1700000000.000001"], "part": 0})
+    );
+    assert_eq!(events[0].content, "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_cost_no_attempt_and_no_call_is_earlier_than_told() {
+    let lies = [Lie::Limit(1), Lie::QuietLimit(1), Lie::Limit(1), Lie::QuietLimit(1)];
+    let (world, api, reply) = deliver(&lies, "").await;
+    assert_eq!((api.calls().len(), api.early()), (5, 0));
+    assert_eq!(api.texts("D1"), ["*1*"]);
+    assert!(world.dead_letters().await.is_empty());
+    let steps = world.outcomes(&reply.delivery_context).await;
+    assert!(
+        matches!(steps.last(), Some(ReceiptStep::Delivered { attempts: 5, .. })),
+        "{steps:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_of_status_200_is_a_dead_letter_that_says_why() {
+    for name in ["channel_not_found", "is_archived", "msg_too_long"] {
+        let (world, api, _) = deliver(&[Lie::Error(name)], "").await;
+        assert_eq!(api.calls().len(), 1, "{name}");
+        let letters = world.dead_letters().await;
+        assert!(letters[0].detail.contains(name), "{letters:?}");
+        assert!(!format!("{letters:?}").contains("secret"), "{letters:?}");
+    }
+
+    let (world, api, _) = deliver(&[Lie::Error("service_unavailable")], "").await;
+    assert_eq!((api.calls().len(), api.texts("D1").len()), (2, 1));
+    assert!(world.dead_letters().await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocks_that_slack_cannot_read_are_sent_plain_once() {
+    let (world, api, _) = deliver(&[Lie::Error("invalid_blocks")], "").await;
+    let modes: Vec<_> = api.calls().iter().map(|call| call.body["mrkdwn"].clone()).collect();
+    assert_eq!(modes, [json!(true), json!(false)]);
+    assert_eq!(api.texts("D1"), ["1"]);
+    assert!(!world.sent_events().await[0].metadata.contains_key("unconfirmed"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_is_a_doubt_that_is_marked_or_ends_the_delivery() {
+    for lie in [Lie::Lost, Lie::Gateway, Lie::Error("fatal_error")] {
+        let (world, api, reply) = deliver(&[lie], "").await;
+        assert_eq!(api.calls().len(), 2, "{lie:?}");
+        assert_eq!(world.sent_events().await[0].metadata["unconfirmed"], json!(true));
+        let steps = world.outcomes(&reply.delivery_context).await;
+        assert!(
+            matches!(steps.last(), Some(ReceiptStep::Delivered { unconfirmed, .. }) if *unconfirmed == [0]),
+            "{steps:?}"
+        );
+
+        let (world, api, _) = deliver(&[lie], "on_doubt: at_most_once").await;
+        assert_eq!(api.calls().len(), 1, "{lie:?}");
+        assert!(world.dead_letters().await[0].detail.contains("may have been sent"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_dies_between_call_and_receipt_leaves_at_most_one_double_which_is_marked() {
+    let (world, api) = (World::start().await, WebApi::start(&[Lie::Silent]).await);
+    let first = world.replica("a", with_app(&api, ""));
+    world.publish(&to_channel(1, "app", "D1")).await;
+    eventually("the message is sent", async || api.texts("D1").len() == 1).await;
+    first.kill();
+
+    let second = world.replica("a", with_app(&api, ""));
+    world.settled().await;
+    assert_eq!(api.texts("D1").len(), 2);
+    let events = world.sent_events().await;
+    assert_eq!((events.len(), &events[0].metadata["unconfirmed"]), (1, &json!(true)));
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_is_revoked_in_the_middle_stops_its_account_alone() {
+    let (world, api) = (World::start().await, WebApi::start(&[]).await);
+    let mut setup = with_app(&api, "text_limit: 100");
+    setup.slack.insert("other".to_owned(), api.account("xoxb-other", ""));
+    let replica = world.replica("a", setup);
+
+    let calls_of = |token: &str| api.calls().iter().filter(|call| call.token == token).count();
+    world.publish(&to_channel(1, "app", "D1")).await;
+    eventually("the first reply is sent", async || api.texts("D1").len() == 1).await;
+    api.refuse(&[(TOKEN, "token_revoked")]);
+    for number in 2..=5 {
+        world.publish(&to_channel(number, "app", &format!("D{number}"))).await;
+    }
+    eventually("the token is probed", async || calls_of(TOKEN) >= 3).await;
+    world.publish(&to_channel(6, "other", "D6")).await;
+    eventually("the other account sends", async || api.texts("D6").len() == 1).await;
+    assert!(world.dead_letters().await.is_empty());
+
+    api.refuse(&[]);
+    world.settled().await;
+    assert!(world.dead_letters().await.is_empty());
+    assert!((1..=5).all(|number| api.texts(&format!("D{number}")) == [format!("*{number}*")]));
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_holds_all_channels_of_its_account_and_no_other_account() {
+    let (world, api) = (World::start().await, WebApi::start(&[Lie::Limit(2)]).await);
+    let mut setup = with_app(&api, "");
+    setup.slack.insert("other".to_owned(), api.account("xoxb-other", ""));
+    let replica = world.replica("a", setup);
+
+    let first = to_channel(1, "app", "C1");
+    world.publish(&first).await;
+    eventually("the limit is known", async || {
+        !world.outcomes(&first.delivery_context).await.is_empty()
+    })
+    .await;
+    let told = api.calls()[0].at;
+    for number in 2..=8 {
+        world.publish(&to_channel(number, "app", &format!("C{number}"))).await;
+    }
+    world.publish(&to_channel(9, "other", "C9")).await;
+    eventually("the other account sends", async || api.texts("C9").len() == 1).await;
+    world.settled().await;
+
+    let calls = api.calls();
+    let own: Vec<_> = calls.iter().filter(|call| call.token == TOKEN).skip(1).collect();
+    assert!(
+        own.iter()
+            .all(|call| call.at.duration_since(told) >= Duration::from_secs(2))
+    );
+    assert_eq!(own.len(), 8);
+    let other = calls.iter().find(|call| call.token != TOKEN).expect("a call");
+    assert!(
+        Some(other.at) < own.iter().map(|call| call.at).max(),
+        "it was held back"
+    );
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_reply_stays_in_its_thread_in_order() {
+    let (world, api) = (World::start().await, WebApi::start(&[]).await);
+    let replica = world.replica("a", with_app(&api, "text_limit: 100, groups: {'*': {}}"));
+    let mut long = to_channel(1, "app", "C1");
+    long.delivery_context.reply_to_id = Some("slack:app/C1/1767326125.870439".to_owned());
+    let paragraphs: Vec<String> = (10..20).map(|number| format!("{number} {}", "x".repeat(90))).collect();
+    long.content = paragraphs.join("\n\n");
+    world.publish(&long).await;
+    world.settled().await;
+
+    let order: Vec<String> = api.texts("C1").iter().map(|text| text[..2].to_owned()).collect();
+    assert_eq!(order, (10..20).map(|number| number.to_string()).collect::<Vec<_>>());
+    assert!(
+        api.calls()
+            .iter()
+            .all(|call| call.body["thread_ts"] == "1767326125.870439")
+    );
+    replica.stop().await;
+}

@@ -1,0 +1,195 @@
+//! A stand-in for Slack's Web API that misbehaves as the vendor's servers do.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use futures_util::stream;
+use serde_json::{Value, json};
+use shared::clock::{Clock as _, SystemClock};
+use shared::platform::accounts::read_platforms;
+use shared::platform::slack::SlackAccount;
+
+/// What it does with a call instead of posting the message.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Lie {
+    /// 429, with the wait in seconds.
+    Limit(u64),
+    /// The same, with status 200 and `ok` false.
+    QuietLimit(u64),
+    /// 200, with `ok` false and this error.
+    Error(&'static str),
+    /// The message is posted, and the connection ends within the answer.
+    Lost,
+    /// The message is posted, and no answer comes.
+    Silent,
+    /// A page of a server between.
+    Gateway,
+}
+
+/// A call of `chat.postMessage`.
+#[derive(Debug, Clone)]
+pub(crate) struct PostCall {
+    pub(crate) at: Instant,
+    pub(crate) token: String,
+    pub(crate) body: Value,
+    /// Whether the message was posted.
+    pub(crate) is_sent: bool,
+}
+
+#[derive(Debug, Default)]
+struct Workspace {
+    /// What it does with the next calls.
+    lies: VecDeque<Lie>,
+    calls: Vec<PostCall>,
+    /// Tokens that it refuses, and the error that it names.
+    refused: Vec<(String, &'static str)>,
+    /// Time until which calls are limited, as they were told.
+    told: Option<Instant>,
+    /// Number of calls that came earlier than told.
+    early: usize,
+}
+
+/// The stand-in; clones are the same server.
+#[derive(Debug, Clone)]
+pub(crate) struct WebApi {
+    base: String,
+    workspace: Arc<Mutex<Workspace>>,
+}
+
+impl WebApi {
+    /// Starts a server that does `lies` with its first calls.
+    pub(crate) async fn start(lies: &[Lie]) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let workspace = Workspace {
+            lies: lies.iter().copied().collect(),
+            ..Workspace::default()
+        };
+        let this = Self {
+            base: format!("http://{}", listener.local_addr().expect("an address")),
+            workspace: Arc::new(Mutex::new(workspace)),
+        };
+        let router = Router::new()
+            .route("/api/{method}", post(answer))
+            .with_state(this.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        this
+    }
+
+    /// Refuses the calls of `tokens` with the error beside each, and no others.
+    pub(crate) fn refuse(&self, tokens: &[(&str, &'static str)]) {
+        let tokens = tokens.iter().map(|&(token, error)| (token.to_owned(), error));
+        self.lock().refused = tokens.collect();
+    }
+
+    /// Returns the calls of `chat.postMessage`.
+    pub(crate) fn calls(&self) -> Vec<PostCall> {
+        self.lock().calls.clone()
+    }
+
+    /// Returns the texts of the messages in `channel`.
+    pub(crate) fn texts(&self, channel: &str) -> Vec<String> {
+        let calls = self.calls().into_iter();
+        let sent = calls.filter(|call| call.is_sent && call.body["channel"] == channel);
+        sent.map(|call| call.body["text"].as_str().unwrap_or_default().to_owned())
+            .collect()
+    }
+
+    /// Returns the number of calls that came earlier than told.
+    pub(crate) fn early(&self) -> usize {
+        self.lock().early
+    }
+
+    /// Returns the account with `token` and `keys` on this server.
+    pub(crate) fn account(&self, token: &str, keys: &str) -> SlackAccount {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), token).expect("written");
+        let text = format!(
+            "slack: {{accounts: {{app: {{token: 'file:{}', receive: none, base_url: '{}', {keys}}}}}}}",
+            file.path().display(),
+            self.base
+        );
+        let mut accounts = read_platforms(&text).expect("read").slack.accounts;
+        accounts.remove("app").expect("the account")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Workspace> {
+        self.workspace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a call; returns what is done with it, and its message's number. `Err` is the error of a refused token.
+    fn note(&self, token: &str, body: &Value) -> (Result<Option<Lie>, &'static str>, usize) {
+        let at = SystemClock.monotonic();
+        let mut workspace = self.lock();
+        if workspace.told.is_some_and(|until| at < until) {
+            workspace.early += 1;
+        }
+
+        let refused = workspace.refused.iter().find(|(refused, _)| refused == token);
+        let lie = match refused.map(|(_, error)| *error) {
+            Some(error) => Err(error),
+            None => Ok(workspace.lies.pop_front()),
+        };
+        if let Ok(Some(Lie::Limit(seconds) | Lie::QuietLimit(seconds))) = lie {
+            workspace.told = Some(at + Duration::from_secs(seconds));
+        }
+
+        let is_sent = matches!(lie, Ok(None | Some(Lie::Lost | Lie::Silent)));
+        workspace.calls.push(PostCall {
+            at,
+            token: token.to_owned(),
+            body: body.clone(),
+            is_sent,
+        });
+        (lie, workspace.calls.len())
+    }
+}
+
+fn error(name: &str) -> Json<Value> {
+    Json(json!({"ok": false, "error": name}))
+}
+
+async fn answer(State(api): State<WebApi>, Path(method): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
+    assert_eq!(method, "chat.postMessage");
+    let token = headers["authorization"]
+        .to_str()
+        .expect("text")
+        .trim_start_matches("Bearer ")
+        .to_owned();
+    let body: Value = serde_json::from_slice(&body).expect("a JSON body");
+    let (lie, number) = api.note(&token, &body);
+    let lie = match lie {
+        Ok(lie) => lie,
+        Err(refused) => return error(refused).into_response(),
+    };
+
+    match lie {
+        None => Json(
+            json!({"ok": true, "channel": body["channel"], "ts": format!("1700000000.{number:06}"), "message": {}}),
+        )
+        .into_response(),
+        Some(Lie::Limit(seconds)) => {
+            let wait = [("retry-after", seconds.to_string())];
+            (StatusCode::TOO_MANY_REQUESTS, wait, error("ratelimited")).into_response()
+        }
+        Some(Lie::QuietLimit(seconds)) => {
+            ([("retry-after", seconds.to_string())], error("ratelimited")).into_response()
+        }
+        Some(Lie::Error(name)) => error(name).into_response(),
+        Some(Lie::Lost) => {
+            let torn = stream::iter([
+                Ok(Bytes::from_static(b"{\"ok\":tr")),
+                Err(std::io::Error::other("torn")),
+            ]);
+            Response::new(Body::from_stream(torn))
+        }
+        Some(Lie::Silent) => std::future::pending().await,
+        Some(Lie::Gateway) => (StatusCode::BAD_GATEWAY, "<html>Bad Gateway</html>").into_response(),
+    }
+}

@@ -1,0 +1,189 @@
+//! Accounts on Slack: an app each, as it is installed in one workspace, by its bot token.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use reqwest::Url;
+use serde::Deserialize;
+
+use super::base_url::BaseUrl;
+use super::policy::{AccessPolicy, DirectPolicy, DoubtPolicy, GroupPolicy};
+use super::slack_api::{is_conversation_id, is_user_id};
+use super::token::hash_token;
+use crate::process::SecretValue;
+use crate::process::config::{KeyFault, is_plain_name};
+
+/// Name of the channel.
+pub const SLACK: &str = "slack";
+
+/// Base URL of Slack's own servers.
+const OFFICIAL: &str = "https://slack.com";
+
+/// Least length of a signing secret, in characters: half of what Slack makes.
+const MIN_SECRET_CHARACTERS: usize = 16;
+
+/// Forms of a bot token: a lasting one, and one that is rotated.
+const TOKEN_PREFIXES: [&str; 2] = ["xoxb-", "xoxe.xoxb-"];
+
+/// Form of an app's own token.
+const APP_TOKEN_PREFIXES: [&str; 1] = ["xapp-"];
+
+/// One account: an app of Slack in one workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlackAccount {
+    /// The app's bot token, as Slack shows it after the installation.
+    pub token: SecretValue,
+    /// The app's signing secret, with [`SlackReceive::Events`].
+    #[serde(default)]
+    pub signing_secret: Option<SecretValue>,
+    /// The app's own token, with [`SlackReceive::Socket`].
+    #[serde(default)]
+    pub app_token: Option<SecretValue>,
+    /// Server of the Web API: Slack's, or a stand-in.
+    #[serde(default = "official_url")]
+    pub base_url: BaseUrl,
+    /// How messages are received.
+    #[serde(default)]
+    pub receive: SlackReceive,
+    /// Who may write to the app directly.
+    #[serde(default)]
+    pub direct: DirectPolicy,
+    /// User ids that may write directly, with [`DirectPolicy::Allowlist`].
+    #[serde(default)]
+    pub allow: BTreeSet<String>,
+    /// Settings by channel or group conversation: its id, or `*` for all others. Those that it does not name are
+    /// ignored; if it is absent, all are.
+    #[serde(default)]
+    pub groups: Option<BTreeMap<String, GroupPolicy<String>>>,
+    /// What becomes of a message whose sending had no answer: Slack does not recognise a repetition.
+    #[serde(default)]
+    pub on_doubt: DoubtPolicy,
+    /// Maximum length of a sent message, in characters; `None` = what Slack shows whole.
+    #[serde(default)]
+    pub text_limit: Option<usize>,
+}
+
+/// How an account's messages are received.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SlackReceive {
+    /// Slack posts them to adapter-svc, signed with the signing secret.
+    #[default]
+    Events,
+    /// adapter-svc opens a socket, over which Slack sends them.
+    Socket,
+    /// Not at all: the account only sends.
+    None,
+}
+
+impl SlackAccount {
+    /// Returns the rules that say who may use the account.
+    #[must_use]
+    pub fn access(&self) -> AccessPolicy<'_, String> {
+        AccessPolicy {
+            direct: self.direct,
+            allow: &self.allow,
+            groups: self.groups.as_ref(),
+        }
+    }
+
+    /// Returns the URL of a method of the Web API.
+    #[must_use]
+    pub fn method_url(&self, method: &str) -> Url {
+        self.base_url.join(&format!("api/{method}"))
+    }
+
+    /// Returns the beginning of the token's hash, by which a changed token can be told without being known.
+    #[must_use]
+    pub fn token_hash(&self) -> String {
+        hash_token(&self.token)
+    }
+}
+
+fn official_url() -> BaseUrl {
+    // A URL of this file, which the tests parse.
+    BaseUrl::parse(OFFICIAL).unwrap_or_else(|error| unreachable!("{error}"))
+}
+
+/// Returns the faults of `accounts` that types cannot express, at keys below `place`.
+pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, SlackAccount>) -> Vec<KeyFault> {
+    let mut faults = Vec::new();
+    let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+
+    for (name, account) in accounts {
+        let mut fault = |key: &str, problem: &str| faults.push(KeyFault::new(format!("{place}.{name}{key}"), problem));
+        if !is_plain_name(name) {
+            fault("", "expected a name of letters, digits, `-`, `_` and `.`, at most 64");
+        }
+
+        let token = account.token.reveal();
+        if !has_token_form(token, &TOKEN_PREFIXES) {
+            fault(".token", "expected a bot token, which begins with xoxb-");
+        } else if let Some(other) = owners.insert(token, name) {
+            // Each message would become an event of both.
+            fault(
+                ".token",
+                &format!("expected another token than that of `{other}`: an app in a workspace is one account"),
+            );
+        }
+
+        match (account.receive, &account.signing_secret) {
+            (SlackReceive::Events, None) => fault(
+                ".signing_secret",
+                "expected the app's signing secret, or `receive: none` for an account that only sends",
+            ),
+            (SlackReceive::Events | SlackReceive::Socket | SlackReceive::None, Some(secret))
+                if !is_signing_secret(secret.reveal()) =>
+            {
+                fault(
+                    ".signing_secret",
+                    "expected the app's signing secret: letters and digits",
+                );
+            }
+            (SlackReceive::Events, Some(_)) | (SlackReceive::Socket | SlackReceive::None, Some(_) | None) => {}
+        }
+        match (account.receive, &account.app_token) {
+            (SlackReceive::Socket, None) => fault(
+                ".app_token",
+                "expected the app's own token, which begins with xapp-, for `receive: socket`",
+            ),
+            (SlackReceive::Events | SlackReceive::Socket | SlackReceive::None, Some(token))
+                if !has_token_form(token.reveal(), &APP_TOKEN_PREFIXES) =>
+            {
+                fault(".app_token", "expected the app's own token, which begins with xapp-");
+            }
+            (SlackReceive::Socket, Some(_)) | (SlackReceive::Events | SlackReceive::None, Some(_) | None) => {}
+        }
+
+        if !account.allow.iter().all(|user| is_user_id(user)) {
+            fault(".allow", "expected user ids, as in U012AB3CD");
+        }
+        for (key, problem) in account
+            .access()
+            .find_faults(is_conversation_id, "a channel's id, as in C012AB3CD")
+        {
+            fault(&format!(".{key}"), &problem);
+        }
+        for (group, policy) in account.groups.iter().flatten() {
+            if !policy.allow.iter().all(|user| is_user_id(user)) {
+                fault(&format!(".groups.{group}.allow"), "expected user ids, as in U012AB3CD");
+            }
+        }
+    }
+
+    faults
+}
+
+/// Returns whether `text` is a token with one of `prefixes`. Other characters could not be in a header.
+fn has_token_form(text: &str, prefixes: &[&str]) -> bool {
+    let rest = prefixes.iter().find_map(|prefix| text.strip_prefix(prefix));
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    rest.is_some_and(|rest| !rest.is_empty() && rest.chars().all(is_allowed))
+}
+
+fn is_signing_secret(text: &str) -> bool {
+    text.len() >= MIN_SECRET_CHARACTERS && text.chars().all(|c| c.is_ascii_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! A person mentions the app in a channel of Slack and is answered in the thread; the app's own messages that come back
+//! fire nothing, and a post that Slack repeats is answered once.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::extract::{Json, Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::{Router, routing::post};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use shared::clock::{Clock as _, SystemClock};
+use shared::model::dispatch::Dispatch;
+use shared::wire::topology::streams;
+use tests::eventually::eventually;
+use tests::record::read_all;
+use tests::world::{Setup, World};
+
+use crate::story::PATIENCE;
+
+const TOKEN: &str = "xoxb-700-secret";
+const SECRET: &str = "8f742231b10e8888abcd99yyyzzz85a5";
+
+/// Whoever writes to the app is answered.
+const ANSWER: &str = "/**\n * @name answer\n * @description Answers what people write to the app.\n * @mode persistent\n \
+                      * @priority 50\n * @match channel=slack direction=received\n */\n\
+                      export default async (): Promise<HookResult> => ({ fire: true });\n";
+
+/// Slack as one app sees it.
+#[derive(Debug, Clone, Default)]
+struct WebApi {
+    /// Bodies of the messages that the app has posted.
+    posted: Arc<Mutex<Vec<Value>>>,
+}
+
+impl WebApi {
+    /// Starts the stand-in; returns it and its base URL.
+    async fn start() -> (Self, String) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let base = format!("http://{}", listener.local_addr().expect("an address"));
+        let api = Self::default();
+        let routes = Router::new()
+            .route("/api/{method}", post(answer))
+            .with_state(api.clone());
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        (api, base)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Value>> {
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was posted: channel, thread, text.
+    fn sent(&self) -> Vec<[String; 3]> {
+        let text = |body: &Value, key: &str| body[key].as_str().unwrap_or_default().to_owned();
+        let read = |body: &Value| ["channel", "thread_ts", "text"].map(|key| text(body, key));
+        self.lock().iter().map(read).collect()
+    }
+}
+
+/// The time stamp of the app's message `number`.
+fn own_stamp(number: usize) -> String {
+    format!("{}.9{number:05}", SystemClock.now().0 / 1_000)
+}
+
+async fn answer(State(api): State<WebApi>, Path(method): Path<String>, body: Option<Json<Value>>) -> Response {
+    let answered = match (method.as_str(), body) {
+        ("auth.test", _) => json!({"ok": true, "team_id": "T1", "user_id": "U7", "bot_id": "B7", "user": "nexus"}),
+        ("chat.postMessage", Some(Json(body))) => {
+            let mut posted = api.lock();
+            let (channel, ts) = (body["channel"].clone(), own_stamp(posted.len()));
+            posted.push(body);
+            json!({"ok": true, "channel": channel, "ts": ts, "message": {}})
+        }
+        _ => return StatusCode::NOT_IMPLEMENTED.into_response(),
+    };
+    Json(answered).into_response()
+}
+
+/// Posts `event` to the app's account, as Slack does, until it is taken.
+async fn bring(world: &World, event: &Value) {
+    let body = json!({"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event": event}).to_string();
+    let client = reqwest::Client::builder().timeout(PATIENCE).build().expect("a client");
+    eventually("Slack's post is taken", PATIENCE, async || {
+        let at = (SystemClock.now().0 / 1_000).to_string();
+        let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).expect("a key");
+        mac.update(format!("v0:{at}:{body}").as_bytes());
+        let digits: String = mac
+            .finalize()
+            .into_bytes()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let request = client
+            .post(format!("{}/slack/main", world.gateway()))
+            .header("content-type", "application/json")
+            .header("x-slack-request-timestamp", at)
+            .header("x-slack-signature", format!("v0={digits}"))
+            .body(body.clone());
+        let answered = request.send().await.map_err(|error| error.to_string())?;
+        let status = answered.status();
+        status.is_success().then_some(()).ok_or_else(|| status.to_string())
+    })
+    .await;
+}
+
+fn message(ts: &str, keys: &Value) -> Value {
+    let mut message = json!({"type": "message", "channel": "C1", "user": "U5", "ts": ts, "event_ts": ts});
+    for (key, value) in keys.as_object().expect("an object") {
+        message[key] = value.clone();
+    }
+    message
+}
+
+async fn has_sent(api: &WebApi, world: &World, expected: &[[&str; 3]]) {
+    eventually("the app has answered", PATIENCE, async || {
+        let sent = api.sent();
+        (sent == expected)
+            .then_some(())
+            .ok_or_else(|| format!("{sent:?}\n{}", world.logs()))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mention_in_a_channel_is_answered_in_its_thread_and_its_echo_fires_nothing() {
+    let (api, base) = WebApi::start().await;
+    let account = format!(
+        "token: 'env:SLACK_TOKEN', signing_secret: 'env:SLACK_SECRET', base_url: '{base}', allow: [U5], groups: {{C1: {{}}}}"
+    );
+    let world = World::start(Setup {
+        hooks: vec![("answer.ts", ANSWER.to_owned())],
+        channels: format!("slack: {{accounts: {{main: {{{account}}}}}}}"),
+        environment: vec![
+            ("SLACK_TOKEN".to_owned(), TOKEN.to_owned()),
+            ("SLACK_SECRET".to_owned(), SECRET.to_owned()),
+        ],
+        ..Setup::default()
+    })
+    .await;
+
+    // Slack posts it as a message and as a mention, and both three times.
+    let first = format!("{}.000001", SystemClock.now().0 / 1_000);
+    let mention = message(&first, &json!({"text": "<@U7> 1 &lt; 2?"}));
+    let mut named = mention.clone();
+    named["type"] = json!("app_mention");
+    for event in [&mention, &named, &mention, &named, &named, &mention] {
+        bring(&world, event).await;
+    }
+    let answered = ["C1", first.as_str(), "echo: &lt;@U7&gt; 1 &lt; 2?"];
+    has_sent(&api, &world, &[answered]).await;
+
+    // What the app has posted comes back: as it is, under another id, and edited. So does another person's talk.
+    let own = json!({"user": "U7", "bot_id": "B7", "app_id": "A1", "text": "echo: <@U7> x", "thread_ts": first});
+    let (ts, again) = (own_stamp(0), own_stamp(1));
+    bring(&world, &message(&ts, &own)).await;
+    bring(&world, &message(&again, &own)).await;
+    let mut edited = message(&ts, &own);
+    edited["edited"] = json!({"user": "U7", "ts": again});
+    let change = json!({"subtype": "message_changed", "message": edited, "previous_message": message(&ts, &own)});
+    bring(&world, &message(&again, &change)).await;
+    bring(
+        &world,
+        &message(&first.replace(".000001", ".000002"), &json!({"text": "lunch?"})),
+    )
+    .await;
+
+    let follow_up = first.replace(".000001", ".000003");
+    let keys = json!({"text": "<@U7> and again", "thread_ts": first, "parent_user_id": "U5"});
+    bring(&world, &message(&follow_up, &keys)).await;
+    let second = ["C1", first.as_str(), "echo: &lt;@U7&gt; and again"];
+    has_sent(&api, &world, &[answered, second]).await;
+
+    // Both are turns of the thread's session.
+    let dispatches: Vec<(u64, Dispatch)> = read_all(&world.bus, streams::DISPATCHES).await;
+    let told: Vec<(&str, &str)> = dispatches
+        .iter()
+        .map(|(_, dispatch)| (dispatch.event_id.as_str(), dispatch.target.session.as_str()))
+        .collect();
+    let session = format!("slack:main:channel:C1:thread:{first}");
+    let ids = [&first, &follow_up].map(|ts| format!("slack:main/C1/{ts}"));
+    assert_eq!(
+        told,
+        [(ids[0].as_str(), session.as_str()), (ids[1].as_str(), session.as_str())]
+    );
+    for secret in [TOKEN, SECRET] {
+        assert!(!world.logs().contains(secret), "a secret is in a log");
+    }
+
+    world.stack.stop().await;
+}
