@@ -41,8 +41,7 @@ pub enum LinkItem {
     Alive,
 }
 
-/// What driving a socket needs.
-#[derive(Debug)]
+/// What driving a socket needs. Its `Debug` output has no token.
 pub struct LinkDriver<'a> {
     /// Client that answers presses.
     pub client: &'a DiscordClient,
@@ -56,6 +55,13 @@ pub struct LinkDriver<'a> {
     pub stored: watch::Receiver<u64>,
 }
 
+// By hand: the token must not be printed.
+impl std::fmt::Debug for LinkDriver<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LinkDriver(…)")
+    }
+}
+
 impl LinkDriver<'_> {
     /// Drives `socket` with `link` until it is left. Everything that was handed over before is with the reader then,
     /// unless the session is resumed, which brings it again.
@@ -65,7 +71,7 @@ impl LinkDriver<'_> {
 
         let code = match reason {
             LeaveReason::Resume(_) => CloseCode::from(CLOSE_AND_RESUME),
-            LeaveReason::Identify(_) | LeaveReason::Stop { .. } => CloseCode::Normal,
+            LeaveReason::Identify(_) | LeaveReason::Stop(_) => CloseCode::Normal,
         };
         let frame = CloseFrame {
             code,
@@ -125,7 +131,7 @@ impl LinkDriver<'_> {
                 Some(()) = answers.next(), if !answers.is_empty() => Vec::new(),
                 () = pause(due.saturating_duration_since(now)) => {
                     if link.next_time().is_none() {
-                        return LeaveReason::Resume("the gateway says nothing".to_owned());
+                        return LeaveReason::Resume("no message from the gateway within 20 s".to_owned());
                     }
                     link.on_time(SystemClock.monotonic())
                 }

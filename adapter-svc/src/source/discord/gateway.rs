@@ -122,12 +122,7 @@ impl<'a> GatewayConnector<'a> {
                     let wait = Duration::from_secs(1) + Duration::from_secs(4).mul_f64(self.outfit.draw_jitter());
                     self.wait(&words, wait).await?;
                 }
-                Ok(LeaveReason::Stop { words, is_token }) => {
-                    if is_token {
-                        tracing::error!(account = self.outfit.name, "token of an account is not accepted");
-                    }
-                    return Err(stopped(words));
-                }
+                Ok(LeaveReason::Stop(words)) => return Err(stopped(words)),
                 Err(error) => self.wait_after(&error).await?,
             }
         }
@@ -227,7 +222,7 @@ impl<'a> GatewayConnector<'a> {
 
         let configured = self.outfit.account.ws_url.clone();
         let url = configured.map_or_else(|| SocketUrl::parse(&found.url), Ok);
-        Ok(url.map_err(|_| ApiCallError::Malformed("the gateway's URL is none".to_owned())))
+        Ok(url.map_err(|_| ApiCallError::Malformed("invalid gateway URL".to_owned())))
     }
 
     async fn wait_after(&mut self, error: &ApiCallError) -> Ended<()> {

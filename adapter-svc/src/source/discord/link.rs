@@ -41,8 +41,8 @@ pub struct Dispatch {
     pub data: Value,
 }
 
-/// What follows from an input.
-#[derive(Debug, Clone, PartialEq)]
+/// What follows from an input. Its `Debug` output has no message to send, because the first one has the token.
+#[derive(Clone, PartialEq)]
 pub enum LinkStep {
     /// Send a message.
     Send(Value),
@@ -54,6 +54,18 @@ pub enum LinkStep {
     Leave(LeaveReason),
 }
 
+// By hand: the token must not be printed.
+impl std::fmt::Debug for LinkStep {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Send(value) => write!(f, "Send(op {}, …)", value.get("op").unwrap_or(&Value::Null)),
+            Self::Hand(dispatch) => f.debug_tuple("Hand").field(dispatch).finish(),
+            Self::Alive => f.write_str("Alive"),
+            Self::Leave(reason) => f.debug_tuple("Leave").field(reason).finish(),
+        }
+    }
+}
+
 /// Why a socket is left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaveReason {
@@ -61,13 +73,8 @@ pub enum LeaveReason {
     Resume(String),
     /// The session is over; another one is begun.
     Identify(String),
-    /// An operator must do something.
-    Stop {
-        /// What it is.
-        words: String,
-        /// Whether the account's token is at fault.
-        is_token: bool,
-    },
+    /// An operator must do something: what it is.
+    Stop(String),
 }
 
 /// A connection; see the module.
@@ -223,15 +230,12 @@ pub fn close_reason(code: Option<u16>, words: &str) -> LeaveReason {
     let told = format!("the gateway closed the connection: {code} {words}")
         .trim_end()
         .to_owned();
-    let stop = |what: &str| LeaveReason::Stop {
-        words: format!("{what} ({code})"),
-        is_token: code == 4004,
-    };
+    let stop = |what: &str| LeaveReason::Stop(format!("{what} ({code})"));
     match code {
         4004 => stop("the token is not accepted"),
         4010 | 4011 => stop("the bot is in more guilds than one connection serves; Nexus does not divide them"),
-        4012 => stop("the gateway does not speak this version any more"),
-        4013 => stop("the gateway does not know these intents"),
+        4012 => stop("Discord no longer supports gateway version 10; upgrade Nexus"),
+        4013 => stop("Discord rejected the gateway intents, which is a fault of Nexus"),
         4014 => stop(
             "the bot may not read the content of messages; switch on MESSAGE CONTENT INTENT on the bot's page of the \
              developer portal",

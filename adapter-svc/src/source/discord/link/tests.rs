@@ -125,7 +125,7 @@ fn close_codes_resume_begin_anew_or_stop_with_words() {
         (Some(1001), "identify"),
         (Some(4007), "identify"),
         (Some(4009), "identify"),
-        (Some(4004), "stop for the token"),
+        (Some(4004), "stop"),
         (Some(4011), "stop"),
         (Some(4013), "stop"),
         (Some(4014), "stop"),
@@ -133,14 +133,25 @@ fn close_codes_resume_begin_anew_or_stop_with_words() {
         let told = match close_reason(code, "words") {
             LeaveReason::Resume(_) => "resume",
             LeaveReason::Identify(_) => "identify",
-            LeaveReason::Stop { is_token: true, .. } => "stop for the token",
-            LeaveReason::Stop { .. } => "stop",
+            LeaveReason::Stop(_) => "stop",
         };
         assert_eq!(told, expected, "{code:?}");
     }
     assert!(
-        matches!(close_reason(Some(4014), ""), LeaveReason::Stop { words, .. } if words.contains("MESSAGE CONTENT INTENT"))
+        matches!(close_reason(Some(4014), ""), LeaveReason::Stop(words) if words.contains("MESSAGE CONTENT INTENT"))
     );
+}
+
+#[test]
+fn no_token_is_printed() {
+    for session in [None, Some(session(3))] {
+        let steps = Run::new(session).frame(&hello());
+        let printed = format!("{steps:?}");
+        assert!(
+            printed.starts_with("[Send(op ") && !printed.contains("secret"),
+            "{printed}"
+        );
+    }
 }
 
 proptest! {
