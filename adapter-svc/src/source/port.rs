@@ -71,6 +71,8 @@ pub struct SourceGap {
     pub from: UnixMillis,
     /// Time from which everything will be read.
     pub to: UnixMillis,
+    /// Part of the account that has the gap, e.g. a channel; `None` = the whole account.
+    pub item: Option<String>,
     /// Reason, for people.
     pub reason: String,
 }
@@ -78,9 +80,11 @@ pub struct SourceGap {
 /// Returns the event that says that `account` on `channel` has a gap. It is only observed: no binding routes it.
 ///
 /// # Errors
-/// Returns [`ParseEventIdError`] if the account makes no event id.
+/// Returns [`ParseEventIdError`] if the account or the item makes no event id.
 pub fn gap_event(channel: &str, account: &str, gap: &SourceGap, now: UnixMillis) -> Result<Event, ParseEventIdError> {
-    let id = EventId::parse(format!("{GAP}:{channel}/{account}/{}", gap.from.0))?;
+    // Several parts may have gaps that begin at one time.
+    let item = gap.item.iter().map(|item| format!("{item}/")).collect::<String>();
+    let id = EventId::parse(format!("{GAP}:{channel}/{account}/{item}{}", gap.from.0))?;
     let mut event = Event::new(id, channel, account, now);
 
     event.account_id = Some(account.to_owned());
@@ -100,8 +104,12 @@ pub fn gap_event(channel: &str, account: &str, gap: &SourceGap, now: UnixMillis)
 }
 
 /// Tags `event` as backfilled if it happened more than `gate_ms` before it was received. Of an edit the time of the edit
-/// counts.
+/// counts, as of a deletion; a deletion whose time the platform does not say counts as one of the time of its reception,
+/// because the message's own time says nothing about it.
 pub fn apply_age_gate(event: &mut Event, gate_ms: i64) {
+    if event.direction == EventDirection::Deleted && event.edited_at.is_none() {
+        return;
+    }
     let happened = event
         .edited_at
         .map_or(event.timestamp, |edited| edited.max(event.timestamp));
@@ -116,19 +124,29 @@ mod tests {
 
     #[test]
     fn what_is_older_than_the_gate_is_backfilled() {
-        let tags = |timestamp: i64, edited_at: Option<i64>| {
+        let tags_of = |direction: EventDirection, timestamp: i64, edited_at: Option<i64>| {
             let id = EventId::parse("telegram:main/5/1").expect("an id");
             let mut event = Event::new(id, "telegram", "5", UnixMillis(timestamp));
             event.received_at = UnixMillis(10_000);
+            event.direction = direction;
             event.edited_at = edited_at.map(UnixMillis);
             apply_age_gate(&mut event, 1_000);
             apply_age_gate(&mut event, 1_000);
             event.tags
         };
+        let tags = |timestamp: i64, edited_at: Option<i64>| tags_of(EventDirection::Received, timestamp, edited_at);
         assert_eq!(tags(9_000, None), Vec::<String>::new());
         assert_eq!(tags(8_999, None), [BACKFILLED]);
         assert_eq!(tags(1, Some(9_500)), Vec::<String>::new());
         assert_eq!(tags(11_000, None), Vec::<String>::new());
+
+        // The message is old, and when it was deleted is not said, or is.
+        let deleted = |edited_at: Option<i64>| tags_of(EventDirection::Deleted, 1, edited_at);
+        assert_eq!(deleted(None), Vec::<String>::new());
+        assert_eq!(
+            (deleted(Some(9_500)), deleted(Some(2))),
+            (Vec::new(), vec![BACKFILLED.to_owned()])
+        );
     }
 
     #[test]
@@ -136,8 +154,15 @@ mod tests {
         let gap = SourceGap {
             from: UnixMillis(5),
             to: UnixMillis(9),
+            item: None,
             reason: "away".to_owned(),
         };
+        let of_channel = SourceGap {
+            item: Some("1006".to_owned()),
+            ..gap.clone()
+        };
+        let event = gap_event("discord", "main", &of_channel, UnixMillis(10)).expect("an event");
+        assert_eq!(event.id.as_str(), "gap:discord/main/1006/5");
         let event = gap_event("telegram", "main", &gap, UnixMillis(10)).expect("an event");
         assert_eq!(event.id.as_str(), "gap:telegram/main/5");
         assert_eq!(

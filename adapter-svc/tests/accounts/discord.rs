@@ -5,6 +5,7 @@ use shared::model::event::{Event, EventDirection, MentionForm, PlatformIds};
 use shared::model::time::UnixMillis;
 use shared::platform::discord::DISCORD;
 use shared::testing::eventually;
+use shared::wire::dead_letter::DeadLetter;
 
 use crate::contract::{Platform, check_source};
 use crate::discord_api::{DiscordApi, DiscordFaults, FIRST_CHANNEL, GUILD, THREAD, bot_id, message, snowflake};
@@ -394,6 +395,49 @@ async fn two_replicas_have_one_socket_and_the_other_follows() {
     assert_eq!(begun, ["identify", "resume"], "the session goes on elsewhere");
     world.stored(2).await;
     second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatch_that_nobody_can_read_is_a_dead_letter_live_and_from_a_history() {
+    let (world, api, replica) = start(OPEN).await;
+    let strange = |number: i64| {
+        let mut strange = message(&snowflake(number, START), "1000", "strange");
+        strange["timestamp"] = json!("soon");
+        strange["referenced_message"] =
+            json!({"id": "4", "author": {"id": bot_id(MAIN)}, "content": "approve K7Q2-M9PX"});
+        strange
+    };
+    api.write(MAIN, &strange(1));
+    api.write(MAIN, &message(&snowflake(2, START), "1000", "fine"));
+    world.stored(1).await;
+    replica.stop().await;
+
+    // While the session ends.
+    api.forget_sessions(MAIN);
+    api.write(MAIN, &strange(3));
+    api.write(MAIN, &message(&snowflake(4, START), "1000", "fine too"));
+    let replica = world.replica("adapter-svc-0", &channels(&world, &api, OPEN)).await;
+    eventually("both are stored", async || events(&world).await.0.len() == 2).await;
+    replica.stop().await;
+
+    let stored = world.bus.read_history("DLQ", "nexus.dlq.>", 1, 10).await.expect("read");
+    let letters: Vec<DeadLetter> = stored.iter().map(|one| one.decode().expect("a letter")).collect();
+    // The history has the first one too.
+    assert!(letters.len() >= 2, "{letters:#?}");
+    let mut kept = String::new();
+    for letter in &letters {
+        assert_eq!(letter.reason, "malformed");
+        assert!(
+            letter.detail.starts_with("discord/main: malformed MESSAGE_CREATE"),
+            "{letter:?}"
+        );
+        kept.push_str(&String::from_utf8(letter.payload_bytes().expect("bytes")).expect("text"));
+    }
+    assert!(
+        kept.contains(&snowflake(1, START)) && kept.contains(&snowflake(3, START)),
+        "{kept}"
+    );
+    assert!(kept.contains("strange") && !kept.contains("K7Q2"), "{kept}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -65,7 +65,7 @@ impl GatewayReader<'_> {
                 data: message,
                 token: channel,
             };
-            events.extend(self.normalize(&around, payload));
+            events.extend(self.normalize(&around, payload).await);
         }
 
         // The end of a history is an empty page: until then others may write.

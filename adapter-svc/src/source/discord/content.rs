@@ -8,7 +8,7 @@ use std::time::Duration;
 use shared::model::event::Attachment;
 use shared::model::time::UnixMillis;
 
-use super::message::{File, Message, MessageSnapshot, StickerItem};
+use super::message::{File, Message, StickerItem};
 
 /// Flag of a message that is a recording of its author's voice.
 const IS_VOICE_MESSAGE: u64 = 1 << 13;
@@ -74,14 +74,6 @@ pub fn content_of(message: &Message) -> MessageContent {
     }
 
     content
-}
-
-/// Returns the text of the forwarded message of `message`.
-#[must_use]
-pub fn forwarded_text(message: &Message) -> Option<&str> {
-    let first: &MessageSnapshot = message.message_snapshots.as_ref()?.first()?;
-    let text = first.message.as_ref()?.content.as_deref()?;
-    Some(text).filter(|text| !text.is_empty())
 }
 
 fn read_file(file: &File, is_voice: bool) -> (&'static str, Attachment) {

@@ -103,22 +103,6 @@ pub struct Poll {
     pub answers: Option<Vec<PollAnswer>>,
 }
 
-/// A forwarded message, as it was.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct MessageSnapshot {
-    /// Message without author.
-    pub message: Option<SnapshotContent>,
-}
-
-/// The content of a forwarded message.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct SnapshotContent {
-    /// Text.
-    pub content: Option<String>,
-}
-
 /// A message.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
@@ -162,8 +146,8 @@ pub struct Message {
     pub message_reference: Option<MessageReference>,
     /// The message to which it refers, if it is still there.
     pub referenced_message: Option<Box<Self>>,
-    /// Forwarded messages.
-    pub message_snapshots: Option<Vec<MessageSnapshot>>,
+    /// Forwarded messages, as they were, without their authors.
+    pub message_snapshots: Option<Vec<Value>>,
 }
 
 impl Message {

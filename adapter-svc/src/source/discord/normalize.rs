@@ -15,7 +15,7 @@ use shared::model::origin::EventOrigin;
 use shared::model::time::UnixMillis;
 use shared::platform::discord::{DISCORD, message_name};
 
-use super::content::{content_of, forwarded_text};
+use super::content::content_of;
 use super::message::{Deletion, Interaction, Member, Message, PRESS, Reaction, User};
 use super::snowflake::snowflake_time;
 use super::{DiscordBot, RefuseDispatchError, Surroundings};
@@ -252,12 +252,12 @@ impl DispatchReader<'_> {
         let id = self.item_id(channel.unwrap_or(&message.channel_id), answered, "");
         event.reply_to = Some(id.clone());
 
-        // Our own message is an event already, without the codes and links that stand on an approval's card.
+        // Our own message is an event already, without the codes and links that stand on an approval's card. A forwarded
+        // one does not name its author, so that it may be such a card: nothing of it is quoted.
         let replied = message.referenced_message.as_deref();
         let author = replied.and_then(|replied| replied.author.as_ref());
         let is_own = author.is_some_and(|user| user.id == self.bot.user_id);
         let quoted = replied.map(Message::text).filter(|text| !text.is_empty());
-        let quoted = quoted.or_else(|| forwarded_text(message));
         if let Some(text) = quoted.filter(|_| !is_own) {
             event.quote = Some(EventQuote {
                 id,
@@ -294,7 +294,9 @@ impl DispatchReader<'_> {
         let ids = deletion.ids.iter().flatten().chain(&deletion.id);
         let events = ids.map(|id| {
             let id = self.id(id)?;
-            let mut event = self.start_event(self.item_id(channel, id, ""), channel, self.now)?;
+            // The vendor does not say when it was deleted: a repetition must be the same event.
+            let at = snowflake_time(id).unwrap_or(self.now);
+            let mut event = self.start_event(self.item_id(channel, id, ""), channel, at)?;
             event.direction = EventDirection::Deleted;
             event.target = Some(event.id.to_string());
             Ok(event)
@@ -353,7 +355,7 @@ impl DispatchReader<'_> {
         let user = member
             .and_then(|member| member.user.as_ref())
             .or(interaction.user.as_ref());
-        let user = user.ok_or_else(|| self.malformed("nobody pressed"))?;
+        let user = user.ok_or_else(|| self.malformed("no `user` and no `member.user`"))?;
 
         let at = snowflake_time(id).unwrap_or(self.now);
         let rest = format!("/press/{id}");
@@ -375,12 +377,12 @@ impl DispatchReader<'_> {
         if is_id(id) {
             Ok(id)
         } else {
-            Err(self.malformed("an id that is none"))
+            Err(self.malformed("invalid id"))
         }
     }
 
     fn time(&self, text: &str) -> Result<UnixMillis, RefuseDispatchError> {
-        let time: jiff::Timestamp = text.parse().map_err(|_| self.malformed("a time that is none"))?;
+        let time: jiff::Timestamp = text.parse().map_err(|_| self.malformed("invalid timestamp"))?;
         Ok(UnixMillis(time.as_millisecond()))
     }
 }
@@ -423,9 +425,12 @@ const VOLATILE_KEYS: [&str; 7] = [
     "referenced_message",
 ];
 
+/// Keys that no event keeps, at any depth: tokens, and forwarded messages, which do not name their authors.
+const HIDDEN_KEYS: [&str; 2] = ["token", "message_snapshots"];
+
 /// Returns `data` without what nobody may read from an event: tokens, and the texts and buttons of messages of the bot
 /// `own` itself at any depth, because the cards of approvals have codes and links with which whoever reads the event
-/// could decide. Of an edit, what changes without one is left out too.
+/// could decide. A forwarded message may be one of them. Of an edit, what changes without one is left out too.
 fn kept_payload(data: &Value, own: &str, is_edit: bool) -> Value {
     let Value::Object(fields) = data else {
         return data.clone();
@@ -437,15 +442,24 @@ fn kept_payload(data: &Value, own: &str, is_edit: bool) -> Value {
     without_own_messages(&Value::Object(kept), own)
 }
 
+/// Returns the dispatch of `kind` with `data`, which nobody can read, without what nobody may read from it; see
+/// [`HIDDEN_KEYS`]. `own` is the bot's id.
+#[must_use]
+pub fn refused_payload(kind: &str, data: &Value, own: &str) -> Value {
+    without_own_messages(&json!({kind: data}), own)
+}
+
 fn without_own_messages(data: &Value, own: &str) -> Value {
     match data {
         Value::Object(fields) => {
             let kept = fields
                 .iter()
-                .filter(|(key, _)| key.as_str() != "token")
+                .filter(|(key, _)| !HIDDEN_KEYS.contains(&key.as_str()))
                 .map(|(key, value)| {
                     let author = value.pointer("/author/id").and_then(Value::as_str);
-                    let is_own = author == Some(own) && value.get("id").is_some();
+                    // One without a readable author may be the bot's.
+                    let is_unnamed = author.is_none() && value.get("content").is_some_and(Value::is_string);
+                    let is_own = author == Some(own) || is_unnamed;
                     let value = match value {
                         Value::Object(message) if is_own => {
                             let kept = message

@@ -59,6 +59,18 @@ pub struct DiscordProgress {
     noted_at: UnixMillis,
 }
 
+/// What is stored when a session was begun.
+#[derive(Debug)]
+pub struct SessionStart {
+    /// Position with the events before the session. It has the former session: a crash before the gap is stored finds
+    /// that session, which is over, and tells the gap then.
+    pub before: SourcePosition,
+    /// The gap that the former session left; `None` at the first start.
+    pub gap: Option<SourceGap>,
+    /// Position with the gap, and with the new session.
+    pub after: SourcePosition,
+}
+
 impl DiscordProgress {
     /// Returns the progress of the bot `bot_id` with a token of hash `token_hash`, as the watermark `from` says at `now`.
     #[must_use]
@@ -91,12 +103,24 @@ impl DiscordProgress {
         }
     }
 
-    /// Takes in that a session was begun at `now` in which the bot is in `guilds`. Returns the gap that this leaves;
-    /// `None` at the first start.
-    pub fn begin_session(&mut self, session: GatewaySession, guilds: &[String], now: UnixMillis) -> Option<SourceGap> {
+    /// Takes in that a session was begun at `now` in which the bot is in `guilds`. Returns what is to be stored, in its
+    /// order.
+    pub fn start_session(&mut self, session: GatewaySession, guilds: &[String], now: UnixMillis) -> SessionStart {
+        let before = self.to_position(now);
+        let gap = self.begin_session(session, guilds, now);
+        if let Some(gap) = &gap {
+            self.note_gap(gap.to);
+        }
+        let after = self.to_position(now);
+        SessionStart { before, gap, after }
+    }
+
+    /// Takes in that a session was begun. Returns the gap that this leaves; `None` at the first start.
+    fn begin_session(&mut self, session: GatewaySession, guilds: &[String], now: UnixMillis) -> Option<SourceGap> {
         let gap = (!self.is_first).then(|| SourceGap {
             from: self.complete_until,
             to: now,
+            item: None,
             reason: "the session with Discord could not be resumed: messages of this time are read from the channels' \
                      histories; edits, deletions, reactions, presses of buttons, and messages of people who wrote directly \
                      for the first time are missing"
@@ -191,6 +215,7 @@ impl DiscordProgress {
         SourceGap {
             from: time_of(after),
             to: now,
+            item: Some(channel.to_owned()),
             reason: format!("the history of channel {channel} cannot be read: {why}"),
         }
     }

@@ -14,7 +14,7 @@ use super::client::{ApiCallError, DiscordClient};
 use super::drive::LinkItem;
 use super::link::{Dispatch, GatewaySession};
 use super::message::Interaction;
-use super::normalize::{DispatchPayload, dispatch_channel, dispatch_events};
+use super::normalize::{DispatchPayload, dispatch_channel, dispatch_events, refused_payload};
 use super::outfit::{AccountOutfit, Ended};
 use super::places::KnownPlaces;
 use super::progress::DiscordProgress;
@@ -181,7 +181,7 @@ impl<'a> GatewayReader<'a> {
             data,
             token: &token,
         };
-        events.extend(self.normalize(&around, payload));
+        events.extend(self.normalize(&around, payload).await);
 
         let id = data.get("id").and_then(Value::as_str).and_then(|id| id.parse().ok());
         if let (Some(id), "MESSAGE_CREATE") = (id, kind.as_str()) {
@@ -208,7 +208,7 @@ impl<'a> GatewayReader<'a> {
         let guilds: Vec<String> = ids.map(str::to_owned).collect();
 
         let now = self.sink.now();
-        let gap = self.progress.begin_session(session, &guilds, now);
+        let start = self.progress.start_session(session, &guilds, now);
         self.unlisted = guilds.into_iter().collect();
         let wait = if self.unlisted.is_empty() {
             Duration::ZERO
@@ -218,23 +218,23 @@ impl<'a> GatewayReader<'a> {
         self.backfill_from = Some(SystemClock.monotonic() + wait);
         self.is_live = true;
 
-        let position = self.progress.to_position(now);
-        self.sink.put(before, position).await?;
-        if let Some(gap) = gap {
-            self.progress.note_gap(gap.to);
-            let position = self.progress.to_position(now);
-            self.sink.gap(&gap, position).await?;
+        if !before.is_empty() {
+            self.sink.put(before, start.before).await?;
+        }
+        match start.gap {
+            Some(gap) => self.sink.gap(&gap, start.after).await?,
+            None => self.sink.put(Vec::new(), start.after).await?,
         }
         self.report();
         Ok(())
     }
 
     /// Returns the events of `payload`, as who may write and what was told before leave them.
-    pub(super) fn normalize(&mut self, around: &Surroundings, payload: DispatchPayload<'_>) -> Vec<Event> {
+    pub(super) async fn normalize(&mut self, around: &Surroundings, payload: DispatchPayload<'_>) -> Vec<Event> {
         let mut events = match dispatch_events(&self.bot, around, payload, self.sink.now()) {
             Ok(events) => events,
             Err(reason) => {
-                note_refused(&self.outfit.name, payload, &reason);
+                self.give_up_dispatch(payload, &reason).await;
                 Vec::new()
             }
         };
@@ -244,6 +244,25 @@ impl<'a> GatewayReader<'a> {
             apply_policy(&self.outfit.account, event);
         }
         events
+    }
+
+    /// Counts a dispatch that makes no event because of `reason`. One that cannot be read becomes a dead letter.
+    async fn give_up_dispatch(&self, payload: DispatchPayload<'_>, reason: &RefuseDispatchError) {
+        let (account, dispatch) = (&self.outfit.name, payload.token);
+        metrics::counter!("nexus_source_refused_total", "source" => DISCORD, "reason" => reason.name()).increment(1);
+        match reason {
+            RefuseDispatchError::Echo | RefuseDispatchError::NoConversation(_) | RefuseDispatchError::NoEdit => {
+                tracing::debug!(account, dispatch, %reason, "dispatch is no event");
+            }
+            RefuseDispatchError::Malformed(_) | RefuseDispatchError::Id(_) => {
+                tracing::error!(account, dispatch, %reason, "dispatch refused");
+                // Without the texts of the bot's own messages, which may have codes.
+                let kept = refused_payload(payload.kind, payload.data, &self.bot.user_id);
+                self.sink
+                    .give_up_payload(&kept, reason.name(), &reason.to_string())
+                    .await;
+            }
+        }
     }
 
     /// Returns whether `event` is no deletion that was told already: the vendor does not say when it was.
@@ -398,16 +417,4 @@ pub(super) fn apply_policy(account: &DiscordAccount, event: &mut Event) {
         groups: Some(&groups),
     };
     apply_access(&policy, event);
-}
-
-fn note_refused(account: &str, payload: DispatchPayload<'_>, reason: &RefuseDispatchError) {
-    metrics::counter!("nexus_source_refused_total", "source" => DISCORD, "reason" => reason.name()).increment(1);
-    match reason {
-        RefuseDispatchError::Echo | RefuseDispatchError::NoConversation(_) | RefuseDispatchError::NoEdit => {
-            tracing::debug!(account, dispatch = payload.token, %reason, "dispatch is no event");
-        }
-        RefuseDispatchError::Malformed(_) | RefuseDispatchError::Id(_) => {
-            tracing::error!(account, dispatch = payload.token, %reason, "dispatch refused");
-        }
-    }
 }

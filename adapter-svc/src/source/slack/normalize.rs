@@ -101,6 +101,7 @@ fn limit_event(bot: &SlackBot, raw: &Value, now: UnixMillis) -> Result<Event, Re
     let gap = SourceGap {
         from,
         to: from.plus(LIMITED_MS),
+        item: None,
         reason: "Slack sent no events for a minute, because the app had more than 30,000 in an hour".to_owned(),
     };
     // Its time is that of the minute, so that it is the same whenever it is posted.

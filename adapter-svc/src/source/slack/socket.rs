@@ -298,6 +298,7 @@ impl<'a> SocketReader<'a> {
             let gap = SourceGap {
                 from,
                 to: now,
+                item: None,
                 reason: "no connection for longer than Slack repeats what was written: some of it may be missing"
                     .to_owned(),
             };

@@ -83,6 +83,7 @@ impl UpdateProgress {
         (self.complete_until < kept_from).then(|| SourceGap {
             from: self.complete_until,
             to: kept_from,
+            item: None,
             reason: "Telegram keeps updates for 24 hours; older ones were not read in time".to_owned(),
         })
     }

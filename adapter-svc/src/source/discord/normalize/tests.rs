@@ -242,15 +242,53 @@ fn answers_and_quotes_name_events_and_our_own_texts_are_nowhere() {
     assert_eq!((own.reply_to.as_deref(), own.quote), (Some("discord:main/7/4"), None));
     let raw = own.metadata["raw"].to_string();
     assert!(!raw.contains("12\"") && raw.contains("\"4\""), "{raw}");
+}
 
+#[test]
+fn a_forwarded_message_is_named_and_nothing_of_it_is_kept() {
+    let around = guild_channel();
+    // A card of ours does not say that it is: snapshots have no author.
+    let snapshots = json!([{"message": {"content": "approve K7Q2-M9PX at https://nexus.example/a/K7Q2", "type": 0,
+        "components": [{"type": 1, "components": [{"custom_id": "approve K7Q2-M9PX"}]}]}}]);
     let forwarded = json!({"content": "", "message_reference": {"type": 1, "message_id": "4", "channel_id": "6"},
-        "message_snapshots": [{"message": {"content": "from afar"}}]});
-    let event = created(&around, &forwarded);
+        "message_snapshots": snapshots});
+    let mut edited = message(&forwarded);
+    edited["edited_timestamp"] = json!("2026-01-05T00:51:00+00:00");
+    let answer = json!({"type": 19, "message_reference": {"message_id": "4", "channel_id": "7"}, "referenced_message":
+        {"id": "4", "channel_id": "7", "author": {"id": "6"}, "content": "", "message_snapshots": snapshots}});
+
+    let events = [
+        created(&around, &forwarded),
+        read(&around, "MESSAGE_UPDATE", &edited).expect("an edit"),
+        created(&around, &answer),
+    ];
+    for event in &events {
+        let text = serde_json::to_string(event).expect("a JSON form");
+        assert!(!text.contains("K7Q2"), "{text}");
+    }
+    let [event, ..] = events;
     assert_eq!(
-        (event.reply_to.as_deref(), event.content_types),
-        (Some("discord:main/6/4"), vec!["forward".to_owned()])
+        (event.reply_to.as_deref(), event.content_types, event.quote),
+        (Some("discord:main/6/4"), vec!["forward".to_owned()], None)
     );
-    assert_eq!(event.quote.expect("a quote").text, "from afar");
+}
+
+#[test]
+fn what_is_refused_is_kept_without_tokens_and_without_what_may_be_ours() {
+    let refused = |kind: &str, keys: &Value| refused_payload(kind, &message(keys), "77").to_string();
+    let card = json!([{"components": [{"custom_id": "approve K7Q2"}]}]);
+    for hidden in [
+        json!({"author": {"id": "77"}, "content": "code K7Q2", "components": card}),
+        json!({"author": null, "content": "code K7Q2", "components": card}),
+        json!({"author": {"id": "77"}, "id": null, "content": "code K7Q2"}),
+        json!({"message_snapshots": [{"message": {"content": "code K7Q2"}}]}),
+        json!({"referenced_message": {"id": "4", "content": "code K7Q2", "components": card}}),
+        json!({"token": "K7Q2"}),
+    ] {
+        let kept = refused("MESSAGE_CREATE", &hidden);
+        assert!(!kept.contains("K7Q2") && kept.contains("MESSAGE_CREATE"), "{kept}");
+    }
+    assert!(refused("MESSAGE_CREATE", &json!({"content": "hello", "timestamp": "soon"})).contains("hello"));
 }
 
 #[test]
@@ -276,6 +314,26 @@ fn deletions_and_reactions_refer_to_messages() {
     let ids: Vec<&str> = deleted.iter().map(|event| event.id.as_str()).collect();
     assert_eq!(ids, ["discord:main/7/1", "discord:main/7/2"]);
     assert!(deleted.iter().all(|event| event.direction == EventDirection::Deleted));
+
+    // It comes again after a crash, at another time.
+    let one = json!({"id": "175928847299117063", "channel_id": "7", "guild_id": "20"});
+    let message_id = |now: UnixMillis| {
+        let payload = DispatchPayload {
+            kind: "MESSAGE_DELETE",
+            data: &one,
+            token: "s/1",
+        };
+        let event = dispatch_events(&bot(), &around, payload, now)
+            .expect("events")
+            .remove(0);
+        assert_eq!(
+            (event.timestamp, event.received_at),
+            (UnixMillis(1_462_015_105_796), now)
+        );
+        let encoded = EncodedEvent::encode_event(&event, &trust(), &TraceCarrier::default(), 1 << 20);
+        encoded.expect("encoded").message_id
+    };
+    assert_eq!(message_id(NOW), message_id(NOW.plus(60_000)));
 
     let reaction = json!({"user_id": "5", "channel_id": "7", "message_id": "9", "emoji": {"id": "3", "name": "party"}, "member":
         {"nick": "Ann", "roles": [], "user": {"id": "5", "bot": true}}});

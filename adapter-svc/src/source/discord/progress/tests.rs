@@ -75,6 +75,37 @@ fn a_lost_session_is_a_gap_whose_messages_are_read() {
 }
 
 #[test]
+fn a_crash_before_the_gap_of_a_lost_session_is_stored_tells_it_later() {
+    let resume = |position: SourcePosition| {
+        let from = SourceWatermark {
+            of: position.of,
+            position: position.position,
+            complete_until: position.complete_until,
+            by: "run".to_owned(),
+        };
+        DiscordProgress::resume("77", "t", Some(&from), NOW.plus(90_000))
+    };
+    let mut progress = DiscordProgress::resume("77", "t", None, NOW);
+    assert_eq!(progress.start_session(session(3), &[], NOW).gap, None);
+    progress.note_message("c", id(1_000));
+
+    let start = progress.start_session(session(8), &[], NOW.plus(90_000));
+    let gap = start.gap.expect("a gap");
+    let mut before = resume(start.before);
+    assert_eq!(before.position.session, Some(session(3)), "the session that is over");
+    assert_eq!(before.position.pending.len(), 0);
+    let again = before.start_session(session(9), &[], NOW.plus(90_000));
+    assert_eq!(again.gap, Some(gap.clone()));
+
+    let after = resume(start.after);
+    assert_eq!(
+        (after.position.session, after.complete_until),
+        (Some(session(8)), gap.to)
+    );
+    assert_eq!(after.position.pending["c"], id(-9_000));
+}
+
+#[test]
 fn what_comes_while_a_history_is_read_does_not_hide_the_rest_of_it() {
     let mut progress = DiscordProgress::resume("77", "t", None, NOW);
     progress.begin_session(session(0), &[], NOW);
