@@ -7,6 +7,10 @@ use std::collections::{BTreeSet, HashMap};
 use serde_json::Value;
 use shared::platform::discord::ChannelPlace;
 
+/// Kinds of channels that have no messages of their own: categories, directories, forums and media. The newest message
+/// of a forum is a thread.
+const WITHOUT_MESSAGES: [u64; 4] = [4, 14, 15, 16];
+
 /// What a connection has learnt of its surroundings.
 #[derive(Debug, Default)]
 pub struct KnownPlaces {
@@ -78,7 +82,10 @@ impl KnownPlaces {
                 Vec::new()
             }
             "GUILD_DELETE" => {
-                self.roles.remove(text("id").unwrap_or_default());
+                let guild = text("id").unwrap_or_default();
+                self.roles.remove(guild);
+                self.channels
+                    .retain(|_, place| place.guild_id.as_deref() != Some(guild));
                 Vec::new()
             }
             _ => Vec::new(),
@@ -91,7 +98,10 @@ impl KnownPlaces {
         // In a guild's list the guild is not named.
         place.guild_id = place.guild_id.or_else(|| guild.map(str::to_owned));
         self.channels.insert(id.clone(), place);
+        let kind = channel.get("type").and_then(Value::as_u64);
+        let has_messages = kind.is_none_or(|kind| !WITHOUT_MESSAGES.contains(&kind));
         let newest = channel.get("last_message_id").and_then(Value::as_str);
+        let newest = newest.filter(|_| has_messages);
         Some(ListedChannel {
             id,
             newest: newest.and_then(|newest| newest.parse().ok()),
@@ -109,7 +119,7 @@ mod tests {
     fn a_guild_lists_its_channels_and_threads() {
         let mut known = KnownPlaces::default();
         let data = json!({"id": "20", "channels": [{"id": "1", "type": 0, "last_message_id": "99", "name": "general"},
-            {"id": "2", "type": 4}, {"type": 0}], "threads": [{"id": "3", "type": 11, "parent_id": "1", "owner_id": "77"}]});
+            {"id": "2", "type": 15, "last_message_id": "98"}, {"type": 0}], "threads": [{"id": "3", "type": 11, "parent_id": "1", "owner_id": "77"}]});
         let listed = known.read_dispatch("GUILD_CREATE", &data, "77");
         let ids: Vec<(&str, Option<u64>)> = listed.iter().map(|one| (one.id.as_str(), one.newest)).collect();
         assert_eq!(ids, [("1", Some(99)), ("2", None), ("3", None)]);
@@ -126,6 +136,17 @@ mod tests {
             known.channel("4").and_then(|place| place.guild_id.as_deref()),
             Some("20")
         );
+    }
+
+    #[test]
+    fn a_guild_that_is_left_takes_its_channels_along() {
+        let mut known = KnownPlaces::default();
+        for guild in ["20", "21"] {
+            let data = json!({"id": guild, "channels": [{"id": format!("{guild}1"), "type": 0}]});
+            known.read_dispatch("GUILD_CREATE", &data, "77");
+        }
+        known.read_dispatch("GUILD_DELETE", &json!({"id": "20"}), "77");
+        assert!(known.channel("201").is_none() && known.channel("211").is_some());
     }
 
     #[test]
