@@ -248,6 +248,24 @@ async fn a_bucket_that_is_put_back_brings_no_withdrawn_pairing_back() {
         "{shown:?}"
     );
 
+    // Nor does a code that was withdrawn before it was used, as after a kill between `AUDIT` and the bucket.
+    let waiting = Pairing {
+        decision: None,
+        ..yesterday.clone()
+    };
+    kv.put(KEY, &waiting).await.expect("restored");
+    assert_eq!(list(&world).await[0].state, PairingState::Withdrawn);
+    let refused = grant(&world, &code(&replies(&world).await[0]))
+        .await
+        .expect_err("its code was withdrawn");
+    assert!(
+        matches!(refused, RequestError::Service { code: 404, .. }),
+        "{refused:?}"
+    );
+    api.add(MAIN, "message", &message(35, START));
+    assert_eq!(tags_of(&world, 35).await, [UNPAIRED]);
+    assert_eq!(replies(&world).await.len(), 1, "and the sender gets no other one");
+
     // A grant that the bucket has lost lets nobody in, and is said as well.
     kv.delete(KEY, None).await.expect("lost");
     world.clock.advance(u64::try_from(CODE_LASTS_MS).expect("positive"));
@@ -268,7 +286,7 @@ async fn a_bucket_that_is_put_back_brings_no_withdrawn_pairing_back() {
         .await;
     api.add(MAIN, "message", &message(28, later));
     assert_eq!(tags_of(&world, 28).await, [UNPAIRED]);
-    eventually("everything is confirmed", async || api.confirmed(MAIN) == 4).await;
+    eventually("everything is confirmed", async || api.confirmed(MAIN) == 5).await;
     assert_eq!(replies(&world).await.len(), 2);
     replica.stop().await;
 }
