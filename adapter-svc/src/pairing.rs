@@ -30,6 +30,8 @@ use crate::hourly_allowance::HourlyAllowance;
 pub const MAX_CODES: u32 = 60;
 /// Maximum number of wrong codes that are tried in an hour.
 pub const MAX_WRONG_CODES: u32 = 10;
+/// Age from which a message is answered with no code, in milliseconds: its sender does not wait for an answer any more.
+const MAX_MESSAGE_AGE_MS: i64 = 600_000;
 /// Number of tries of a change that others contend for.
 const MAX_TRIES: u32 = 8;
 
@@ -116,12 +118,13 @@ impl PairingStore {
     }
 
     /// Sends a code to the stranger who wrote `event`, unless the stranger has one. The code is stored before it is sent;
-    /// the same event again sends the same message.
+    /// the same event again sends the same message. A message of more than ten minutes ago gets none.
     ///
     /// # Errors
     /// Returns [`PairingError`] if that cannot be done now.
-    pub async fn offer(&self, event: &Event) -> Result<(), PairingError> {
+    pub async fn offer_code(&self, event: &Event) -> Result<(), PairingError> {
         let (channel, account, sender) = (event.channel.as_str(), event.account(), event.from.id.as_str());
+        let mut is_counted = false;
         for _ in 0..MAX_TRIES {
             let known = self.find(channel, account, sender).await?;
             let now = self.clock.now();
@@ -131,15 +134,11 @@ impl PairingStore {
                 OfferStep::Store(pairing) => pairing,
             };
 
-            if !self.may_send_code(channel, account) {
-                tracing::warn!(
-                    channel,
-                    account,
-                    sender,
-                    "a stranger gets no code: the account sent {MAX_CODES} within an hour"
-                );
+            let is_old = now.since(event.timestamp) > MAX_MESSAGE_AGE_MS;
+            if is_old || (!is_counted && !self.may_send_code(channel, account)) {
                 return Ok(());
             }
+            is_counted = true;
 
             match self.write(&pairing, known.revision).await {
                 Ok(()) => {}
@@ -358,13 +357,21 @@ impl PairingStore {
         }
     }
 
-    /// Returns whether the account may send one more code, and counts it.
+    /// Returns whether the account may send one more code, and counts it. Warns of the first one in an hour that it may not.
     fn may_send_code(&self, channel: &str, account: &str) -> bool {
         let now = self.clock.monotonic();
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
         let allowance = codes.entry(format!("{channel}/{account}")).or_default();
         let may_send = !allowance.is_spent(MAX_CODES, now);
-        if may_send {
+        if !may_send && !allowance.is_spent(MAX_CODES + 1, now) {
+            tracing::warn!(
+                channel,
+                account,
+                "strangers get no codes: the account sent {MAX_CODES} within an hour"
+            );
+        }
+
+        if !allowance.is_spent(MAX_CODES + 1, now) {
             allowance.spend(now);
         }
         may_send
