@@ -2,7 +2,7 @@
 //!
 //! KV `pairings` has the codes and the decisions, and `AUDIT` every decision too. A decision is written to `AUDIT` first:
 //! after a crash between the two a withdrawn pairing is withdrawn, and a grant is made again with the same code. For the same
-//! reason a bucket that was restored to an older state brings back no pairing that was withdrawn. Source:
+//! reason a bucket that was restored to an older state brings back no pairing and no code that was withdrawn. Source:
 //! `docs/security.md` "Pairings".
 
 pub mod service;
@@ -30,6 +30,8 @@ use crate::hourly_allowance::HourlyAllowance;
 pub const MAX_CODES: u32 = 60;
 /// Maximum number of wrong codes that are tried in an hour.
 pub const MAX_WRONG_CODES: u32 = 10;
+/// Age from which a message is answered with no code, in milliseconds: its sender does not wait for an answer any more.
+const MAX_MESSAGE_AGE_MS: i64 = 600_000;
 /// Number of tries of a change that others contend for.
 const MAX_TRIES: u32 = 8;
 
@@ -87,6 +89,8 @@ struct KnownPairing {
     revision: u64,
     /// Last decision in `AUDIT`.
     last: Option<PairingDecision>,
+    /// Sequence of that decision, behind which the next one is written; 0 = there is none.
+    last_sequence: u64,
 }
 
 impl PairingStore {
@@ -114,12 +118,13 @@ impl PairingStore {
     }
 
     /// Sends a code to the stranger who wrote `event`, unless the stranger has one. The code is stored before it is sent;
-    /// the same event again sends the same message.
+    /// the same event again sends the same message. A message of more than ten minutes ago gets none.
     ///
     /// # Errors
     /// Returns [`PairingError`] if that cannot be done now.
-    pub async fn offer(&self, event: &Event) -> Result<(), PairingError> {
+    pub async fn offer_code(&self, event: &Event) -> Result<(), PairingError> {
         let (channel, account, sender) = (event.channel.as_str(), event.account(), event.from.id.as_str());
+        let mut is_counted = false;
         for _ in 0..MAX_TRIES {
             let known = self.find(channel, account, sender).await?;
             let now = self.clock.now();
@@ -129,15 +134,11 @@ impl PairingStore {
                 OfferStep::Store(pairing) => pairing,
             };
 
-            if !self.may_send_code(channel, account) {
-                tracing::warn!(
-                    channel,
-                    account,
-                    sender,
-                    "a stranger gets no code: the account sent {MAX_CODES} within an hour"
-                );
+            let is_old = now.since(event.timestamp) > MAX_MESSAGE_AGE_MS;
+            if is_old || (!is_counted && !self.may_send_code(channel, account)) {
                 return Ok(());
             }
+            is_counted = true;
 
             match self.write(&pairing, known.revision).await {
                 Ok(()) => {}
@@ -188,19 +189,23 @@ impl PairingStore {
             };
 
             let known = self.find(&found.channel, &found.account, &found.sender).await?;
-            // The code was withdrawn, and the bucket is older than that; or it was replaced just now.
-            let is_withdrawn = known.last.as_ref().is_some_and(|last| !last.granted) && found.is_granted();
-            if is_withdrawn {
+            // The code was withdrawn, and the bucket is older than that.
+            if known.last.as_ref().is_some_and(|last| found.is_withdrawn_by(last)) {
                 self.lock_wrong().spend(self.clock.monotonic());
                 return Err(UseCodeError::Unknown.into());
             }
-            let Some(pairing) = known.pairing.filter(|pairing| pairing.offer == found.offer) else {
+            // It was replaced just now.
+            if known
+                .pairing
+                .as_ref()
+                .is_none_or(|pairing| pairing.offer != found.offer)
+            {
                 continue;
-            };
-            if may_write(Some(&pairing), known.last.as_ref()) {
-                return Ok(self.answer(&pairing, known.last.as_ref(), false));
             }
-            if let Some(answer) = self.decide(pairing, known.revision, true).await? {
+            if may_write(known.pairing.as_ref(), known.last.as_ref()) {
+                return Ok(self.answer(&found, known.last.as_ref(), false));
+            }
+            if let Some(answer) = self.decide(found, &known, true).await? {
                 return Ok(answer);
             }
         }
@@ -224,8 +229,8 @@ impl PairingStore {
 
         for _ in 0..MAX_TRIES {
             let known = self.find(channel, account, sender).await?;
-            let pairing = match (known.pairing, &known.last) {
-                (Some(pairing), _) => pairing,
+            let pairing = match (&known.pairing, &known.last) {
+                (Some(pairing), _) => pairing.clone(),
                 // The bucket was lost: what is withdrawn then cannot come back with it.
                 (None, Some(_)) => empty_pairing(request),
                 (None, None) => {
@@ -241,7 +246,7 @@ impl PairingStore {
             if is_over && !pairing.is_granted() && !pairing.is_waiting(self.clock.now()) {
                 return Ok(self.answer(&pairing, known.last.as_ref(), false));
             }
-            if let Some(answer) = self.decide(pairing, known.revision, false).await? {
+            if let Some(answer) = self.decide(pairing, &known, false).await? {
                 return Ok(answer);
             }
         }
@@ -260,19 +265,25 @@ impl PairingStore {
         Ok(view_pairings(pairings, records, self.clock.now()))
     }
 
-    /// Writes the decision `granted` about `pairing`, to `AUDIT` first. Returns `None` if the value has changed meanwhile.
+    /// Writes the decision `granted` about `pairing`, to `AUDIT` first, directly behind the decision that `known` has: a grant
+    /// thus never follows a withdrawal that it has not seen. Returns `None` if record or value have changed meanwhile.
     async fn decide(
         &self,
         pairing: Pairing,
-        revision: u64,
+        known: &KnownPairing,
         granted: bool,
     ) -> Result<Option<PairingAnswer>, PairingError> {
         let record = pairing.record(granted, self.clock.now());
         let subject = pairing_audit(&record.channel, &record.account, &record.sender);
-        self.bus.publish(OutgoingMessage::new(subject, &record)).await?;
+        let message = OutgoingMessage::new(subject, &record).expect_last(known.last_sequence);
+        match self.bus.publish(message).await {
+            Ok(_) => {}
+            Err(PublishError::WrongLastSequence { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
 
         let pairing = pairing.decided(record.decision.clone());
-        match self.write(&pairing, revision).await {
+        match self.write(&pairing, known.revision).await {
             Ok(()) => {}
             Err(CasError::Conflict { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -301,11 +312,12 @@ impl PairingStore {
         written.map(drop)
     }
 
-    /// Returns the pairing of `sender`. One that bucket and `AUDIT` disagree about is as `AUDIT` says, if it was withdrawn.
+    /// Returns the pairing of `sender`. One that `AUDIT` has as withdrawn is so, with its code, even if the bucket is older.
     async fn find(&self, channel: &str, account: &str, sender: &str) -> Result<KnownPairing, PairingError> {
         let (pairing, revision) = self.kv.find(&pairing_key(channel, account, sender)).await?;
         let subject = pairing_audit(channel, account, sender);
         let stored = self.bus.last_on_subject(streams::AUDIT, &subject).await?;
+        let last_sequence = stored.as_ref().map_or(0, |stored| stored.sequence);
         let last = stored.map(|stored| match stored.decode::<PairingRecord>() {
             Ok(record) => record.decision,
             // Nothing that cannot be read lets anybody in.
@@ -319,12 +331,12 @@ impl PairingStore {
         });
 
         let pairing = pairing.map(|pairing| match &last {
-            Some(last) if !last.granted && pairing.is_granted() => {
+            Some(last) if pairing.is_withdrawn_by(last) => {
                 tracing::warn!(
                     channel,
                     account,
                     sender,
-                    "a pairing was withdrawn, and KV `pairings` is older than that"
+                    "a pairing or its code was withdrawn, and KV `pairings` is older than that"
                 );
                 pairing.decided(last.clone())
             }
@@ -334,6 +346,7 @@ impl PairingStore {
             pairing,
             revision,
             last,
+            last_sequence,
         })
     }
 
@@ -344,13 +357,21 @@ impl PairingStore {
         }
     }
 
-    /// Returns whether the account may send one more code, and counts it.
+    /// Returns whether the account may send one more code, and counts it. Warns of the first one in an hour that it may not.
     fn may_send_code(&self, channel: &str, account: &str) -> bool {
         let now = self.clock.monotonic();
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
         let allowance = codes.entry(format!("{channel}/{account}")).or_default();
         let may_send = !allowance.is_spent(MAX_CODES, now);
-        if may_send {
+        if !may_send && !allowance.is_spent(MAX_CODES + 1, now) {
+            tracing::warn!(
+                channel,
+                account,
+                "strangers get no codes: the account sent {MAX_CODES} within an hour"
+            );
+        }
+
+        if !allowance.is_spent(MAX_CODES + 1, now) {
             allowance.spend(now);
         }
         may_send

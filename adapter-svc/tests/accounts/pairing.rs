@@ -31,19 +31,23 @@ fn channels(world: &World, api: &BotApi, more: &str) -> String {
 }
 
 /// The replies that wait for delivery, oldest first.
-async fn replies(world: &World) -> Vec<Reply> {
+pub(crate) async fn replies(world: &World) -> Vec<Reply> {
     let stored = world.bus.read_history("DELIVERIES", "nexus.dl.>", 1, 1_000).await;
     let stored = stored.expect("the stream is read");
     stored.iter().map(|one| one.decode().expect("a reply")).collect()
 }
 
 /// The code that `reply` tells.
-fn code(reply: &Reply) -> String {
+pub(crate) fn code(reply: &Reply) -> String {
     let interactive = reply.interactive.as_ref().expect("a notice");
     interactive["code"].as_str().expect("a code").to_owned()
 }
 
-async fn ask<A: DeserializeOwned>(world: &World, endpoint: &str, question: &impl Serialize) -> Result<A, RequestError> {
+pub(crate) async fn ask<A: DeserializeOwned>(
+    world: &World,
+    endpoint: &str,
+    question: &impl Serialize,
+) -> Result<A, RequestError> {
     let subject = format!("nexus.svc.pairing.{endpoint}");
     let patience = Duration::from_secs(10);
     world.bus.request(&subject, Headers::new(), question, patience).await
@@ -248,6 +252,24 @@ async fn a_bucket_that_is_put_back_brings_no_withdrawn_pairing_back() {
         "{shown:?}"
     );
 
+    // Nor does a code that was withdrawn before it was used, as after a kill between `AUDIT` and the bucket.
+    let waiting = Pairing {
+        decision: None,
+        ..yesterday.clone()
+    };
+    kv.put(KEY, &waiting).await.expect("restored");
+    assert_eq!(list(&world).await[0].state, PairingState::Withdrawn);
+    let refused = grant(&world, &code(&replies(&world).await[0]))
+        .await
+        .expect_err("its code was withdrawn");
+    assert!(
+        matches!(refused, RequestError::Service { code: 404, .. }),
+        "{refused:?}"
+    );
+    api.add(MAIN, "message", &message(35, START));
+    assert_eq!(tags_of(&world, 35).await, [UNPAIRED]);
+    assert_eq!(replies(&world).await.len(), 1, "and the sender gets no other one");
+
     // A grant that the bucket has lost lets nobody in, and is said as well.
     kv.delete(KEY, None).await.expect("lost");
     world.clock.advance(u64::try_from(CODE_LASTS_MS).expect("positive"));
@@ -268,7 +290,7 @@ async fn a_bucket_that_is_put_back_brings_no_withdrawn_pairing_back() {
         .await;
     api.add(MAIN, "message", &message(28, later));
     assert_eq!(tags_of(&world, 28).await, [UNPAIRED]);
-    eventually("everything is confirmed", async || api.confirmed(MAIN) == 4).await;
+    eventually("everything is confirmed", async || api.confirmed(MAIN) == 5).await;
     assert_eq!(replies(&world).await.len(), 2);
     replica.stop().await;
 }
@@ -289,13 +311,13 @@ async fn two_replicas_send_one_code_and_numbers_are_bounded() {
     let (one, other) = (store(1), store(2));
 
     let (first, second) = (stranger(5, 1), stranger(5, 2));
-    let (a, b) = tokio::join!(one.offer(&first), other.offer(&second));
+    let (a, b) = tokio::join!(one.offer_code(&first), other.offer_code(&second));
     a.and(b).expect("both are done");
     assert_eq!(replies(&world).await.len(), 1);
 
     // Many strangers: the account's number an hour.
     for sender in 10..10 + MAX_CODES + 5 {
-        other.offer(&stranger(sender, 1)).await.expect("done");
+        other.offer_code(&stranger(sender, 1)).await.expect("done");
     }
     let sent = replies(&world).await.len();
     let most = usize::try_from(MAX_CODES).expect("small") + 1;
@@ -314,4 +336,18 @@ async fn two_replicas_send_one_code_and_numbers_are_bounded() {
     assert!(refused.to_string().contains("wrong codes"), "{refused}");
     assert!(!refused.to_string().contains(&right));
     assert!(other.grant(&request(&right)).await.expect("the other replica").changed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_message_gets_no_code() {
+    let world = World::start().await;
+    let store = PairingStore::new(world.bus.clone(), world.clock.clone(), Arc::new(SeededIds::new(1)));
+    let mut late = stranger(5, 1);
+    late.timestamp = START.plus(-600_001);
+    store.offer_code(&late).await.expect("done");
+    assert_eq!(replies(&world).await, []);
+
+    late.timestamp = START.plus(-600_000);
+    store.offer_code(&late).await.expect("done");
+    assert_eq!(replies(&world).await.len(), 1);
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use shared::model::event::{BACKFILLED, Event};
+use shared::model::event::{BACKFILLED, Event, UNPAIRED};
+use shared::model::pairing_api::{GrantPairing, PairingAnswer};
 use shared::model::time::UnixMillis;
 use shared::testing::eventually;
 
+use crate::pairing::{ask, code, replies};
 use crate::web_api::{Delivery, SECRET, WebApi};
 use crate::world::{Replica, START, World};
 
@@ -326,5 +328,78 @@ async fn presses_and_commands_come_as_forms() {
         (Some(target.as_str()), "yes")
     );
     assert_eq!(of("command").content, "/ask why?");
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_is_sent_one_code_and_writes_once_paired() {
+    let (world, api) = (World::start().await, WebApi::start().await);
+    let replica = world
+        .replica("adapter-svc-0", &channels(&world, &api, "allow: [U9]"))
+        .await;
+    replica.says("slack/main", "receiving").await;
+
+    let first = Delivery::event(&message(1, START, "D1", &json!({})), START);
+    for number in 0..3 {
+        assert_eq!(first.post(&url(&replica, "main"), number).await.0, 200);
+    }
+    assert_eq!(world.stored(1).await[0].tags, [UNPAIRED]);
+    let told = replies(&world).await;
+    assert_eq!(told.len(), 1, "one code: {told:?}");
+    assert_eq!(told[0].delivery_context.peer_id.as_deref(), Some("D1"));
+
+    let request = GrantPairing {
+        channel: "slack".to_owned(),
+        account: "main".to_owned(),
+        code: code(&told[0]),
+    };
+    let answer: PairingAnswer = ask(&world, "grant", &request).await.expect("granted");
+    assert!(answer.changed);
+    post(&replica, &message(2, START, "D1", &json!({}))).await;
+    assert_eq!(world.stored(2).await[1].tags, Vec::<String>::new());
+    replica.stop().await;
+
+    // An allow list sends none, and knows no pairings.
+    let replica = world
+        .replica("adapter-svc-0", &channels(&world, &api, "direct: allowlist"))
+        .await;
+    replica.says("slack/main", "receiving").await;
+    post(&replica, &message(3, START, "D1", &json!({}))).await;
+    post(&replica, &message(4, START, "D2", &json!({"user": "U6"}))).await;
+    let events = world.stored(4).await;
+    assert!(
+        events.iter().skip(2).all(|event| event.tags == [UNPAIRED]),
+        "{events:#?}"
+    );
+    assert_eq!(replies(&world).await.len(), 1);
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_bus_a_stranger_is_to_be_posted_again_and_others_are_taken() {
+    let (mut world, api) = (World::start().await, WebApi::start().await);
+    let keys = "allow: [U9], groups: {C1: {}}";
+    let replica = world.replica("adapter-svc-0", &channels(&world, &api, keys)).await;
+    replica.says("slack/main", "receiving").await;
+    world.nats.kill9();
+
+    let stranger = Delivery::event(&message(1, START, "D1", &json!({})), START);
+    let (status, body) = stranger.post(&url(&replica, "main"), 0).await;
+    assert!(status == 503 && body.contains("unknown_pairings"), "{status} {body}");
+    for event in [
+        message(2, START, "C1", &json!({"text": "<@U7> hi"})),
+        message(3, START, "D9", &json!({"user": "U9"})),
+    ] {
+        let delivery = Delivery::event(&event, START);
+        assert_eq!(delivery.post(&url(&replica, "main"), 0).await.0, 200, "{event}");
+    }
+
+    world.nats.restart().await;
+    eventually("a later post is taken", async || {
+        stranger.post(&url(&replica, "main"), 1).await.0 == 200
+    })
+    .await;
+    world.stored(3).await;
+    assert_eq!(replies(&world).await.len(), 1);
     replica.stop().await;
 }

@@ -1,5 +1,5 @@
-//! Checks of the work: backlogs, dead letters, paused hooks, parked replies. A state that cannot be read is reported as
-//! unknown: an empty list and an unreadable list are not the same.
+//! Checks of the work: backlogs, dead letters, paused hooks, parked replies, pairings. A state that cannot be read is
+//! reported as unknown: an empty list and an unreadable list are not the same.
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;

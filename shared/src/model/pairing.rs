@@ -160,6 +160,17 @@ impl Pairing {
         !self.is_granted() && self.offer.as_ref().is_some_and(|offer| now < offer.expires_at)
     }
 
+    /// Returns whether `last`, the last decision in `AUDIT`, withdraws what this value says: its grant, or a code that was
+    /// made before. The value is older than the decision then, by a crash or because the bucket was restored.
+    #[must_use]
+    pub fn is_withdrawn_by(&self, last: &PairingDecision) -> bool {
+        let has_old_code = || {
+            let offer = self.offer.as_ref();
+            offer.is_some_and(|offer| !offer.code.is_empty() && offer.offered_at <= last.at)
+        };
+        !last.granted && (self.is_granted() || has_old_code())
+    }
+
     /// Returns the record of the decision `granted` at `now`.
     #[must_use]
     pub fn record(&self, granted: bool, now: UnixMillis) -> PairingRecord {
@@ -171,8 +182,8 @@ impl Pairing {
         }
     }
 
-    /// Returns this pairing with `decision`. A withdrawal removes the code, and its sender gets no other one within the hour;
-    /// a granted pairing keeps it, so that the same request again is no error.
+    /// Returns this pairing with `decision`. A withdrawal removes the code; the sender gets another one an hour after the
+    /// last was sent at the earliest. A granted pairing keeps its code, so that the same request again is no error.
     #[must_use]
     pub fn decided(mut self, decision: PairingDecision) -> Self {
         if let (Some(offer), false) = (&mut self.offer, decision.granted) {

@@ -129,7 +129,7 @@ pub fn may_write(pairing: Option<&Pairing>, last: Option<&PairingDecision>) -> b
 /// Returns `pairing` as it is at `now`; `last` is its last decision in `AUDIT`.
 #[must_use]
 pub fn view_pairing(pairing: &Pairing, last: Option<&PairingDecision>, now: UnixMillis) -> PairingView {
-    let is_withdrawn = last.is_some_and(|last| !last.granted);
+    let is_withdrawn = last.is_some_and(|last| pairing.is_withdrawn_by(last));
     let is_lost = last.is_some_and(|last| last.granted) && !pairing.is_granted();
     let offer = pairing.offer.as_ref();
     let open = offer.filter(|offer| now < offer.expires_at);
@@ -138,7 +138,7 @@ pub fn view_pairing(pairing: &Pairing, last: Option<&PairingDecision>, now: Unix
 
     let (state, since) = if pairing.is_granted() && !is_withdrawn {
         (PairingState::Paired, decided_at)
-    } else if pairing.is_granted() {
+    } else if is_withdrawn {
         (PairingState::Withdrawn, last.map(|last| last.at))
     } else if let Some(open) = open {
         (PairingState::Waiting, Some(open.offered_at))
@@ -160,7 +160,7 @@ pub fn view_pairing(pairing: &Pairing, last: Option<&PairingDecision>, now: Unix
         expires_at: open
             .filter(|_| state == PairingState::Waiting)
             .map(|open| open.expires_at),
-        is_restored: is_lost || (is_withdrawn && pairing.is_granted()),
+        is_restored: is_lost || is_withdrawn,
     }
 }
 

@@ -50,7 +50,7 @@ pub struct DiscordAccount {
     /// Who may write to the bot directly.
     #[serde(default)]
     pub direct: DirectPolicy,
-    /// User ids that may write directly, with [`DirectPolicy::Allowlist`].
+    /// User ids that may write directly, except with [`DirectPolicy::Open`], which lets everybody.
     #[serde(default)]
     pub allow: BTreeSet<u64>,
     /// Settings by channel or guild: an id, or `*` for all others. A channel's go before its guild's. What it does not

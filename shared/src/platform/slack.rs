@@ -48,7 +48,7 @@ pub struct SlackAccount {
     /// Who may write to the app directly.
     #[serde(default)]
     pub direct: DirectPolicy,
-    /// User ids that may write directly, with [`DirectPolicy::Allowlist`].
+    /// User ids that may write directly, except with [`DirectPolicy::Open`], which lets everybody.
     #[serde(default)]
     pub allow: BTreeSet<String>,
     /// Settings by channel or group conversation: its id, or `*` for all others. Those that it does not name are

@@ -1,7 +1,7 @@
 //! Strangers who write to an account that pairs: those who are paired are let in, and the others get a code.
 //!
-//! Both happen for every platform between the platform and JetStream: whether somebody is paired is asked for each batch, so
-//! that a decision holds for the next message. A code is sent once the event is stored, and before the platform is told:
+//! The sink does both, for every platform. It looks each sender up once per batch, so a decision holds for the next
+//! message. A code is sent once the event is stored, and before the platform is told:
 //! after a crash in between the platform hands the message over again, and the same code is sent under the same id. Source:
 //! `docs/security.md` "Pairings".
 
@@ -17,7 +17,7 @@ use super::sink::{SourceFenced, SourceSink, TRY_AGAIN_AFTER};
 use crate::pairing::{PairingError, PairingStore};
 
 /// Removes the tag `unpaired` from those of `events`, of an account with the policy `direct`, whose senders are paired.
-/// Returns the messages that are to be answered with a code once the events are stored ([`PairingStore::offer`]): the first
+/// Returns the messages that are to be answered with a code once the events are stored ([`PairingStore::offer_code`]): the first
 /// one of each stranger. After an error the same events may be given again.
 ///
 /// # Errors
@@ -78,7 +78,7 @@ impl SourceSink {
     /// Returns [`SourceFenced`] if the account is no longer held before that is done.
     pub(super) async fn offer_codes(&self, messages: &[Event]) -> Result<(), SourceFenced> {
         for message in messages {
-            while let Err(error) = self.pairings().offer(message).await {
+            while let Err(error) = self.pairings().offer_code(message).await {
                 self.wait_after(&error).await?;
             }
         }

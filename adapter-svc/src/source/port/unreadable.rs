@@ -1,5 +1,5 @@
-//! What a platform sent and nobody can read: it becomes a dead letter, so that it is not lost in silence, within bounds: a
-//! platform that changes its form must not fill the stream.
+//! Dead letters of payloads that cannot be read, so that none is lost without notice. Their number an hour is bounded: a
+//! platform that changes its format must not fill the stream.
 
 use std::sync::PoisonError;
 

@@ -28,6 +28,9 @@ const TOLERANCE_S: u32 = 300;
 /// Maximum wait of a request for the account's identity, which is asked for at start.
 const IDENTITY_WAIT: Duration = Duration::from_secs(1);
 
+/// Maximum time for reading the pairings of a payload's senders, which leaves time for storing its events.
+const PAIRINGS_WITHIN: Duration = Duration::from_millis(900);
+
 /// The accounts that receive over HTTP.
 pub type SlackEndpoints = HashMap<String, SlackEndpoint>;
 
@@ -87,11 +90,14 @@ impl SlackEndpoint {
             );
             RequestRejection::UnknownPairings
         };
-        let strangers = settle_strangers(&self.pairings, self.account.direct, &mut events).await;
-        let strangers = strangers.map_err(failed)?;
+        let settled = settle_strangers(&self.pairings, self.account.direct, &mut events);
+        let settled = tokio::time::timeout(PAIRINGS_WITHIN, settled).await;
+        let strangers = settled
+            .map_err(|_| RequestRejection::UnknownPairings)?
+            .map_err(failed)?;
         store(&events).await?;
         for message in &strangers {
-            self.pairings.offer(message).await.map_err(failed)?;
+            self.pairings.offer_code(message).await.map_err(failed)?;
         }
         Ok(())
     }

@@ -129,6 +129,11 @@ fn a_withdrawal_in_the_record_holds_against_an_older_bucket() {
     assert!(may_write(Some(&granted), None), "the record is lost");
     assert!(!may_write(Some(&granted), Some(&withdrawal)));
     assert!(!may_write(Some(&offered(NOW)), Some(&grant)) && !may_write(None, Some(&grant)));
+    assert!(offered(NOW).is_withdrawn_by(&withdrawal) && offered(NOW.plus(2)).is_withdrawn_by(&withdrawal));
+    assert!(!offered(NOW.plus(3)).is_withdrawn_by(&withdrawal), "a later code");
+    assert!(!offered(NOW).is_withdrawn_by(&grant) && !granted.is_withdrawn_by(&grant));
+    let done = granted.clone().decided(withdrawal.clone());
+    assert!(!done.is_withdrawn_by(&withdrawal), "the value says so itself");
 
     let view = |pairings: Vec<Pairing>, decisions: &[&PairingDecision]| {
         let record = |decision: &&PairingDecision| PairingRecord {
@@ -160,6 +165,11 @@ fn a_withdrawal_in_the_record_holds_against_an_older_bucket() {
             vec![withdrawn],
             &[&grant, &withdrawal][..],
             (PairingState::Withdrawn, false),
+        ),
+        (
+            vec![waiting.clone()],
+            &[&withdrawal][..],
+            (PairingState::Withdrawn, true),
         ),
         (vec![], &[&grant, &withdrawal][..], (PairingState::Withdrawn, false)),
         (vec![], &[&grant][..], (PairingState::Lost, true)),
