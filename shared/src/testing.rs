@@ -18,7 +18,7 @@ mod trust;
 pub use child::{TestProcess, memory_kib};
 pub use clock::ManualClock;
 pub use connect::{connect, connect_to, world};
-pub use eventually::{WorkLeft, eventually, eventually_if_it_goes_on, eventually_some, eventually_within};
+pub use eventually::{WorkLeft, eventually, eventually_some, eventually_while_progressing, eventually_within};
 pub use fixture::{fixture, fixture_text};
 pub use ids::SeededIds;
 pub use model_folder::model_folder;

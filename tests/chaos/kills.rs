@@ -7,7 +7,7 @@ use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
 use shared::wire::topology::streams::{CLAIMS, DELIVERIES, EVENTS, INVOCATIONS};
-use tests::eventually::{WorkLeft, eventually, eventually_if_it_goes_on};
+use tests::eventually::{WorkLeft, eventually, eventually_while_progressing};
 use tests::load::{Gateways, Load, send};
 use tests::record::{Record, read_all};
 use tests::world::{Setup, World};
@@ -70,7 +70,7 @@ async fn nothing_waits(world: &World) {
         })
     };
 
-    eventually_if_it_goes_on("nothing waits", SETTLE, async || {
+    eventually_while_progressing("nothing waits", SETTLE, async || {
         let (events, evaluated) = (count(EVENTS).await?, count(INVOCATIONS).await?);
         let waiting = count(DELIVERIES).await? + count(CLAIMS).await?;
         if evaluated >= events && waiting == 0 {

@@ -129,7 +129,7 @@ async fn workers_run_in_groups_below_the_one_that_systemd_delegated() {
     world.wait_for_records(1).await;
 
     let first = world.replica("a").pid();
-    let workers = format!("hooks-{first}/operator");
+    let workers = format!("hooks-{first}/operator-0");
     let occupied = delegated.occupied();
     let names: Vec<&str> = occupied.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, [workers.as_str(), "service"]);

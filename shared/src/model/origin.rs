@@ -41,13 +41,13 @@ pub fn is_reserved(name: &str) -> bool {
 
 /// Channels of platforms whose accounts adapter-svc reads by itself. Who may write to an account is decided by its settings,
 /// so nobody else publishes there.
-const PLATFORMS: [&str; 3] = ["telegram", "slack", "discord"];
+pub const PLATFORM_CHANNELS: [&str; 3] = ["telegram", "slack", "discord"];
 
 /// Returns whether all publishers of a channel seal: Nexus's own channels, the chat page's, the webhook sources' and those of
 /// the accounts on platforms. No token, webhook source or edge may have one.
 #[must_use]
 pub fn is_sealed_channel(name: &str) -> bool {
-    let mut sealed = [WEBHOOK, WEBCHAT].iter().chain(&PLATFORMS);
+    let mut sealed = [WEBHOOK, WEBCHAT].iter().chain(&PLATFORM_CHANNELS);
     is_reserved(name) || sealed.any(|own| name.eq_ignore_ascii_case(own))
 }
 

@@ -20,9 +20,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use super::discord::{self, DISCORD, DiscordAccount};
-use super::slack::{self, SLACK, SlackAccount};
-use super::telegram::{self, TELEGRAM, TelegramAccount};
+use super::discord::{self, DiscordAccount};
+use super::slack::{self, SlackAccount};
+use super::telegram::{self, TelegramAccount};
+use crate::model::origin::PLATFORM_CHANNELS;
 use crate::process::config::{KeyFault, read_yaml};
 
 /// The content of the file. `W` is the type of an account of `webhook` and of a bridge.
@@ -130,9 +131,7 @@ pub fn read_platforms(text: &str) -> Result<PlatformAccounts, ReadAccountsError>
 /// sealed channel ([`crate::model::origin::is_sealed_channel`]): its accounts alone bring its events.
 #[must_use]
 pub fn is_platform(channel: &str) -> bool {
-    [TELEGRAM, DISCORD, SLACK]
-        .iter()
-        .any(|own| channel.eq_ignore_ascii_case(own))
+    PLATFORM_CHANNELS.iter().any(|own| channel.eq_ignore_ascii_case(own))
 }
 
 #[cfg(test)]

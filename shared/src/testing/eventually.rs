@@ -67,7 +67,7 @@ pub struct WorkLeft {
 ///
 /// # Panics
 /// Panics when there was no new low for `stall`, with `what` and the last error.
-pub async fn eventually_if_it_goes_on<T>(
+pub async fn eventually_while_progressing<T>(
     what: &str,
     stall: Duration,
     mut look: impl AsyncFnMut() -> Result<T, WorkLeft>,

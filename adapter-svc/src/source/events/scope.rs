@@ -5,11 +5,8 @@
 //! events. Source: `docs/design/trust.md` §1.2, §1.3; `docs/security.md`.
 
 use shared::model::event::{AttachmentState, Event, EventId, EventQuote, MAX_EVENT_ID_BYTES, ParseEventIdError};
-use shared::model::origin::{EventOrigin, OPEN, WEBCHAT, is_reserved, is_sealed_channel};
+use shared::model::origin::{EventOrigin, OPEN, PLATFORM_CHANNELS, WEBCHAT, is_reserved, is_sealed_channel};
 use shared::model::time::UnixMillis;
-use shared::platform::discord::DISCORD;
-use shared::platform::slack::SLACK;
-use shared::platform::telegram::TELEGRAM;
 use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
 
 use super::posted::PostedEvent;
@@ -23,10 +20,14 @@ const LOCAL_CHANNELS: [&str; 2] = ["cli", "http"];
 /// Id prefix of events that Nexus sent, to which any caller may reply.
 const SENT: &str = "out:";
 
-/// Id prefixes that no token's source may have, beside those of the services ([`is_reserved`]).
-const TAKEN_SOURCES: [&str; 9] = [
-    "webchat", "webhook", OPEN, LOCAL, "system", TELEGRAM, DISCORD, SLACK, GAP,
-];
+/// Id prefixes that no token's source may have, beside those of the services ([`is_reserved`]) and of the platforms.
+const TAKEN_SOURCES: [&str; 6] = ["webchat", "webhook", OPEN, LOCAL, "system", GAP];
+
+/// Returns whether no token may post ids with the prefix `source`.
+fn is_taken(source: &str) -> bool {
+    let mut taken = TAKEN_SOURCES.iter().chain(&PLATFORM_CHANNELS);
+    is_reserved(source) || taken.any(|own| source.eq_ignore_ascii_case(own))
+}
 
 /// The scope of a caller; see the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,7 +212,7 @@ pub fn find_faults(name: &str, source: &str, channels: &[String]) -> Vec<String>
         faults.push(format!(
             "source: expected letters, digits, `-`, `_` and `.`, at most {MAX_NAME_BYTES}"
         ));
-    } else if is_reserved(source) || TAKEN_SOURCES.iter().any(|own| source.eq_ignore_ascii_case(own)) {
+    } else if is_taken(source) {
         faults.push(format!(
             "source: `{source}` is a prefix of the system's own ids; choose another"
         ));

@@ -31,7 +31,7 @@ fn a_token_is_enough() {
     let bot = read(TOKEN, "").expect("read");
     assert_eq!(
         (bot.receive, bot.direct),
-        (ReceiveMode::Gateway, DirectPolicy::Allowlist)
+        (ReceiveMode::Gateway, DirectPolicy::Pairing)
     );
     assert_eq!(
         bot.base_url.join("channels/1/messages").as_str(),

@@ -41,7 +41,7 @@ fn a_token_and_a_secret_are_enough() {
     let app = account("");
     assert_eq!(
         (app.receive, app.direct),
-        (SlackReceive::Events, DirectPolicy::Allowlist)
+        (SlackReceive::Events, DirectPolicy::Pairing)
     );
     assert_eq!(app.method_url("auth.test").as_str(), "https://slack.com/api/auth.test");
     assert_eq!(app.text_limit, None);
