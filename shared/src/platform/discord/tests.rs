@@ -29,10 +29,7 @@ fn read(token: &str, keys: &str) -> Result<DiscordAccount, Vec<String>> {
 #[test]
 fn a_token_is_enough() {
     let bot = read(TOKEN, "").expect("read");
-    assert_eq!(
-        (bot.receive, bot.direct),
-        (ReceiveMode::Gateway, DirectPolicy::Pairing)
-    );
+    assert_eq!((bot.receive, bot.direct), (ReceiveMode::Gateway, DirectPolicy::Pairing));
     assert_eq!(
         bot.base_url.join("channels/1/messages").as_str(),
         "https://discord.com/api/v10/channels/1/messages"

@@ -39,10 +39,7 @@ fn faults(token: &str, keys: &str) -> Vec<String> {
 #[test]
 fn a_token_and_a_secret_are_enough() {
     let app = account("");
-    assert_eq!(
-        (app.receive, app.direct),
-        (SlackReceive::Events, DirectPolicy::Pairing)
-    );
+    assert_eq!((app.receive, app.direct), (SlackReceive::Events, DirectPolicy::Pairing));
     assert_eq!(app.method_url("auth.test").as_str(), "https://slack.com/api/auth.test");
     assert_eq!(app.text_limit, None);
     assert_eq!(
