@@ -443,7 +443,7 @@ fn kept_payload(data: &Value, own: &str, is_edit: bool) -> Value {
 }
 
 /// Returns the dispatch of `kind` with `data`, which nobody can read, without what nobody may read from it; see
-/// [`HIDDEN_KEYS`]. `own` is the bot's id.
+/// `HIDDEN_KEYS`. `own` is the bot's id.
 #[must_use]
 pub fn refused_payload(kind: &str, data: &Value, own: &str) -> Value {
     without_own_messages(&json!({kind: data}), own)
