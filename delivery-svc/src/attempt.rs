@@ -129,6 +129,15 @@ pub enum Repetition {
     },
 }
 
+impl From<DoubtPolicy> for Repetition {
+    fn from(policy: DoubtPolicy) -> Self {
+        match policy {
+            DoubtPolicy::AtLeastOnce => Self::AtLeastOnce,
+            DoubtPolicy::AtMostOnce => Self::AtMostOnce,
+        }
+    }
+}
+
 impl Repetition {
     /// Returns the effect of a call that is made `age` after the delivery could be called first: never
     /// [`Repetition::RecognisedFor`].
@@ -137,10 +146,7 @@ impl Repetition {
         match self {
             Self::Recognised | Self::AtLeastOnce | Self::AtMostOnce => self,
             Self::RecognisedFor { lasts, .. } if age < lasts => Self::Recognised,
-            Self::RecognisedFor { then, .. } => match then {
-                DoubtPolicy::AtLeastOnce => Self::AtLeastOnce,
-                DoubtPolicy::AtMostOnce => Self::AtMostOnce,
-            },
+            Self::RecognisedFor { then, .. } => then.into(),
         }
     }
 

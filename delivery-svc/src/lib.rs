@@ -33,6 +33,7 @@ pub mod policy;
 pub mod receipts;
 pub mod recent_receipts;
 mod repair_pause;
+mod reply_buttons;
 pub mod restore_gate;
 pub mod resume;
 pub mod sent_events;

@@ -19,7 +19,7 @@ pub use child::{TestProcess, memory_kib};
 pub use clock::ManualClock;
 pub use connect::{connect, connect_to, world};
 pub use eventually::{WorkLeft, eventually, eventually_some, eventually_while_progressing, eventually_within};
-pub use fixture::{fixture, fixture_text};
+pub use fixture::{fixture, fixture_text, replace_each_part};
 pub use ids::SeededIds;
 pub use model_folder::model_folder;
 pub use model_server::ModelServer;

@@ -4,6 +4,7 @@
 //! in order; after a break the session is resumed, and if it cannot be, the messages of that time are read from the
 //! channels' histories. Source: `docs/design/channels.md` §1; `docs/discord.md`; `docs/adr/0027-discords-gateway-is-ours.md`.
 
+pub mod account_context;
 pub mod backfill;
 pub mod client;
 pub mod content;
@@ -12,7 +13,6 @@ pub mod gateway;
 pub mod link;
 pub mod message;
 pub mod normalize;
-pub mod outfit;
 pub mod places;
 pub mod progress;
 pub mod reader;
@@ -36,7 +36,7 @@ pub struct DiscordBot {
 
 /// Where something happened, and what the bot is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct MessagePlace {
     /// Channel, with its guild and parent.
     pub place: ChannelPlace,
     /// Roles of the bot in the guild.

@@ -18,12 +18,22 @@ use shared::model::event::{BACKFILLED, Event, EventDirection, EventId, EventPeer
 use shared::model::origin::EventOrigin;
 use shared::model::time::UnixMillis;
 use shared::platform::policy::DirectPolicy;
+use shared::retry::RetrySchedule;
 use shared::wire::watermark::SourceWatermark;
 
 pub use sink::{SinkContext, SourceFenced, SourceSink};
 
 /// Prefix of the ids of gaps.
 pub const GAP: &str = "gap";
+
+/// Waits after calls of a platform that failed, without end.
+pub const CALL_RETRY: RetrySchedule = RetrySchedule {
+    initial_ms: 500,
+    max_ms: 30_000,
+    factor: 2.0,
+    max_attempts: 0,
+    jitter: 0.5,
+};
 
 /// Reads from one account of a platform.
 #[async_trait]

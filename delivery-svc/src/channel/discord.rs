@@ -16,24 +16,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 use reqwest::RequestBuilder;
 use reqwest::header::AUTHORIZATION;
-use reqwest::redirect::Policy;
-use shared::clock::run_for;
 use shared::model::time::UnixMillis;
 use shared::platform::discord::{ChannelPlace, DiscordAccount, USER_AGENT};
 use shared::platform::policy::DoubtPolicy;
 
-use super::http::{CallTimeouts, failed_outcome, late_outcome};
+use super::http::CallTimeouts;
+use super::raw_answer::{call_for_answer, open_client};
 use super::{Channel, ChannelTraits, SendRequest};
 use crate::account_gate::{CallRate, SendPace};
 use crate::attempt::{CallOutcome, LimitScope, Refusal, Repetition};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::discord::MESSAGE;
 use crate::plan::{PartLayout, TextFormat};
-use answer::{LimitHeaders, RawAnswer, error_outcome, read_answer};
+use answer::{ApiAnswer, error_outcome, read_answer};
 use message::{CreateMessage, PlaceNeeds, target_channel};
-
-/// Maximum length of an answer, in bytes; a longer one is not from the API.
-const MAX_ANSWER_BYTES: usize = 1_024 * 1_024;
 
 /// Maximum number of lines of a part: clients fold longer messages.
 const MAX_LINES: usize = 17;
@@ -97,15 +93,8 @@ impl DiscordChannel {
         timeouts: CallTimeouts,
         paces: DiscordPaces,
     ) -> Result<Self, reqwest::Error> {
-        let client = reqwest::Client::builder()
-            .user_agent(USER_AGENT)
-            .connect_timeout(timeouts.connect)
-            // The token would go to another server.
-            .redirect(Policy::none())
-            .build()?;
-
         Ok(Self {
-            client,
+            client: open_client(timeouts.connect, USER_AGENT)?,
             accounts,
             paces,
             whole: timeouts.whole,
@@ -118,33 +107,9 @@ impl DiscordChannel {
     }
 
     /// Makes the call `request` for `account`; returns its answer, or the outcome of a call without one.
-    async fn call(&self, account: &DiscordAccount, request: RequestBuilder) -> Result<RawAnswer, CallOutcome> {
+    async fn call(&self, account: &DiscordAccount, request: RequestBuilder) -> Result<ApiAnswer, CallOutcome> {
         let request = request.header(AUTHORIZATION, account.authorization());
-        let answered = async {
-            let mut response = request.send().await?;
-            let status = response.status().as_u16();
-            let found = response.headers();
-            let headers = LimitHeaders::read(|name| found.get(name)?.to_str().ok());
-
-            let mut body = Vec::new();
-            while let Some(chunk) = response.chunk().await? {
-                let room = MAX_ANSWER_BYTES.saturating_sub(body.len());
-                body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-                if room <= chunk.len() {
-                    break;
-                }
-            }
-
-            Ok(RawAnswer { status, headers, body })
-        };
-
-        // The answer is polled first, and time for which this process was stopped does not count: the answer may
-        // already be in the socket.
-        tokio::select! {
-            biased;
-            answered = answered => answered.map_err(failed_outcome),
-            () = run_for(self.whole) => Err(late_outcome()),
-        }
+        call_for_answer(request, self.whole).await.map(ApiAnswer::from)
     }
 
     /// Returns what `channel` is, asked once; `None` if it cannot be learned now.
@@ -197,7 +162,7 @@ impl DiscordChannel {
         left
     }
 
-    fn note_bucket(&self, key: &(String, String), answer: &RawAnswer, now: UnixMillis) {
+    fn note_bucket(&self, key: &(String, String), answer: &ApiAnswer, now: UnixMillis) {
         let Some(lasts) = answer.headers.reset_after() else {
             return;
         };

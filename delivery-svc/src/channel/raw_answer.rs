@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::header::RETRY_AFTER;
+use reqwest::header::{HeaderMap, RETRY_AFTER};
 use shared::clock::run_for;
 
 use super::http::{failed_outcome, late_outcome};
@@ -16,10 +16,29 @@ const MAX_ANSWER_BYTES: usize = 1_024 * 1_024;
 pub struct RawAnswer {
     /// Status.
     pub status: u16,
-    /// Value of the header `Retry-After`.
-    pub retry_after: Option<String>,
+    /// Headers.
+    pub headers: HeaderMap,
     /// Body, or its beginning.
     pub body: Vec<u8>,
+}
+
+impl RawAnswer {
+    /// Returns the value of the header `Retry-After`.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<&str> {
+        self.headers.get(RETRY_AFTER)?.to_str().ok()
+    }
+
+    /// Returns an answer that arrived with `retry_after` alone.
+    #[cfg(test)]
+    pub(super) fn with_retry_after(status: u16, retry_after: Option<&str>, body: &str) -> Self {
+        let value = retry_after.map(|value| (RETRY_AFTER, value.parse().expect("a header's value")));
+        Self {
+            status,
+            headers: value.into_iter().collect(),
+            body: body.as_bytes().to_vec(),
+        }
+    }
 }
 
 /// Makes the call `request` and returns its answer, or the outcome if there was none within `whole`.
@@ -30,8 +49,7 @@ pub async fn call_for_answer(request: reqwest::RequestBuilder, whole: Duration) 
     let answered = async {
         let mut response = request.send().await?;
         let status = response.status().as_u16();
-        let retry_after = response.headers().get(RETRY_AFTER);
-        let retry_after = retry_after.and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let headers = response.headers().clone();
 
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await? {
@@ -42,11 +60,7 @@ pub async fn call_for_answer(request: reqwest::RequestBuilder, whole: Duration) 
             }
         }
 
-        Ok(RawAnswer {
-            status,
-            retry_after,
-            body,
-        })
+        Ok(RawAnswer { status, headers, body })
     };
 
     // The answer is polled first, and time for which this process was stopped does not count: the answer may already
@@ -58,13 +72,16 @@ pub async fn call_for_answer(request: reqwest::RequestBuilder, whole: Duration) 
     }
 }
 
-/// Opens a client for calls with a platform's token.
+/// Name of this program, as platforms that ask for no other form see it.
+pub const USER_AGENT: &str = concat!("nexus/", env!("CARGO_PKG_VERSION"));
+
+/// Opens a client for calls with a platform's token, which gives `user_agent` as its name.
 ///
 /// # Errors
 /// Returns the HTTP client's error if it cannot be set up, for example without TLS.
-pub fn open_client(connect: Duration) -> Result<reqwest::Client, reqwest::Error> {
+pub fn open_client(connect: Duration, user_agent: &str) -> Result<reqwest::Client, reqwest::Error> {
     reqwest::Client::builder()
-        .user_agent(concat!("nexus/", env!("CARGO_PKG_VERSION")))
+        .user_agent(user_agent)
         .connect_timeout(connect)
         // The token would go to another server.
         .redirect(reqwest::redirect::Policy::none())

@@ -13,14 +13,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use shared::platform::policy::DoubtPolicy;
 use shared::platform::slack::SlackAccount;
 
 use super::http::CallTimeouts;
-use super::raw_answer::{call_for_answer, open_client};
+use super::raw_answer::{USER_AGENT, call_for_answer, open_client};
 use super::{Channel, ChannelTraits, SendRequest};
 use crate::account_gate::{CallRate, SendPace};
-use crate::attempt::{CallOutcome, Refusal, Repetition};
+use crate::attempt::{CallOutcome, Refusal};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::slack::MESSAGE;
 use crate::plan::{PartLayout, TextFormat};
@@ -71,7 +70,7 @@ impl SlackChannel {
         paces: SlackPaces,
     ) -> Result<Self, reqwest::Error> {
         Ok(Self {
-            client: open_client(timeouts.connect)?,
+            client: open_client(timeouts.connect, USER_AGENT)?,
             accounts,
             paces,
             whole: timeouts.whole,
@@ -96,10 +95,7 @@ impl Channel for SlackChannel {
                 max_lines: None,
             },
             waits_for_remote: true,
-            repetition: match on_doubt {
-                DoubtPolicy::AtLeastOnce => Repetition::AtLeastOnce,
-                DoubtPolicy::AtMostOnce => Repetition::AtMostOnce,
-            },
+            repetition: on_doubt.into(),
         }
     }
 

@@ -12,14 +12,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use shared::platform::policy::DoubtPolicy;
 use shared::platform::telegram::TelegramAccount;
 
 use super::http::CallTimeouts;
-use super::raw_answer::{call_for_answer, open_client};
+use super::raw_answer::{USER_AGENT, call_for_answer, open_client};
 use super::{Channel, ChannelTraits, SendRequest};
 use crate::account_gate::{CallRate, SendPace};
-use crate::attempt::{CallOutcome, Refusal, Repetition};
+use crate::attempt::{CallOutcome, Refusal};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::telegram::MESSAGE;
 use crate::plan::{PartLayout, TextFormat};
@@ -77,7 +76,7 @@ impl TelegramChannel {
         paces: TelegramPaces,
     ) -> Result<Self, reqwest::Error> {
         Ok(Self {
-            client: open_client(timeouts.connect)?,
+            client: open_client(timeouts.connect, USER_AGENT)?,
             accounts,
             paces,
             whole: timeouts.whole,
@@ -116,10 +115,7 @@ impl Channel for TelegramChannel {
                 max_lines: None,
             },
             waits_for_remote: true,
-            repetition: match on_doubt {
-                DoubtPolicy::AtLeastOnce => Repetition::AtLeastOnce,
-                DoubtPolicy::AtMostOnce => Repetition::AtMostOnce,
-            },
+            repetition: on_doubt.into(),
         }
     }
 

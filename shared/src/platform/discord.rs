@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use reqwest::Url;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
-use sha2::{Digest as _, Sha256};
 
 use super::base_url::BaseUrl;
 use super::policy::{ANY_GROUP, AccessPolicy, DirectPolicy, DoubtPolicy, GroupPolicy};
+use super::token::hash_token;
 use crate::process::SecretValue;
 use crate::process::config::{KeyFault, is_plain_name};
 
@@ -28,9 +28,6 @@ pub const USER_AGENT: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     ")"
 );
-
-/// Number of characters of a token's hash that [`DiscordAccount::token_hash`] returns.
-const HASH_CHARACTERS: usize = 16;
 
 /// One account: a bot of Discord.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -142,10 +139,7 @@ impl DiscordAccount {
     /// Returns the beginning of the token's hash, by which a changed token can be told without being known.
     #[must_use]
     pub fn token_hash(&self) -> String {
-        let digest = Sha256::digest(self.token.reveal().as_bytes());
-        let mut hash = data_encoding::HEXLOWER.encode(&digest);
-        hash.truncate(HASH_CHARACTERS);
-        hash
+        hash_token(&self.token)
     }
 }
 

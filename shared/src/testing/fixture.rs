@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use super::says;
 
 /// The file or folder `path` of `../shared`, seen from the checkout's root; `None`, and a line that says so, where it is
@@ -42,9 +44,53 @@ pub fn fixture_text(path: &str) -> Option<String> {
     Some(text.unwrap_or_else(|error| panic!("{}: {error}", file.display())))
 }
 
+/// Calls `check` with copies of `value`, in each of which one part is one of `replacements`: each part, each replacement.
+/// Returns the number of calls.
+pub fn replace_each_part(value: &Value, replacements: &[Value], mut check: impl FnMut(&Value)) -> usize {
+    let mut paths = Vec::new();
+    add_paths(value, "", &mut paths);
+
+    for path in &paths {
+        for replacement in replacements {
+            let mut changed = value.clone();
+            if let Some(part) = changed.pointer_mut(path) {
+                *part = replacement.clone();
+            }
+            check(&changed);
+        }
+    }
+    paths.len() * replacements.len()
+}
+
+/// Adds the paths of everything in `value`, which is at `here`, to `paths`.
+fn add_paths(value: &Value, here: &str, paths: &mut Vec<String>) {
+    paths.push(here.to_owned());
+    match value {
+        Value::Object(keys) => keys
+            .iter()
+            .for_each(|(key, inner)| add_paths(inner, &format!("{here}/{key}"), paths)),
+        Value::Array(items) => (0..)
+            .zip(items)
+            .for_each(|(index, item): (usize, _)| add_paths(item, &format!("{here}/{index}"), paths)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn each_part_is_replaced_once_by_each_replacement() {
+        let mut seen = Vec::new();
+        let calls = replace_each_part(&json!({"a": [1]}), &[json!(null)], |changed| seen.push(changed.clone()));
+        assert_eq!(
+            (calls, seen),
+            (3, vec![json!(null), json!({"a": null}), json!({"a": [null]})])
+        );
+    }
 
     #[test]
     fn what_is_absent_is_left_out_aloud_and_in_ci_only_where_that_is_known() {

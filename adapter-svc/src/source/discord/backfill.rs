@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 use shared::clock::{Clock as _, SystemClock};
 
+use super::account_context::SourceResult;
 use super::client::{ApiCallError, PAGE};
 use super::normalize::DispatchPayload;
-use super::outfit::Ended;
 use super::reader::GatewayReader;
 
 impl GatewayReader<'_> {
@@ -20,7 +20,7 @@ impl GatewayReader<'_> {
     }
 
     /// Reads and stores the next page of a history.
-    pub(super) async fn read_history(&mut self) -> Ended<()> {
+    pub(super) async fn read_history(&mut self) -> SourceResult<()> {
         // In turn, so that a channel that cannot be read now holds up no other.
         let Some((channel, after)) = self.progress.next_pending(self.last_read.as_deref()) else {
             return Ok(());
@@ -40,7 +40,7 @@ impl GatewayReader<'_> {
         }
     }
 
-    async fn store_page(&mut self, channel: &str, after: u64, page: Vec<Value>) -> Ended<()> {
+    async fn store_page(&mut self, channel: &str, after: u64, page: Vec<Value>) -> SourceResult<()> {
         let mut messages: Vec<(u64, Value)> = Vec::with_capacity(PAGE);
         for message in page {
             let id = message.get("id").and_then(Value::as_str).and_then(|id| id.parse().ok());
@@ -48,7 +48,7 @@ impl GatewayReader<'_> {
             match id.filter(|id| *id > after) {
                 Some(id) => messages.push((id, message)),
                 None => tracing::error!(
-                    account = self.outfit.name,
+                    account = self.context.name,
                     channel,
                     "a history has a message that was not asked for"
                 ),
@@ -77,9 +77,9 @@ impl GatewayReader<'_> {
         Ok(())
     }
 
-    fn wait_for_history(&mut self, error: &ApiCallError) -> Ended<()> {
-        let wait = self.outfit.wait_after(error, 1)?;
-        tracing::warn!(account = self.outfit.name, %error, "failed to read a channel's history; retrying");
+    fn wait_for_history(&mut self, error: &ApiCallError) -> SourceResult<()> {
+        let wait = self.context.wait_after(error, 1)?;
+        tracing::warn!(account = self.context.name, %error, "failed to read a channel's history; retrying");
         self.backfill_from = Some(SystemClock.monotonic() + wait);
         Ok(())
     }

@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 
 use super::client::DiscordClient;
-use super::link::{CLOSE_AND_RESUME, Dispatch, GatewayLink, LeaveReason, LinkStep, close_reason};
+use super::link::{CLOSE_AND_RESUME, CloseReason, Dispatch, GatewayLink, LinkStep, close_reason};
 use super::message::PRESS;
 use super::socket::GatewaySocket;
 
@@ -65,13 +65,13 @@ impl std::fmt::Debug for LinkDriver<'_> {
 impl LinkDriver<'_> {
     /// Drives `socket` with `link` until it is left. Everything that was handed over before is with the reader then,
     /// unless the session is resumed, which brings it again.
-    pub async fn drive(mut self, mut socket: GatewaySocket, mut link: GatewayLink) -> LeaveReason {
+    pub async fn drive(mut self, mut socket: GatewaySocket, mut link: GatewayLink) -> CloseReason {
         let mut waiting: VecDeque<LinkItem> = VecDeque::new();
         let reason = self.exchange(&mut socket, &mut link, &mut waiting).await;
 
         let code = match reason {
-            LeaveReason::Resume(_) => CloseCode::from(CLOSE_AND_RESUME),
-            LeaveReason::Identify(_) | LeaveReason::Stop(_) => CloseCode::Normal,
+            CloseReason::Resume(_) => CloseCode::from(CLOSE_AND_RESUME),
+            CloseReason::Identify(_) | CloseReason::Stop(_) => CloseCode::Normal,
         };
         let frame = CloseFrame {
             code,
@@ -84,7 +84,7 @@ impl LinkDriver<'_> {
             tracing::debug!("failed to close a socket in time");
         }
 
-        if !matches!(reason, LeaveReason::Resume(_)) {
+        if !matches!(reason, CloseReason::Resume(_)) {
             for item in waiting {
                 if self.items.send(item).await.is_err() {
                     break;
@@ -99,10 +99,10 @@ impl LinkDriver<'_> {
         socket: &mut GatewaySocket,
         link: &mut GatewayLink,
         waiting: &mut VecDeque<LinkItem>,
-    ) -> LeaveReason {
+    ) -> CloseReason {
         let opened = SystemClock.monotonic();
         let mut answers = FuturesUnordered::new();
-        let reader_ended = || LeaveReason::Resume("the reader ended".to_owned());
+        let reader_ended = || CloseReason::Resume("the reader ended".to_owned());
 
         loop {
             let now = SystemClock.monotonic();
@@ -131,7 +131,7 @@ impl LinkDriver<'_> {
                 Some(()) = answers.next(), if !answers.is_empty() => Vec::new(),
                 () = pause(due.saturating_duration_since(now)) => {
                     if link.next_time().is_none() {
-                        return LeaveReason::Resume("no message from the gateway within 20 s".to_owned());
+                        return CloseReason::Resume("no message from the gateway within 20 s".to_owned());
                     }
                     link.on_time(SystemClock.monotonic())
                 }
@@ -144,12 +144,12 @@ impl LinkDriver<'_> {
                             return reason;
                         }
                     }
-                    LinkStep::Hand(dispatch) => {
+                    LinkStep::Dispatch(dispatch) => {
                         answers.extend(press_of(&dispatch).map(|(id, token)| answer(self.client, id, token)));
                         waiting.push_back(LinkItem::Dispatch(dispatch));
                     }
                     LinkStep::Alive => waiting.push_back(LinkItem::Alive),
-                    LinkStep::Leave(reason) => return reason,
+                    LinkStep::Close(reason) => return reason,
                 }
             }
         }
@@ -157,11 +157,11 @@ impl LinkDriver<'_> {
 }
 
 /// Returns the JSON in a message of the socket; `None` if it has none.
-fn read_message(message: Option<Result<Message, SocketError>>) -> Result<Option<Value>, LeaveReason> {
+fn read_message(message: Option<Result<Message, SocketError>>) -> Result<Option<Value>, CloseReason> {
     match message {
         Some(Ok(Message::Text(text))) => match serde_json::from_str(text.as_str()) {
             Ok(frame) => Ok(Some(frame)),
-            Err(error) => Err(LeaveReason::Resume(format!("the gateway sends no JSON: {error}"))),
+            Err(error) => Err(CloseReason::Resume(format!("the gateway sends no JSON: {error}"))),
         },
         Some(Ok(Message::Close(frame))) => {
             let code = frame.as_ref().map(|frame| u16::from(frame.code));
@@ -177,7 +177,7 @@ fn read_message(message: Option<Result<Message, SocketError>>) -> Result<Option<
     }
 }
 
-async fn send(socket: &mut GatewaySocket, value: &Value) -> Result<(), LeaveReason> {
+async fn send(socket: &mut GatewaySocket, value: &Value) -> Result<(), CloseReason> {
     let sent = tokio::time::timeout(SEND_TIMEOUT, socket.send(Message::text(value.to_string()))).await;
     match sent {
         Ok(Ok(())) => Ok(()),

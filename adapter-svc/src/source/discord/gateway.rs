@@ -14,10 +14,10 @@ use shared::wire::watermark::SourceWatermark;
 use tokio::sync::{mpsc, watch};
 
 use super::DiscordBot;
+use super::account_context::{AccountContext, SourceResult, stopped};
 use super::client::{ApiCallError, DiscordClient};
 use super::drive::LinkDriver;
-use super::link::{GatewayLink, LeaveReason};
-use super::outfit::{AccountOutfit, Ended, stopped};
+use super::link::{CloseReason, GatewayLink};
 use super::progress::DiscordProgress;
 use super::reader::GatewayReader;
 use super::socket::open_socket;
@@ -37,13 +37,13 @@ const QUEUE: usize = 100;
 
 /// A bot whose account is read from the gateway.
 #[derive(Debug)]
-pub struct DiscordSource(AccountOutfit);
+pub struct DiscordSource(AccountContext);
 
 impl DiscordSource {
     /// Returns the source of the account `name`, which calls by `http`.
     #[must_use]
     pub const fn new(name: String, account: DiscordAccount, http: reqwest::Client, ids: SharedIds) -> Self {
-        Self(AccountOutfit {
+        Self(AccountContext {
             name,
             account,
             http,
@@ -68,7 +68,7 @@ impl Source for DiscordSource {
 
     async fn run(&self, from: Option<SourceWatermark>, sink: &SourceSink) -> SourceEnd {
         let mut connector = GatewayConnector {
-            outfit: &self.0,
+            context: &self.0,
             sink,
             client: DiscordClient::new(self.0.http.clone(), self.0.account.clone()),
             failures: 0,
@@ -84,7 +84,7 @@ impl Source for DiscordSource {
 
 /// Connects to the gateway, again and again.
 struct GatewayConnector<'a> {
-    outfit: &'a AccountOutfit,
+    context: &'a AccountContext,
     sink: &'a SourceSink,
     client: DiscordClient,
     /// Number of calls and connections that failed one after the other.
@@ -96,7 +96,7 @@ struct GatewayConnector<'a> {
 }
 
 impl<'a> GatewayConnector<'a> {
-    async fn keep_connected(&mut self, from: Option<&SourceWatermark>) -> Ended<std::convert::Infallible> {
+    async fn keep_connected(&mut self, from: Option<&SourceWatermark>) -> SourceResult<std::convert::Infallible> {
         let mut reader = self.open_reader(from).await?;
         loop {
             if !self.sink.is_held() {
@@ -115,21 +115,21 @@ impl<'a> GatewayConnector<'a> {
             }
 
             match left {
-                Ok(LeaveReason::Resume(words)) => self.wait(&words, Duration::ZERO).await?,
-                Ok(LeaveReason::Identify(words)) => {
+                Ok(CloseReason::Resume(words)) => self.wait(&words, Duration::ZERO).await?,
+                Ok(CloseReason::Identify(words)) => {
                     reader.progress.position.session = None;
                     // The vendor asks for one to five seconds.
-                    let wait = Duration::from_secs(1) + Duration::from_secs(4).mul_f64(self.outfit.draw_jitter());
+                    let wait = Duration::from_secs(1) + Duration::from_secs(4).mul_f64(self.context.draw_jitter());
                     self.wait(&words, wait).await?;
                 }
-                Ok(LeaveReason::Stop(words)) => return Err(stopped(words)),
+                Ok(CloseReason::Stop(words)) => return Err(stopped(words)),
                 Err(error) => self.wait_after(&error).await?,
             }
         }
     }
 
     /// Asks who the bot is.
-    async fn open_reader(&mut self, from: Option<&SourceWatermark>) -> Ended<GatewayReader<'a>> {
+    async fn open_reader(&mut self, from: Option<&SourceWatermark>) -> SourceResult<GatewayReader<'a>> {
         let user = loop {
             match self.client.identify().await {
                 Ok(user) => break user,
@@ -139,14 +139,14 @@ impl<'a> GatewayConnector<'a> {
         self.failures = 0;
 
         let bot = DiscordBot {
-            name: self.outfit.name.clone(),
+            name: self.context.name.clone(),
             user_id: user.id,
             username: user.username,
         };
-        let hash = self.outfit.account.token_hash();
+        let hash = self.context.account.token_hash();
         let progress = DiscordProgress::resume(&bot.user_id, &hash, from, self.sink.now());
         Ok(GatewayReader::new(
-            self.outfit,
+            self.context,
             self.sink,
             self.client.clone(),
             bot,
@@ -155,7 +155,7 @@ impl<'a> GatewayConnector<'a> {
     }
 
     /// Opens a socket and reads from it until it is left. Returns why, or why there was none.
-    async fn connect(&mut self, reader: &mut GatewayReader<'_>) -> Ended<Result<LeaveReason, ApiCallError>> {
+    async fn connect(&mut self, reader: &mut GatewayReader<'_>) -> SourceResult<Result<CloseReason, ApiCallError>> {
         let session = reader.progress.position.session.clone();
         // If the session's own gateway does not answer, any other resumes it, in turn.
         let is_own_turn = self.failures == 0 || !self.failures.is_multiple_of(2);
@@ -174,7 +174,7 @@ impl<'a> GatewayConnector<'a> {
         if !self.sink.is_held() {
             return Err(SourceEnd::Fenced);
         }
-        let socket = match open_socket(&self.outfit.http, &url, self.outfit.ids.ulid().0).await {
+        let socket = match open_socket(&self.context.http, &url, self.context.ids.ulid().0).await {
             Ok(socket) => socket,
             Err(error) => return Ok(Err(error)),
         };
@@ -184,8 +184,8 @@ impl<'a> GatewayConnector<'a> {
         let link = GatewayLink::new(session);
         let driver = LinkDriver {
             client: &self.client,
-            token: self.outfit.account.token.reveal(),
-            jitter: self.outfit.draw_jitter(),
+            token: self.context.account.token.reveal(),
+            jitter: self.context.draw_jitter(),
             items,
             stored: confirmed,
         };
@@ -195,7 +195,7 @@ impl<'a> GatewayConnector<'a> {
     }
 
     /// Returns the gateway to which a socket is opened, once a session may be begun if one `is_begun`.
-    async fn find_gateway(&mut self, is_begun: bool) -> Ended<Result<SocketUrl, ApiCallError>> {
+    async fn find_gateway(&mut self, is_begun: bool) -> SourceResult<Result<SocketUrl, ApiCallError>> {
         let found = match self.client.gateway().await {
             Ok(found) => found,
             Err(error) => return Ok(Err(error)),
@@ -214,29 +214,29 @@ impl<'a> GatewayConnector<'a> {
             }
 
             if self.starts > 0 {
-                let wait = self.outfit.start_wait(self.starts);
+                let wait = self.context.start_wait(self.starts);
                 self.wait("sessions with Discord do not last", wait).await?;
             }
             self.starts = self.starts.saturating_add(1);
         }
 
-        let configured = self.outfit.account.ws_url.clone();
+        let configured = self.context.account.ws_url.clone();
         let url = configured.map_or_else(|| SocketUrl::parse(&found.url), Ok);
         Ok(url.map_err(|_| ApiCallError::Malformed("invalid gateway URL".to_owned())))
     }
 
-    async fn wait_after(&mut self, error: &ApiCallError) -> Ended<()> {
-        let wait = self.outfit.wait_after(error, self.failures.saturating_add(1))?;
+    async fn wait_after(&mut self, error: &ApiCallError) -> SourceResult<()> {
+        let wait = self.context.wait_after(error, self.failures.saturating_add(1))?;
         self.wait(&error.to_string(), wait).await
     }
 
     /// Waits at least `least` after a failure, whose words are `words`.
-    async fn wait(&mut self, words: &str, least: Duration) -> Ended<()> {
+    async fn wait(&mut self, words: &str, least: Duration) -> SourceResult<()> {
         self.failures = self.failures.saturating_add(1);
-        let wait = self.outfit.retry_wait(self.failures).max(least);
+        let wait = self.context.retry_wait(self.failures).max(least);
         let silent = SystemClock.monotonic().saturating_duration_since(self.live_at);
         tracing::warn!(
-            account = self.outfit.name,
+            account = self.context.name,
             failures = self.failures,
             reason = words,
             wait_ms = wait.as_millis(),

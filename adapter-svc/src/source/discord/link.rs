@@ -47,11 +47,11 @@ pub enum LinkStep {
     /// Send a message.
     Send(Value),
     /// Hand over a dispatch.
-    Hand(Dispatch),
+    Dispatch(Dispatch),
     /// A heartbeat was answered: all dispatches before it have arrived.
     Alive,
     /// Close the socket.
-    Leave(LeaveReason),
+    Close(CloseReason),
 }
 
 // By hand: the token must not be printed.
@@ -59,16 +59,16 @@ impl std::fmt::Debug for LinkStep {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Send(value) => write!(f, "Send(op {}, …)", value.get("op").unwrap_or(&Value::Null)),
-            Self::Hand(dispatch) => f.debug_tuple("Hand").field(dispatch).finish(),
+            Self::Dispatch(dispatch) => f.debug_tuple("Dispatch").field(dispatch).finish(),
             Self::Alive => f.write_str("Alive"),
-            Self::Leave(reason) => f.debug_tuple("Leave").field(reason).finish(),
+            Self::Close(reason) => f.debug_tuple("Close").field(reason).finish(),
         }
     }
 }
 
 /// Why a socket is left.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LeaveReason {
+pub enum CloseReason {
     /// The session goes on at another socket.
     Resume(String),
     /// The session is over; another one is begun.
@@ -128,7 +128,7 @@ impl GatewayLink {
             Some(1) => vec![self.beat()],
             Some(7) => vec![leave_and_resume("the gateway asks to reconnect")],
             Some(9) if data.as_bool() == Some(true) => vec![leave_and_resume("the session is not ready")],
-            Some(9) => vec![LinkStep::Leave(LeaveReason::Identify("the session is over".to_owned()))],
+            Some(9) => vec![LinkStep::Close(CloseReason::Identify("the session is over".to_owned()))],
             Some(10) => self.on_hello(data, token, jitter, now),
             Some(11) => {
                 if let Some(heartbeat) = &mut self.heartbeat {
@@ -193,7 +193,7 @@ impl GatewayLink {
         if kind == "READY" {
             let text = |key: &str| data.get(key).and_then(Value::as_str).map(str::to_owned);
             let (Some(id), Some(resume_url)) = (text("session_id"), text("resume_gateway_url")) else {
-                return vec![LinkStep::Leave(LeaveReason::Identify(
+                return vec![LinkStep::Close(CloseReason::Identify(
                     "READY without a session".to_owned(),
                 ))];
             };
@@ -203,7 +203,7 @@ impl GatewayLink {
         let Some(session) = &self.session else {
             return Vec::new();
         };
-        vec![LinkStep::Hand(Dispatch {
+        vec![LinkStep::Dispatch(Dispatch {
             session: session.id.clone(),
             seq,
             kind: kind.to_owned(),
@@ -218,19 +218,19 @@ impl GatewayLink {
 }
 
 fn leave_and_resume(why: &str) -> LinkStep {
-    LinkStep::Leave(LeaveReason::Resume(why.to_owned()))
+    LinkStep::Close(CloseReason::Resume(why.to_owned()))
 }
 
 /// Returns why a socket is left that the gateway closed with `code` and `words`; `None` = it broke without a code.
 #[must_use]
-pub fn close_reason(code: Option<u16>, words: &str) -> LeaveReason {
+pub fn close_reason(code: Option<u16>, words: &str) -> CloseReason {
     let Some(code) = code else {
-        return LeaveReason::Resume("the connection broke".to_owned());
+        return CloseReason::Resume("the connection broke".to_owned());
     };
     let told = format!("the gateway closed the connection: {code} {words}")
         .trim_end()
         .to_owned();
-    let stop = |what: &str| LeaveReason::Stop(format!("{what} ({code})"));
+    let stop = |what: &str| CloseReason::Stop(format!("{what} ({code})"));
     match code {
         4004 => stop("the token is not accepted"),
         4010 | 4011 => stop("the bot is in more guilds than one connection serves; Nexus does not divide them"),
@@ -241,8 +241,8 @@ pub fn close_reason(code: Option<u16>, words: &str) -> LeaveReason {
              developer portal",
         ),
         // 1000 and 1001 end the session, as does a number that it does not know.
-        1000 | 1001 | 4003 | 4007 | 4009 => LeaveReason::Identify(told),
-        _ => LeaveReason::Resume(told),
+        1000 | 1001 | 4003 | 4007 | 4009 => CloseReason::Identify(told),
+        _ => CloseReason::Resume(told),
     }
 }
 

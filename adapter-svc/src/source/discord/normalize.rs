@@ -18,7 +18,7 @@ use shared::platform::discord::{DISCORD, message_name};
 use super::content::content_of;
 use super::message::{Deletion, Interaction, Member, Message, PRESS, Reaction, User};
 use super::snowflake::snowflake_time;
-use super::{DiscordBot, RefuseDispatchError, Surroundings};
+use super::{DiscordBot, MessagePlace, RefuseDispatchError};
 
 /// Maximum size of a payload in `metadata.raw`, in bytes of JSON.
 const MAX_RAW_BYTES: usize = 64 * 1024;
@@ -50,7 +50,7 @@ pub fn dispatch_channel<'a>(kind: &str, data: &'a Value) -> Option<&'a str> {
 /// Returns [`RefuseDispatchError`] with the reason why the dispatch becomes no event.
 pub fn dispatch_events(
     bot: &DiscordBot,
-    around: &Surroundings,
+    around: &MessagePlace,
     payload: DispatchPayload<'_>,
     now: UnixMillis,
 ) -> Result<Vec<Event>, RefuseDispatchError> {
@@ -90,7 +90,7 @@ pub fn dispatch_events(
 /// A dispatch, its account and the time of its reception.
 struct DispatchReader<'a> {
     bot: &'a DiscordBot,
-    around: &'a Surroundings,
+    around: &'a MessagePlace,
     payload: DispatchPayload<'a>,
     now: UnixMillis,
 }

@@ -10,15 +10,15 @@ use shared::platform::discord::{ChannelPlace, DIRECT_CHANNEL, DISCORD, DiscordAc
 use shared::platform::policy::AccessPolicy;
 use tokio::sync::{mpsc, watch};
 
+use super::account_context::{AccountContext, SourceResult};
 use super::client::{ApiCallError, DiscordClient};
 use super::drive::LinkItem;
 use super::link::{Dispatch, GatewaySession};
 use super::message::Interaction;
 use super::normalize::{DispatchPayload, dispatch_channel, dispatch_events, refused_payload};
-use super::outfit::{AccountOutfit, Ended};
 use super::places::KnownPlaces;
 use super::progress::DiscordProgress;
-use super::{DiscordBot, RefuseDispatchError, Surroundings};
+use super::{DiscordBot, MessagePlace, RefuseDispatchError};
 use crate::source::port::access::apply_access;
 use crate::source::port::{SourceEnd, SourceSink};
 
@@ -43,7 +43,7 @@ enum CallAnswer<T> {
 /// A running source with what it knows.
 #[derive(Debug)]
 pub struct GatewayReader<'a> {
-    pub(super) outfit: &'a AccountOutfit,
+    pub(super) context: &'a AccountContext,
     pub(super) sink: &'a SourceSink,
     pub(super) client: DiscordClient,
     pub(super) bot: DiscordBot,
@@ -66,14 +66,14 @@ impl<'a> GatewayReader<'a> {
     /// Returns the reader of `bot`, which has read up to `progress`.
     #[must_use]
     pub fn new(
-        outfit: &'a AccountOutfit,
+        context: &'a AccountContext,
         sink: &'a SourceSink,
         client: DiscordClient,
         bot: DiscordBot,
         progress: DiscordProgress,
     ) -> Self {
         Self {
-            outfit,
+            context,
             sink,
             client,
             bot,
@@ -92,7 +92,7 @@ impl<'a> GatewayReader<'a> {
     ///
     /// # Errors
     /// Returns the reason why the source ends.
-    pub async fn read(&mut self, mut items: mpsc::Receiver<LinkItem>, stored: watch::Sender<u64>) -> Ended<()> {
+    pub async fn read(&mut self, mut items: mpsc::Receiver<LinkItem>, stored: watch::Sender<u64>) -> SourceResult<()> {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             let wait = self.until_backfill();
@@ -111,7 +111,11 @@ impl<'a> GatewayReader<'a> {
     }
 
     /// Stores the events of `items`, behind which `later` come. Returns the number of the last dispatch among them.
-    async fn take_items(&mut self, items: Vec<LinkItem>, later: &mpsc::Receiver<LinkItem>) -> Ended<Option<u64>> {
+    async fn take_items(
+        &mut self,
+        items: Vec<LinkItem>,
+        later: &mpsc::Receiver<LinkItem>,
+    ) -> SourceResult<Option<u64>> {
         let mut events = Vec::new();
         let (mut last, mut is_new) = (None, false);
         for item in items {
@@ -142,7 +146,7 @@ impl<'a> GatewayReader<'a> {
     }
 
     /// Takes in `dispatch`, whose events are added to `events`.
-    async fn take_dispatch(&mut self, dispatch: &Dispatch, events: &mut Vec<Event>) -> Ended<()> {
+    async fn take_dispatch(&mut self, dispatch: &Dispatch, events: &mut Vec<Event>) -> SourceResult<()> {
         let Dispatch { kind, data, .. } = dispatch;
         match kind.as_str() {
             "READY" => return self.begin_session(dispatch, std::mem::take(events)).await,
@@ -191,7 +195,7 @@ impl<'a> GatewayReader<'a> {
     }
 
     /// Takes in that a session was begun. `before` are events of dispatches before it.
-    async fn begin_session(&mut self, dispatch: &Dispatch, before: Vec<Event>) -> Ended<()> {
+    async fn begin_session(&mut self, dispatch: &Dispatch, before: Vec<Event>) -> SourceResult<()> {
         let data = &dispatch.data;
         let resume_url = data.get("resume_gateway_url").and_then(Value::as_str);
         let session = GatewaySession {
@@ -230,7 +234,7 @@ impl<'a> GatewayReader<'a> {
     }
 
     /// Returns the events of `payload`, as who may write and what was told before leave them.
-    pub(super) async fn normalize(&mut self, around: &Surroundings, payload: DispatchPayload<'_>) -> Vec<Event> {
+    pub(super) async fn normalize(&mut self, around: &MessagePlace, payload: DispatchPayload<'_>) -> Vec<Event> {
         let mut events = match dispatch_events(&self.bot, around, payload, self.sink.now()) {
             Ok(events) => events,
             Err(reason) => {
@@ -241,14 +245,14 @@ impl<'a> GatewayReader<'a> {
         events.retain(|event| self.is_first_deletion(event));
         for event in &mut events {
             self.lacks_content |= event.metadata.contains_key("intent_missing");
-            apply_policy(&self.outfit.account, event);
+            apply_policy(&self.context.account, event);
         }
         events
     }
 
     /// Counts a dispatch that makes no event because of `reason`. One that cannot be read becomes a dead letter.
     async fn give_up_dispatch(&self, payload: DispatchPayload<'_>, reason: &RefuseDispatchError) {
-        let (account, dispatch) = (&self.outfit.name, payload.token);
+        let (account, dispatch) = (&self.context.name, payload.token);
         metrics::counter!("nexus_source_refused_total", "source" => DISCORD, "reason" => reason.name()).increment(1);
         match reason {
             RefuseDispatchError::Echo | RefuseDispatchError::NoConversation(_) | RefuseDispatchError::NoEdit => {
@@ -288,7 +292,7 @@ impl<'a> GatewayReader<'a> {
         channel: &str,
         data: &Value,
         is_live: bool,
-    ) -> Ended<Surroundings> {
+    ) -> SourceResult<MessagePlace> {
         let place = self.find_place(channel, data, is_live).await?;
         let mentions_roles = data.get("mention_roles").and_then(Value::as_array);
         let mentions_roles = mentions_roles.is_some_and(|roles| !roles.is_empty());
@@ -296,10 +300,10 @@ impl<'a> GatewayReader<'a> {
             Some(guild) => self.find_roles(guild).await?,
             None => BTreeSet::new(),
         };
-        Ok(Surroundings { place, own_roles })
+        Ok(MessagePlace { place, own_roles })
     }
 
-    async fn find_place(&mut self, channel: &str, data: &Value, is_live: bool) -> Ended<ChannelPlace> {
+    async fn find_place(&mut self, channel: &str, data: &Value, is_live: bool) -> SourceResult<ChannelPlace> {
         if let Some(known) = self.places.channel(channel) {
             return Ok(known.clone());
         }
@@ -325,7 +329,7 @@ impl<'a> GatewayReader<'a> {
         Ok(place)
     }
 
-    async fn find_roles(&mut self, guild: &str) -> Ended<BTreeSet<String>> {
+    async fn find_roles(&mut self, guild: &str) -> SourceResult<BTreeSet<String>> {
         if let Some(known) = self.places.roles(guild) {
             return Ok(known.clone());
         }
@@ -348,21 +352,25 @@ impl<'a> GatewayReader<'a> {
 
     /// Returns what became of the call that ended with `answer`, number `failures` of those that failed in succession.
     /// One that may be made again is, after the wait in which this returns.
-    async fn settle_call<T: Send>(&self, answer: Result<T, ApiCallError>, failures: u32) -> Ended<CallAnswer<T>> {
+    async fn settle_call<T: Send>(
+        &self,
+        answer: Result<T, ApiCallError>,
+        failures: u32,
+    ) -> SourceResult<CallAnswer<T>> {
         let error = match answer {
             Ok(found) => return Ok(CallAnswer::Found(found)),
             Err(error) if error.is_final() => return Ok(CallAnswer::Refused),
             Err(error) => error,
         };
 
-        let wait = self.outfit.wait_after(&error, failures)?;
-        tracing::warn!(account = self.outfit.name, %error, "call of Discord's API failed; retrying");
+        let wait = self.context.wait_after(&error, failures)?;
+        tracing::warn!(account = self.context.name, %error, "call of Discord's API failed; retrying");
         pause(wait).await;
         Ok(CallAnswer::Again)
     }
 
     /// Returns that the account may be used for a call.
-    pub(super) fn check_held(&self) -> Ended<()> {
+    pub(super) fn check_held(&self) -> SourceResult<()> {
         if self.sink.is_held() {
             Ok(())
         } else {
@@ -371,7 +379,7 @@ impl<'a> GatewayReader<'a> {
     }
 
     /// Asks what `channel` is; `None` = the vendor does not say.
-    async fn ask_place(&self, channel: &str) -> Ended<Option<ChannelPlace>> {
+    async fn ask_place(&self, channel: &str) -> SourceResult<Option<ChannelPlace>> {
         for failures in 1.. {
             self.check_held()?;
             let answer = self.client.channel(channel).await;

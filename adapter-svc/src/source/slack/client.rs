@@ -12,9 +12,9 @@ use shared::error_chain::describe_causes;
 use shared::platform::slack::SlackAccount;
 use shared::platform::slack_api::{WebAnswer, is_credential_error};
 use shared::process::SecretValue;
-use shared::retry::RetrySchedule;
 
 use super::SlackBot;
+use crate::source::port::CALL_RETRY;
 
 /// Maximum time for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,15 +28,6 @@ const MAX_WORDS: usize = 200;
 const TOKEN_AGAIN: Duration = Duration::from_mins(5);
 /// Maximum wait that Slack may ask for.
 const MAX_ASKED: Duration = Duration::from_hours(1);
-
-/// Waits after calls that failed, without end.
-const RETRY: RetrySchedule = RetrySchedule {
-    initial_ms: 500,
-    max_ms: 30_000,
-    factor: 2.0,
-    max_attempts: 0,
-    jitter: 0.5,
-};
 
 /// The reason why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -64,7 +55,7 @@ impl WebCallError {
             Self::Unauthorized(_) => TOKEN_AGAIN,
             // Never sooner than Slack says.
             Self::Limited(asked) => (*asked).min(MAX_ASKED),
-            Self::Refused(_) | Self::Unreachable(_) => RETRY.delay(failures, drawn).unwrap_or(TOKEN_AGAIN),
+            Self::Refused(_) | Self::Unreachable(_) => CALL_RETRY.delay(failures, drawn).unwrap_or(TOKEN_AGAIN),
         }
     }
 }

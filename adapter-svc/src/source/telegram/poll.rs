@@ -12,7 +12,6 @@ use shared::model::event::Event;
 use shared::model::time::UnixMillis;
 use shared::platform::policy::DirectPolicy;
 use shared::platform::telegram::{TELEGRAM, TelegramAccount};
-use shared::retry::RetrySchedule;
 use shared::wire::watermark::SourceWatermark;
 
 use super::album::{AlbumMerger, ReadyEvent};
@@ -21,7 +20,7 @@ use super::normalize::{update_events, without_own_messages};
 use super::progress::UpdateProgress;
 use super::{BotAccount, RefuseUpdateError};
 use crate::source::port::access::apply_access;
-use crate::source::port::{Source, SourceEnd, SourceFenced, SourceSink};
+use crate::source::port::{CALL_RETRY, Source, SourceEnd, SourceFenced, SourceSink};
 
 /// Time for which the server waits for the first update of a call.
 const LONG_POLL: Duration = Duration::from_secs(50);
@@ -43,15 +42,6 @@ const LEAST_POLL: Duration = Duration::from_secs(1);
 const ANSWER_PRESSES: Duration = Duration::from_secs(5);
 /// Shortest wait after the vendor named another poller.
 const CONFLICT_WAIT: Duration = Duration::from_secs(5);
-/// Waits after calls that failed, without end.
-const RETRY: RetrySchedule = RetrySchedule {
-    initial_ms: 500,
-    max_ms: 30_000,
-    factor: 2.0,
-    max_attempts: 0,
-    jitter: 0.5,
-};
-
 /// A bot whose updates are polled.
 #[derive(Debug)]
 pub struct TelegramSource {
@@ -351,7 +341,9 @@ impl<'a> UpdatePoller<'a> {
     /// Waits as long as `error` asks for.
     async fn wait_after(&mut self, error: BotCallError) -> Ended<()> {
         self.failures = self.failures.saturating_add(1);
-        let scheduled = RETRY.delay(self.failures, self.draw_jitter()).unwrap_or(CONFLICT_WAIT);
+        let scheduled = CALL_RETRY
+            .delay(self.failures, self.draw_jitter())
+            .unwrap_or(CONFLICT_WAIT);
         let told = error.to_string();
 
         let wait = match error {

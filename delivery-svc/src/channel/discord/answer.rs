@@ -13,6 +13,7 @@ use shared::platform::discord::message_name;
 
 use crate::attempt::{CallOutcome, LimitScope, Refusal, RequestSent};
 use crate::channel::http::parse_retry_after;
+use crate::channel::raw_answer::RawAnswer;
 
 /// Maximum length of an error's text that is kept, in characters.
 const MAX_REASON_CHARACTERS: usize = 512;
@@ -29,12 +30,19 @@ const CANNOT_SEND: u64 = 50_007;
 /// "Invalid Form Body".
 const INVALID_FORM: u64 = 50_035;
 
-/// An answer as it arrived.
+/// An answer with its limits.
 #[derive(Debug, Default)]
-pub(super) struct RawAnswer {
+pub(super) struct ApiAnswer {
     pub(super) status: u16,
     pub(super) headers: LimitHeaders,
     pub(super) body: Vec<u8>,
+}
+
+impl From<RawAnswer> for ApiAnswer {
+    fn from(RawAnswer { status, headers, body }: RawAnswer) -> Self {
+        let headers = LimitHeaders::read(|name| headers.get(name)?.to_str().ok());
+        Self { status, headers, body }
+    }
 }
 
 /// The headers of limits.
@@ -91,7 +99,7 @@ struct ApiError {
 }
 
 /// Returns the outcome of a call for a message that `answer` is the answer to, at `now`.
-pub(super) fn read_answer(answer: &RawAnswer, now: UnixMillis) -> CallOutcome {
+pub(super) fn read_answer(answer: &ApiAnswer, now: UnixMillis) -> CallOutcome {
     let status = answer.status;
     if (200..=299).contains(&status) {
         return match serde_json::from_slice::<CreatedMessage>(&answer.body) {
@@ -108,7 +116,7 @@ pub(super) fn read_answer(answer: &RawAnswer, now: UnixMillis) -> CallOutcome {
 }
 
 /// Returns the outcome that an error of the API means; `None` if `answer` is not one.
-pub(super) fn error_outcome(answer: &RawAnswer, now: UnixMillis) -> Option<CallOutcome> {
+pub(super) fn error_outcome(answer: &ApiAnswer, now: UnixMillis) -> Option<CallOutcome> {
     let error: ApiError = serde_json::from_slice(&answer.body).ok()?;
     let status = answer.status;
     let code = if error.code == 0 {
@@ -153,7 +161,7 @@ fn is_content_fault(errors: Option<&serde_json::Value>) -> bool {
 }
 
 fn limited(
-    answer: &RawAnswer,
+    answer: &ApiAnswer,
     exact: Option<Duration>,
     is_global: bool,
     reason: String,
@@ -177,7 +185,7 @@ fn limited(
 }
 
 /// Returns the outcome of a call whose answer is none of the API's: a server before it, or its own trouble.
-fn foreign_outcome(answer: &RawAnswer, now: UnixMillis) -> CallOutcome {
+fn foreign_outcome(answer: &ApiAnswer, now: UnixMillis) -> CallOutcome {
     let status = answer.status;
     let reason = format!("status {status}, not from the API");
     match status {
@@ -225,7 +233,7 @@ mod tests {
 
     fn read(status: u16, headers: &[(&str, &str)], body: &str) -> CallOutcome {
         let (headers, body) = (limits(headers), body.as_bytes().to_vec());
-        read_answer(&RawAnswer { status, headers, body }, NOW)
+        read_answer(&ApiAnswer { status, headers, body }, NOW)
     }
 
     #[track_caller]
@@ -329,7 +337,7 @@ mod tests {
         fn any_answer_is_read_without_panic(status in 100_u16..600, body in "\\PC*", header in "[ -~]*") {
             let headers = LimitHeaders::read(|_| Some(header.as_str()));
             let _ = headers.reset_after();
-            let _ = read_answer(&RawAnswer { status, headers, body: body.into_bytes() }, NOW);
+            let _ = read_answer(&ApiAnswer { status, headers, body: body.into_bytes() }, NOW);
         }
     }
 }

@@ -3,13 +3,14 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use shared::model::reply::Reply;
 use shared::platform::discord::{ChannelPlace, DISCORD, DiscordAccount, is_snowflake};
 use ulid::Ulid;
 
 use crate::plan::MessagePart;
+use crate::reply_buttons::read_buttons;
 
 /// Number of characters of a nonce: the vendor takes 25, and 22 have 132 bits of the hash.
 const NONCE_CHARACTERS: usize = 22;
@@ -85,19 +86,6 @@ struct Button {
     style: u32,
     label: String,
     custom_id: String,
-}
-
-/// The buttons of a reply's interactive part, each with the words that a press says.
-#[derive(Debug, Default, Deserialize)]
-struct Interactive {
-    #[serde(default)]
-    buttons: Vec<ReplyButton>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ReplyButton {
-    label: String,
-    say: String,
 }
 
 /// Returns the channel to which `reply` is sent: its thread, which is a channel of its own, or its peer.
@@ -207,9 +195,7 @@ fn answered_message(reply: &Reply, channel: &str) -> Option<String> {
 
 /// Returns the buttons of `reply`; none if it has one that Discord does not take: the text says the words too.
 fn buttons(reply: &Reply) -> Vec<Button> {
-    let interactive = reply.interactive.as_ref();
-    let interactive = interactive.and_then(|interactive| Interactive::deserialize(interactive).ok());
-    let buttons = interactive.unwrap_or_default().buttons;
+    let buttons = read_buttons(reply);
 
     let is_within = |text: &str, max: usize| (1..=max).contains(&text.chars().count());
     let fits = buttons

@@ -25,10 +25,7 @@ struct PostedMessage {
 
 /// Returns the outcome of a call with `answer`, made at `now`.
 pub(super) fn read_answer(answer: &RawAnswer, now: UnixMillis) -> CallOutcome {
-    let asked = answer
-        .retry_after
-        .as_deref()
-        .and_then(|value| parse_retry_after(value, now));
+    let asked = answer.retry_after().and_then(|value| parse_retry_after(value, now));
     let asked = asked.filter(|asked| !asked.is_zero());
     let Ok(read) = serde_json::from_slice::<WebAnswer>(&answer.body) else {
         return foreign_outcome(answer, asked, now);
@@ -134,11 +131,7 @@ mod tests {
     const NOW: UnixMillis = UnixMillis(0);
 
     fn read(status: u16, retry_after: Option<&str>, body: &str) -> CallOutcome {
-        let answer = RawAnswer {
-            status,
-            retry_after: retry_after.map(str::to_owned),
-            body: body.as_bytes().to_vec(),
-        };
+        let answer = RawAnswer::with_retry_after(status, retry_after, body);
         read_answer(&answer, NOW)
     }
 

@@ -3,13 +3,14 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use shared::model::reply::Reply;
 use shared::platform::slack::{SLACK, SlackAccount};
 use shared::platform::slack_api::{is_conversation_id, is_user_id, parse_stamp};
 
 use crate::markdown::slack::escape_text;
 use crate::plan::{MessagePart, TextFormat};
+use crate::reply_buttons::{ReplyButton, read_buttons};
 
 /// Maximum length of a section's text, in characters. A longer message has no buttons.
 const MAX_SECTION_CHARACTERS: usize = 3_000;
@@ -90,19 +91,6 @@ struct ButtonLabel {
     #[serde(rename = "type")]
     kind: &'static str,
     text: String,
-}
-
-/// The buttons of a reply's interactive part, each with the words that a press says.
-#[derive(Debug, Default, Deserialize)]
-struct Interactive {
-    #[serde(default)]
-    buttons: Vec<ReplyButton>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ReplyButton {
-    label: String,
-    say: String,
 }
 
 impl<'a> PostMessage<'a> {
@@ -199,12 +187,11 @@ fn thread_of<'a>(account: &SlackAccount, reply: &'a Reply, channel: &str) -> Res
 /// Returns the buttons of `reply`; `None` if it has none, or one whose words are too long for a button: the text says
 /// them too.
 fn reply_buttons(reply: &Reply) -> Option<Vec<BlockButton>> {
-    let interactive = Interactive::deserialize(reply.interactive.as_ref()?).ok()?;
+    let buttons = read_buttons(reply);
     let fits = |button: &ReplyButton| {
         (1..=MAX_LABEL_CHARACTERS).contains(&button.label.chars().count())
             && (1..=MAX_VALUE_CHARACTERS).contains(&button.say.chars().count())
     };
-    let buttons = interactive.buttons;
     if buttons.is_empty() || buttons.len() > MAX_BUTTONS || !buttons.iter().all(fits) {
         return None;
     }

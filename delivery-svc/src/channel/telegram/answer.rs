@@ -40,7 +40,7 @@ struct SentChat {
 
 /// Returns the meaning of `answer` to a call for `chat`, made at `now`.
 pub(super) fn read_answer(answer: &RawAnswer, chat: i64, now: UnixMillis) -> AnswerMeaning {
-    let retry_after = answer.retry_after.as_deref();
+    let retry_after = answer.retry_after();
     let Ok(read) = serde_json::from_slice::<BotAnswer<SentMessage>>(&answer.body) else {
         return AnswerMeaning::Outcome(foreign_outcome(answer, now));
     };
@@ -117,7 +117,7 @@ fn refused_outcome(description: &str, reason: String) -> CallOutcome {
 fn foreign_outcome(answer: &RawAnswer, now: UnixMillis) -> CallOutcome {
     let status = answer.status;
     // A foreign server may repeat the URL, which has the token: its words go nowhere.
-    let outcome = status_outcome(status, answer.retry_after.as_deref(), "", now);
+    let outcome = status_outcome(status, answer.retry_after(), "", now);
     let is_limit = matches!(outcome, CallOutcome::Limited { .. });
     match status {
         // The status alone says nothing about the message.
@@ -154,11 +154,7 @@ mod tests {
     const NOW: UnixMillis = UnixMillis(0);
 
     fn read(status: u16, retry_after: Option<&str>, body: &str) -> AnswerMeaning {
-        let answer = RawAnswer {
-            status,
-            retry_after: retry_after.map(str::to_owned),
-            body: body.as_bytes().to_vec(),
-        };
+        let answer = RawAnswer::with_retry_after(status, retry_after, body);
         read_answer(&answer, 77, NOW)
     }
 
@@ -247,11 +243,7 @@ mod tests {
     fn a_limit_in_a_group_is_the_groups_and_another_the_accounts() {
         let body = error(429, "Too Many Requests: retry after 5", r#""retry_after":5"#);
         let scope = |chat| {
-            let answer = RawAnswer {
-                status: 429,
-                retry_after: None,
-                body: body.as_bytes().to_vec(),
-            };
+            let answer = RawAnswer::with_retry_after(429, None, &body);
             match read_answer(&answer, chat, NOW) {
                 AnswerMeaning::Outcome(CallOutcome::Limited { scope, .. }) => Some(scope),
                 AnswerMeaning::Outcome(_) | AnswerMeaning::Moved { .. } => None,

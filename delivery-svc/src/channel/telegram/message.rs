@@ -1,10 +1,11 @@
 //! The body of a `sendMessage`. *Pure.* Source: <https://core.telegram.org/bots/api#sendmessage>.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use shared::model::reply::Reply;
 use shared::platform::telegram::{TELEGRAM, TelegramAccount};
 
 use crate::plan::{MessagePart, TextFormat};
+use crate::reply_buttons::read_buttons;
 
 /// Topic that every forum has. It must not be named when a message is sent to it.
 const GENERAL_TOPIC: i64 = 1;
@@ -57,19 +58,6 @@ struct InlineKeyboard {
 struct InlineButton {
     text: String,
     callback_data: String,
-}
-
-/// The buttons of a reply's interactive part, each with the words that a press says.
-#[derive(Debug, Default, Deserialize)]
-struct Interactive {
-    #[serde(default)]
-    buttons: Vec<ReplyButton>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ReplyButton {
-    label: String,
-    say: String,
 }
 
 impl<'a> SendMessage<'a> {
@@ -149,16 +137,15 @@ fn quoted_message(account: &TelegramAccount, reply: &Reply, chat: i64) -> Option
 /// Returns the buttons of `reply`; `None` if it has none, or one whose words are too long for a button: the text says
 /// them too.
 fn keyboard(reply: &Reply) -> Option<InlineKeyboard> {
-    let interactive = Interactive::deserialize(reply.interactive.as_ref()?).ok()?;
-    let fits = interactive
-        .buttons
+    let buttons = read_buttons(reply);
+    let fits = buttons
         .iter()
         .all(|button| !button.label.is_empty() && (1..=MAX_DATA_BYTES).contains(&button.say.len()));
-    if interactive.buttons.is_empty() || !fits {
+    if buttons.is_empty() || !fits {
         return None;
     }
 
-    let row = interactive.buttons.into_iter().map(|button| InlineButton {
+    let row = buttons.into_iter().map(|button| InlineButton {
         text: button.label,
         callback_data: button.say,
     });

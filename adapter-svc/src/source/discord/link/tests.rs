@@ -55,7 +55,7 @@ fn a_session_is_begun_and_a_known_one_resumed_from_what_is_stored() {
     );
     assert_eq!(identify["d"]["intents"], 46_593);
     assert!(
-        matches!(&run.frame(&ready())[..], [LinkStep::Hand(dispatch)] if dispatch.kind == "READY" && dispatch.session == "s2")
+        matches!(&run.frame(&ready())[..], [LinkStep::Dispatch(dispatch)] if dispatch.kind == "READY" && dispatch.session == "s2")
     );
     assert_eq!(
         run.link.session().map(|session| session.resume_url.as_str()),
@@ -87,7 +87,7 @@ fn heartbeats_say_what_is_stored_and_an_unanswered_one_ends_the_connection() {
         [LinkStep::Send(json!({"op": 1, "d": 4}))]
     );
     assert_eq!(run.pass(41_249), []);
-    assert!(matches!(&run.pass(1)[..], [LinkStep::Leave(LeaveReason::Resume(_))]));
+    assert!(matches!(&run.pass(1)[..], [LinkStep::Close(CloseReason::Resume(_))]));
     assert_eq!(run.link.session().map(|session| session.seq), Some(4));
 }
 
@@ -96,19 +96,19 @@ fn what_the_gateway_asks_for_is_done() {
     let leaves = |frame: Value| Run::new(Some(session(3))).frame(&frame);
     assert!(matches!(
         &leaves(json!({"op": 7, "d": null}))[..],
-        [LinkStep::Leave(LeaveReason::Resume(_))]
+        [LinkStep::Close(CloseReason::Resume(_))]
     ));
     assert!(matches!(
         &leaves(json!({"op": 9, "d": true}))[..],
-        [LinkStep::Leave(LeaveReason::Resume(_))]
+        [LinkStep::Close(CloseReason::Resume(_))]
     ));
     assert!(matches!(
         &leaves(json!({"op": 9, "d": false}))[..],
-        [LinkStep::Leave(LeaveReason::Identify(_))]
+        [LinkStep::Close(CloseReason::Identify(_))]
     ));
     assert!(matches!(
         &leaves(json!({"op": 0, "s": 1, "t": "READY", "d": {}}))[..],
-        [LinkStep::Leave(LeaveReason::Identify(_))]
+        [LinkStep::Close(CloseReason::Identify(_))]
     ));
     assert_eq!(leaves(json!({"op": 99})), []);
     assert_eq!(leaves(json!("strange")), []);
@@ -131,14 +131,14 @@ fn close_codes_resume_begin_anew_or_stop_with_words() {
         (Some(4014), "stop"),
     ] {
         let told = match close_reason(code, "words") {
-            LeaveReason::Resume(_) => "resume",
-            LeaveReason::Identify(_) => "identify",
-            LeaveReason::Stop(_) => "stop",
+            CloseReason::Resume(_) => "resume",
+            CloseReason::Identify(_) => "identify",
+            CloseReason::Stop(_) => "stop",
         };
         assert_eq!(told, expected, "{code:?}");
     }
     assert!(
-        matches!(close_reason(Some(4014), ""), LeaveReason::Stop(words) if words.contains("MESSAGE CONTENT INTENT"))
+        matches!(close_reason(Some(4014), ""), CloseReason::Stop(words) if words.contains("MESSAGE CONTENT INTENT"))
     );
 }
 

@@ -24,8 +24,8 @@ fn bot() -> DiscordBot {
 }
 
 /// A channel of guild 20.
-fn guild_channel() -> Surroundings {
-    Surroundings {
+fn guild_channel() -> MessagePlace {
+    MessagePlace {
         place: ChannelPlace {
             kind: 0,
             guild_id: Some("20".to_owned()),
@@ -36,8 +36,8 @@ fn guild_channel() -> Surroundings {
 }
 
 /// A direct channel.
-fn direct_channel() -> Surroundings {
-    Surroundings {
+fn direct_channel() -> MessagePlace {
+    MessagePlace {
         place: ChannelPlace {
             kind: 1,
             ..ChannelPlace::default()
@@ -47,7 +47,7 @@ fn direct_channel() -> Surroundings {
 }
 
 /// A thread of channel 8, begun by `owner`.
-fn thread_of(owner: &str) -> Surroundings {
+fn thread_of(owner: &str) -> MessagePlace {
     let mut around = guild_channel();
     around.place.kind = 11;
     around.place.parent_id = Some("8".to_owned());
@@ -55,7 +55,7 @@ fn thread_of(owner: &str) -> Surroundings {
     around
 }
 
-fn read_all(around: &Surroundings, kind: &str, data: &Value) -> Result<Vec<Event>, RefuseDispatchError> {
+fn read_all(around: &MessagePlace, kind: &str, data: &Value) -> Result<Vec<Event>, RefuseDispatchError> {
     let payload = DispatchPayload {
         kind,
         data,
@@ -68,7 +68,7 @@ fn read_all(around: &Surroundings, kind: &str, data: &Value) -> Result<Vec<Event
     Ok(events)
 }
 
-fn read(around: &Surroundings, kind: &str, data: &Value) -> Result<Event, RefuseDispatchError> {
+fn read(around: &MessagePlace, kind: &str, data: &Value) -> Result<Event, RefuseDispatchError> {
     let mut events = read_all(around, kind, data)?;
     assert_eq!(events.len(), 1, "{data}");
     Ok(events.remove(0))
@@ -84,7 +84,7 @@ fn message(keys: &Value) -> Value {
     message
 }
 
-fn created(around: &Surroundings, keys: &Value) -> Event {
+fn created(around: &MessagePlace, keys: &Value) -> Event {
     read(around, "MESSAGE_CREATE", &message(keys)).expect("an event")
 }
 

@@ -4,7 +4,7 @@ mod recorded;
 
 use shared::model::event::{MentionForm, ParseEventIdError, PeerKind};
 use shared::model::origin::EventOrigin;
-use shared::testing::{fixture_text, trust};
+use shared::testing::{fixture_text, replace_each_part, trust};
 use shared::wire::envelope::WireMessage as _;
 use shared::wire::headers::TraceCarrier;
 

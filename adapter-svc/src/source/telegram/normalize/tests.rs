@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use shared::model::event::{AttachmentState, MentionForm};
-use shared::testing::{fixture_text, trust};
+use shared::testing::{fixture_text, replace_each_part, trust};
 use shared::wire::envelope::WireMessage as _;
 use shared::wire::headers::TraceCarrier;
 

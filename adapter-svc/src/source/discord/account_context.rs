@@ -7,19 +7,10 @@ use shared::platform::discord::DiscordAccount;
 use shared::retry::RetrySchedule;
 
 use super::client::ApiCallError;
-use crate::source::port::SourceEnd;
+use crate::source::port::{CALL_RETRY, SourceEnd};
 
 /// Time after which an account that was stopped is tried again.
 const AGAIN: Duration = Duration::from_mins(5);
-
-/// Waits after calls and connections that failed, without end.
-const RETRY: RetrySchedule = RetrySchedule {
-    initial_ms: 500,
-    max_ms: 30_000,
-    factor: 2.0,
-    max_attempts: 0,
-    jitter: 0.5,
-};
 
 /// Waits between sessions that do not last: one in five minutes stays within the vendor's number.
 const START_AGAIN: RetrySchedule = RetrySchedule {
@@ -31,11 +22,11 @@ const START_AGAIN: RetrySchedule = RetrySchedule {
 };
 
 /// The end of a source, as the error that ends its loop.
-pub type Ended<T> = Result<T, SourceEnd>;
+pub type SourceResult<T> = Result<T, SourceEnd>;
 
 /// An account with what reading it needs.
 #[derive(Debug)]
-pub struct AccountOutfit {
+pub struct AccountContext {
     /// Name of the account.
     pub name: String,
     /// Settings.
@@ -46,7 +37,7 @@ pub struct AccountOutfit {
     pub ids: SharedIds,
 }
 
-impl AccountOutfit {
+impl AccountContext {
     /// Returns a random number in 0..1.
     #[must_use]
     pub fn draw_jitter(&self) -> f64 {
@@ -59,7 +50,7 @@ impl AccountOutfit {
     /// Returns the wait after the connection or call number `failures` in succession failed.
     #[must_use]
     pub fn retry_wait(&self, failures: u32) -> Duration {
-        RETRY.delay(failures, self.draw_jitter()).unwrap_or(AGAIN)
+        CALL_RETRY.delay(failures, self.draw_jitter()).unwrap_or(AGAIN)
     }
 
     /// Returns the wait before another session after `starts` in succession that did not last.
@@ -72,7 +63,7 @@ impl AccountOutfit {
     ///
     /// # Errors
     /// Returns the end of the source if the token is not accepted.
-    pub fn wait_after(&self, error: &ApiCallError, failures: u32) -> Ended<Duration> {
+    pub fn wait_after(&self, error: &ApiCallError, failures: u32) -> SourceResult<Duration> {
         match error {
             ApiCallError::Unauthorized(_) => Err(stopped(error.to_string())),
             // Never sooner than the vendor says.
