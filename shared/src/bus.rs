@@ -8,8 +8,8 @@
 //! The rooms inside. Connection: `connect`, `guarded_connect`, `link`, `connection_count`, `poison_guard`, `header_block`.
 //! Topology: `ensure`, `durability`. Messages: `publish`, `message`, `core_message`, `request`, `service`, `object`. Reading:
 //! `read`, `pages`, `consume`, `fetch`, `fanout`. Sharing work: `claim`, `partition`, `floor`, `slot_lease`, `task_lease`.
-//! KV: `kv`, `writer`, `breakers`. What a restore takes: `position`, `witness`, `letter_witness`, `held`, `swept`, `snapshot`.
-//! Records: `ledger`, `dead_letter`. Time: `server_clock`, `pulse`.
+//! KV: `kv`, `writer`, `breakers`. Losses by a restore: `position`, `witness`, `letter_witness`, `held`, `swept`,
+//! `snapshot`. Records: `ledger`, `dead_letter`. Time: `server_clock`, `pulse`.
 
 mod account_lease;
 mod breakers;

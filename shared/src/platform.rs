@@ -1,5 +1,5 @@
-//! Accounts on platforms: what adapter-svc, which receives through them, and delivery-svc, which sends through them,
-//! have in common.
+//! Accounts on platforms: the parts that adapter-svc, which receives through them, and delivery-svc, which sends
+//! through them, have in common.
 //!
 //! [`accounts`] reads `channels.yaml` for both. Each platform that Nexus speaks itself has a file with its accounts'
 //! settings, and one with its protocol as far as both directions use it.

@@ -46,7 +46,7 @@ fn reword(problem: &str, keyed: KeyedValue) -> String {
         .or_else(|| problem.strip_prefix("invalid value: "))
         .and_then(|rest| rest.rsplit_once(", expected "));
     let reworded = match mismatch {
-        // A text that is no address was also read as a list: what was found says nothing.
+        // A text that is no address was also read as a list: the type that was found says nothing.
         Some((_, "socket address")) => SOCKET_ADDRESS.to_owned(),
         Some((found, expected)) => {
             let (found, expected) = (found_words(found, keyed), expected_words(expected, keyed));

@@ -1,4 +1,4 @@
-//! Making the topology, and telling how what is there differs from it.
+//! Making the topology, and listing how the server's streams and consumers differ from it.
 
 use async_nats::jetstream::consumer::{AckPolicy, PriorityPolicy, PullConsumer, pull};
 use async_nats::jetstream::stream::{
@@ -16,30 +16,30 @@ use super::writer;
 /// Consumers that are made at once; the server makes 265–1,600 a second (`docs/contribute/nats-facts.md` "Reading").
 const CREATIONS_AT_ONCE: usize = 16;
 
-/// The option of what is not there.
+/// Option that stands for a stream or consumer that does not exist.
 const MISSING: &str = "missing";
 
-/// One difference between what is wanted and what is there.
+/// One difference between the topology and the server.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct TopologyDrift {
     /// `stream EVENTS`, `consumer hook-7 of EVENTS`.
     pub what: String,
-    /// The option; `missing` if the whole is not there.
+    /// The option; `missing` if the stream or consumer does not exist.
     pub option: String,
-    /// What the topology says.
+    /// Its value in the topology.
     pub wanted: String,
-    /// What the server has.
+    /// Its value on the server.
     pub found: String,
 }
 
 impl TopologyDrift {
-    /// Whether the whole is not there.
+    /// Whether the stream or consumer does not exist.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         self.option == MISSING
     }
 
-    /// Whether it keeps services from running on what is there: they make what is missing, and change nothing.
+    /// Whether it keeps services from starting: they create missing streams and consumers, and change no existing ones.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         !self.is_missing()
@@ -60,12 +60,12 @@ impl std::fmt::Display for TopologyDrift {
     }
 }
 
-/// What [`Bus::ensure_topology`] did.
+/// Result of [`Bus::ensure_topology`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
 pub struct EnsureReport {
-    /// What was made.
+    /// Streams and consumers that were created.
     pub created: Vec<String>,
-    /// What was changed.
+    /// Streams and consumers that were changed.
     pub updated: Vec<String>,
 }
 
@@ -131,7 +131,7 @@ fn option_name(value: &impl std::fmt::Debug) -> String {
     format!("{value:?}").to_lowercase()
 }
 
-/// The options that we spell out, as text: what is not among them is the server's business.
+/// The options that we spell out, as text: all others are the server's business.
 fn stream_options(config: &Config) -> Vec<(&'static str, String)> {
     let transform = config
         .subject_transform
@@ -288,10 +288,10 @@ impl Bus {
         Ok(compare_options(&what, wanted, there))
     }
 
-    /// Makes what is missing. Two replicas that do it at once do no harm.
+    /// Creates the streams and consumers that are missing. Two replicas that do it at once do no harm.
     ///
-    /// With `update` what differs is changed as well, as far as the server allows; without it a difference in what is
-    /// there is an error: silently running on another topology would break our promises.
+    /// With `update` those that differ are changed as well, as far as the server allows; without it a difference is an
+    /// error: silently running on another topology would break our promises.
     ///
     /// # Errors
     /// [`EnsureTopologyError`].

@@ -35,7 +35,7 @@ pub enum FetchMode {
     Wait,
     /// The request waits for messages that no other waiting request takes.
     Help,
-    /// The request takes what is there, and waits for nothing.
+    /// The request takes the messages that are there, and waits for none.
     Now,
 }
 

@@ -11,8 +11,8 @@ const PAGE: usize = 500;
 
 /// A place in a stream, behind which everything is still to be read.
 ///
-/// Whichever replica is at hand tells most of it; one that lags has only the beginning, and what it lacks would look lost, so
-/// the leader tells the rest.
+/// Whichever replica is at hand tells most of it; one that lags has only the beginning, and the end that it lacks would
+/// look lost, so the leader tells the rest.
 #[derive(Debug)]
 pub struct StreamPages {
     bus: Bus,

@@ -374,7 +374,7 @@ mod tests {
             assert!(check(used_up, 500), "{used_up}");
         }
         assert!(check(10_158, 409), "the first copy is under way");
-        assert!(check(10_999, 503), "whatever says that it is not available");
+        assert!(check(10_999, 503), "any code with status 503, not available");
         assert!(!check(10_054, 400) && !check(10_071, 400) && !check(10_999, 400));
     }
 }

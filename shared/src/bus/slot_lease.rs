@@ -1,7 +1,7 @@
 //! Work that a few replicas of a service do: as many as there are slots, each of which one replica holds by a lease in
 //! KV `leases` (key `{group}.{slot}`, time to live 3 s).
 //!
-//! A slot says who shall do the work, not who may: what the holder does must bear a second holder for a moment.
+//! A slot says which replica shall do the work, not which may: the work must bear a second holder for a moment.
 //! Replicas are numbered by the end of their names (`hook-svc-3`); low numbers are preferred, because they are the last
 //! ones to be removed when a service is scaled down. A replica with a low number prepares itself and then takes the
 //! slot of the holder with the highest number.

@@ -1,7 +1,7 @@
 //! A task that one replica at a time does: whoever holds the task's lease in KV `leases`.
 //!
-//! The lease says who shall, not who may: a holder that is slow may be at it together with the next one, and what the
-//! task does must bear that.
+//! The lease says which replica shall, not which may: a holder that is slow may be at it together with the next one,
+//! and the task must bear that.
 
 use std::time::Duration;
 

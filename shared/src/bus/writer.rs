@@ -26,7 +26,7 @@ fn process_token() -> &'static str {
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the name of this run of the process. A panic of a partition's handler begins another run: as with the end of
-/// a process, what was in hand may be the cause.
+/// a process, the message in hand may be the cause.
 pub(super) fn run_name() -> String {
     format!("{}-{}", process_token(), PANICS.load(Ordering::Relaxed))
 }

@@ -52,7 +52,7 @@ impl Walk<'_> {
             self.apply(resolve(self.root, reference)?, value, nesting + 1)?;
         }
 
-        // To know what is not evaluated yet, the schemas beside are applied once more.
+        // To know which parts are not evaluated yet, the schemas beside are applied once more.
         let looks_back = keywords.contains_key("unevaluatedItems") || keywords.contains_key("unevaluatedProperties");
         for _ in 0..=usize::from(looks_back) {
             for (keyword, held) in keywords {

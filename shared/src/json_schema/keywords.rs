@@ -100,7 +100,7 @@ pub(super) fn is_own(keyword: &str) -> bool {
     OWN.contains(&keyword) || (applicator(keyword).is_some() && !FORMER.contains(&keyword))
 }
 
-/// Returns what the schemas in `keyword` apply to; [`AppliesTo::Nothing`] if it holds none.
+/// Returns the part of a value that the schemas in `keyword` apply to; [`AppliesTo::Nothing`] if it holds none.
 pub(super) fn applies_to(keyword: &str) -> AppliesTo {
     applicator(keyword).map_or(AppliesTo::Nothing, |(_, part)| part)
 }

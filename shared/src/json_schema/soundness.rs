@@ -78,8 +78,8 @@ impl Walk<'_> {
             return Some(elsewhere);
         }
 
-        // At the root an id is only the schema's name; below, it changes what references start from. Draft 4 alone
-        // calls it `id`, which is a plain annotation otherwise.
+        // At the root an id is only the schema's name; below, it changes the base from which references are
+        // resolved. Draft 4 alone calls it `id`, which is a plain annotation otherwise.
         let is_fourth = [self.root, schema]
             .into_iter()
             .any(|schema| Draft::default().detect(schema) == Draft::Draft4);

@@ -80,7 +80,7 @@ pub enum LlmFault {
 }
 
 impl LlmConfig {
-    /// Returns the faults of meaning, each `key: what is expected`. An empty section has no faults, because a service
+    /// Returns the faults of meaning, each `key: problem`. An empty section has no faults, because a service
     /// may not need it.
     #[must_use]
     pub fn find_faults(&self) -> Vec<String> {

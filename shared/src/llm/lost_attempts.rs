@@ -7,7 +7,7 @@ use super::price::{ANSWER_TOKENS, MicroDollars, ModelPrice, TOKEN_BYTES, estimat
 /// The attempts at one request that gave no answer and may have been paid for.
 ///
 /// Each counts as much as a budget reserves for a call: the list price of the prompt and of the longest usual answer.
-/// An answer that broke off after more text counts with what was received.
+/// An answer that broke off after more text counts with the text that was received.
 ///
 /// ```
 /// use shared::llm::{AskModelError, LostAttempts, MicroDollars, ModelPrice};

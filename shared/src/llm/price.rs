@@ -137,7 +137,7 @@ pub fn estimate(prompt_bytes: usize, max_tokens: Option<u32>, price: &ModelPrice
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "rounded, and kept within what a price can be"
+    reason = "rounded, and kept within the range of a price"
 )]
 fn micro_dollars(dollars: f64) -> u64 {
     (dollars.clamp(0.0, 1_000_000.0) * 1_000_000.0).round() as u64

@@ -46,7 +46,7 @@ pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 pub struct HookMetadata {
     /// `@name`; the hook's id if absent.
     pub name: String,
-    /// `@description`: what the hook does, for people.
+    /// `@description`: the hook's purpose, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// `@mode`: whether the hook fires once or any number of times.

@@ -98,7 +98,7 @@ pub struct PairingRecord {
     pub decision: PairingDecision,
 }
 
-/// What a stranger's message leads to.
+/// Step that follows a stranger's message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OfferStep {
     /// The pairing is stored, and then its code is sent.
@@ -160,8 +160,8 @@ impl Pairing {
         !self.is_granted() && self.offer.as_ref().is_some_and(|offer| now < offer.expires_at)
     }
 
-    /// Returns whether `last`, the last decision in `AUDIT`, withdraws what this value says: its grant, or a code that was
-    /// made before. The value is older than the decision then, by a crash or because the bucket was restored.
+    /// Returns whether `last`, the last decision in `AUDIT`, withdraws this value's grant, or a code that was made
+    /// before. The value is older than the decision then, by a crash or because the bucket was restored.
     #[must_use]
     pub fn is_withdrawn_by(&self, last: &PairingDecision) -> bool {
         let has_old_code = || {

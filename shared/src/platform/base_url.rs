@@ -47,7 +47,7 @@ impl BaseUrl {
             return Err(ParseBaseUrlError);
         }
 
-        // One slash between the base and what follows it.
+        // One slash between the base and the path below it.
         let path = url.path().trim_end_matches('/').to_owned();
         url.set_path(&path);
         Ok(Self(url))

@@ -15,11 +15,11 @@ pub struct BotAnswer<T> {
     pub error_code: Option<i64>,
     /// Description of the error, for people.
     pub description: Option<String>,
-    /// What a program may do about the error.
+    /// Values by which a program may handle the error.
     pub parameters: Option<AnswerParameters>,
 }
 
-/// What a program may do about an error.
+/// Values by which a program may handle an error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct AnswerParameters {
     /// The group has become a supergroup with this id.

@@ -50,11 +50,11 @@ pub struct DiscordAccount {
     /// User ids that may write directly, except with [`DirectPolicy::Open`], which lets everybody.
     #[serde(default)]
     pub allow: BTreeSet<u64>,
-    /// Settings by channel or guild: an id, or `*` for all others. A channel's go before its guild's. What it does not
-    /// name is ignored; if it is absent, all channels are ([`DiscordAccount::channel_policy`]).
+    /// Settings by channel or guild: an id, or `*` for all others. A channel's go before its guild's. Channels that it
+    /// does not name are ignored; if it is absent, all are ([`DiscordAccount::channel_policy`]).
     #[serde(default)]
     pub groups: Option<BTreeMap<String, GroupPolicy<u64>>>,
-    /// What becomes of a message whose sending had no answer, once Discord does not recognise a repetition any more.
+    /// Treatment of a message whose sending had no answer, once Discord does not recognise a repetition any more.
     #[serde(default)]
     pub on_doubt: DoubtPolicy,
     /// Maximum length of a sent message, in characters; `None` = Discord's own limit.

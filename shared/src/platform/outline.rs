@@ -10,7 +10,7 @@ use super::accounts::{ReadAccountsError, is_platform};
 use super::policy::DirectPolicy;
 use crate::process::config::{KeyFault, read_yaml};
 
-/// One account as its settings say, whatever its platform.
+/// One account as its settings say, on any platform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountOutline {
     /// Channel of the account.
@@ -49,7 +49,7 @@ struct OutlineSection {
 }
 
 /// Reads the accounts in `text`, the content of `channels.yaml`, by channel and name. Secrets are not resolved, and keys
-/// that are not read here may be wrong: `nexus config check` says what is.
+/// that are not read here may be wrong: `nexus config check` finds those.
 ///
 /// # Errors
 /// Returns [`ReadAccountsError`] if the text is no YAML, or an account has no readable form.

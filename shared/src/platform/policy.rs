@@ -1,4 +1,4 @@
-//! Keys that the accounts of all platforms share: who may use an account, and what becomes of doubtful messages. *Pure.*
+//! Keys that the accounts of all platforms share: access to an account, and the treatment of doubtful messages. *Pure.*
 //!
 //! `U` is the type of the platform's user ids: numbers on Telegram, texts elsewhere.
 
@@ -34,7 +34,7 @@ impl DirectPolicy {
     }
 }
 
-/// What becomes of a message that the platform may have.
+/// Treatment of a message that the platform may have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DoubtPolicy {

@@ -18,7 +18,7 @@ pub const SLACK: &str = "slack";
 /// Base URL of Slack's own servers.
 const OFFICIAL: &str = "https://slack.com";
 
-/// Least length of a signing secret, in characters: half of what Slack makes.
+/// Least length of a signing secret, in characters: half the length of those that Slack makes.
 const MIN_SECRET_CHARACTERS: usize = 16;
 
 /// Forms of a bot token: a lasting one, and one that is rotated.
@@ -55,10 +55,10 @@ pub struct SlackAccount {
     /// ignored; if it is absent, all are.
     #[serde(default)]
     pub groups: Option<BTreeMap<String, GroupPolicy<String>>>,
-    /// What becomes of a message whose sending had no answer: Slack does not recognise a repetition.
+    /// Treatment of a message whose sending had no answer: Slack does not recognise a repetition.
     #[serde(default)]
     pub on_doubt: DoubtPolicy,
-    /// Maximum length of a sent message, in characters; `None` = what Slack shows whole.
+    /// Maximum length of a sent message, in characters; `None` = the most that Slack shows whole.
     #[serde(default)]
     pub text_limit: Option<usize>,
 }

@@ -42,7 +42,7 @@ pub struct TelegramAccount {
     /// if it is absent, all are ([`TelegramAccount::group_policy`]).
     #[serde(default)]
     pub groups: Option<BTreeMap<String, GroupPolicy<i64>>>,
-    /// What becomes of a message whose sending had no answer: Telegram does not recognise a repetition.
+    /// Treatment of a message whose sending had no answer: Telegram does not recognise a repetition.
     #[serde(default)]
     pub on_doubt: DoubtPolicy,
     /// Maximum length of a sent message, in UTF-16 units of its text; `None` = Telegram's own limit.

@@ -1,7 +1,7 @@
 //! Configuration: one TOML file, overridden by the environment, checked completely before anything starts.
 //!
 //! `nexus.toml` has a section per service and some that several share. A process reads the shared ones and its own,
-//! and reports every fault at once: each names its file (or variable), its key and what is expected there.
+//! and reports every fault at once: each names its file (or variable), its key and the value expected there.
 
 mod arguments;
 mod document;

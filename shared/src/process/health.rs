@@ -32,7 +32,7 @@ pub struct Health {
     was_ready: Arc<AtomicBool>,
 }
 
-/// What the log says of a part's report.
+/// Kind of log line for a part's report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HealthLine {
     /// Nothing for an operator: a part comes up.
@@ -173,8 +173,8 @@ impl Health {
     }
 }
 
-/// Returns what is logged of a part that now is `part`: one line when the process comes up, and one for each change
-/// after that. `is_first` is the first report of the part.
+/// Returns the kind of log line for a part that now is `part`: one line when the process comes up, and one for each
+/// change after that. `is_first` is the first report of the part.
 const fn health_line(was_ready: bool, is_first: bool, part: &HealthPart, are_all_well: bool) -> HealthLine {
     match (was_ready, are_all_well) {
         (false, true) => HealthLine::Ready,

@@ -24,7 +24,7 @@ pub fn parse(text: &str) -> Result<Identities, Vec<String>> {
     Ok(read.unwrap_or_default())
 }
 
-/// What is wrong with the text of the file, each fault with its key.
+/// The faults in the text of the file, each with its key.
 #[must_use]
 pub fn faults(text: &str) -> Vec<KeyFault> {
     read_yaml(text, key_faults).err().unwrap_or_default()

@@ -1,6 +1,6 @@
 //! Running a service, in this order: configuration (all faults at once), telemetry, health pages, connection,
 //! topology, service. The first SIGTERM or SIGINT asks everything to stop; the service has its drain timeout; traces
-//! are exported last. `/livez` works from the health pages on; `/readyz` shows what is missing.
+//! are exported last. `/livez` works from the health pages on; `/readyz` shows the parts that are not ready.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -327,7 +327,7 @@ pub(super) async fn run_until<S: Service>(
 
     let announcement = ServiceAnnouncement::new(run_dir.as_deref(), S::NAME, &instance);
     let drain = Duration::from_millis(common.telemetry.drain_timeout_ms);
-    // Two signals: `shutdown` asks the service to stop, `ended` stops what must outlive it.
+    // Two signals: `shutdown` asks the service to stop, `ended` stops the tasks that must outlive it.
     let (shutdown, ended) = (ShutdownSignal::default(), ShutdownSignal::default());
 
     let start = ServiceStart {
@@ -343,7 +343,7 @@ pub(super) async fn run_until<S: Service>(
     };
 
     let (announcement, ended) = (start.announcement.clone(), start.ended.clone());
-    // The work can be dropped at any point: whatever it had not stored is repeated at the next start.
+    // The work can be dropped at any point: all of it that was not stored is repeated at the next start.
     let mut announcing = JoinSet::new();
     let mut work = Box::pin(run_service::<S>(start, telemetry.metrics(), &mut announcing));
     let exit = tokio::select! {

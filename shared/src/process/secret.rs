@@ -37,7 +37,7 @@ impl SecretValue {
         &self.reference
     }
 
-    /// Reads the secret that `reference` names. The error says what is missing and never repeats a value.
+    /// Reads the secret that `reference` names. The error names the missing part and never repeats a value.
     pub fn resolve(reference: &str) -> Result<Self, ResolveSecretError> {
         let value = if let Some(name) = reference.strip_prefix("env:") {
             let found = environment::read_variable(name);

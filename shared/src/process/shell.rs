@@ -37,21 +37,20 @@ pub trait Service: 'static {
     /// Type of its configuration; `#[serde(default, deny_unknown_fields)]`.
     type Config: DeserializeOwned + Serialize + Default + Send + 'static;
 
-    /// Returns the faults of meaning in a configuration that can be read, each `key: what is expected`.
+    /// Returns the faults of meaning in a configuration that can be read, each `key: problem`.
     #[must_use]
     fn check(_config: &Self::Config) -> Vec<String> {
         Vec::new()
     }
 
     /// Returns the faults of its section in view of the edges' channels (`[edges.<name>]`), given by the edges' names;
-    /// each `key: what is expected`.
+    /// each `key: problem`.
     #[must_use]
     fn check_beside(_config: &Self::Config, _edges: &BTreeMap<String, String>) -> Vec<String> {
         Vec::new()
     }
 
-    /// Returns the faults of its section in view of section `[llm]`, if the service uses models; each `key: what is
-    /// expected`.
+    /// Returns the faults of its section in view of section `[llm]`, if the service uses models; each `key: problem`.
     #[must_use]
     fn check_models(_config: &Self::Config, _llm: &LlmConfig) -> Vec<String> {
         Vec::new()
@@ -63,7 +62,7 @@ pub trait Service: 'static {
         Vec::new()
     }
 
-    /// Returns whether its work can start before a server has ever answered: it keeps what it accepts until one does.
+    /// Returns whether its work can start before a server has ever answered: it keeps accepted messages until one does.
     #[must_use]
     fn begins_alone(_config: &Self::Config) -> bool {
         false

@@ -268,7 +268,7 @@ pub enum TraceStage {
     DeadLetter,
 }
 
-/// Most keys of what may be held that a trace names.
+/// Most keys of possibly held messages that a trace names.
 pub const MAX_MAY_BE_HELD: usize = 256;
 
 /// One step of a causal chain.

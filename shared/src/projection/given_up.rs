@@ -18,7 +18,7 @@ pub struct GivenUp {
     events: BTreeMap<u64, String>,
     /// Reasons of replies that were not delivered, by turn.
     replies: BTreeMap<String, String>,
-    /// What operators want of held messages, by key in KV `held`; none = nobody has asked.
+    /// Decisions of operators on held messages, by key in KV `held`; none = not asked for yet.
     held: Option<BTreeMap<String, HeldUntil>>,
 }
 
@@ -52,7 +52,7 @@ impl GivenUp {
         }
     }
 
-    /// Adds what KV `held` has of the keys that a trace asked for.
+    /// Adds the values in KV `held` of the keys that a trace asked for.
     pub fn take_held(&mut self, held: BTreeMap<String, HeldUntil>) {
         self.held = Some(held);
     }

@@ -60,9 +60,9 @@ struct TraceWalk<'c> {
     may_be_held: Vec<String>,
 }
 
-/// What is known of something that may be held.
+/// State of a message that may be held, as far as it is known.
 enum HeldRow {
-    /// Nobody has asked, or an operator has yet to decide.
+    /// Not asked for yet, or an operator has yet to decide.
     Open(&'static str),
     /// An operator has decided.
     Decided(HeldUntil),
@@ -90,7 +90,7 @@ impl TraceWalk<'_> {
             return Ok(());
         }
 
-        // The first event may be one that was sent, too; it is then what the question is about, not a result.
+        // The first event may be one that was sent, too; it is then the subject of the question, not a result.
         let stage = if depth > 0 && event.direction == EventDirection::Sent {
             TraceStage::Sent
         } else {
@@ -248,7 +248,7 @@ impl TraceWalk<'_> {
         Ok(())
     }
 
-    /// What is known of the hold on what `kind` and `id` name.
+    /// Looks up the hold on the message that `kind` and `id` name.
     fn hold(&mut self, kind: HeldKind, id: &str) -> HeldRow {
         let Ok(id) = id.parse() else { return HeldRow::No };
         let key = held_key(kind, id);

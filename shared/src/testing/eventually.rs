@@ -58,7 +58,7 @@ pub async fn eventually_within<T>(
 pub struct WorkLeft {
     /// Number of items that are left.
     pub count: u64,
-    /// What the panic says of them.
+    /// Their description in the panic.
     pub why: String,
 }
 

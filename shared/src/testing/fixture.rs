@@ -10,7 +10,8 @@ use super::says;
 /// absent.
 ///
 /// # Panics
-/// In CI, unless `NEXUS_FIXTURES=absent` says that the files cannot be had: what is not tried must not look like what works.
+/// In CI, unless `NEXUS_FIXTURES=absent` says that the files cannot be had: a skipped test must not look like a passed
+/// one.
 #[must_use]
 pub fn fixture(path: &str) -> Option<PathBuf> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(path);
@@ -20,7 +21,7 @@ pub fn fixture(path: &str) -> Option<PathBuf> {
 
     assert!(
         !is_expected(says),
-        "{} is missing; NEXUS_FIXTURES=absent leaves out what needs it",
+        "{} is missing; NEXUS_FIXTURES=absent leaves out the tests that need it",
         file.display()
     );
 
@@ -28,7 +29,7 @@ pub fn fixture(path: &str) -> Option<PathBuf> {
     None
 }
 
-/// Whether the files must be there, by what the environment `says`.
+/// Whether the files must be there, by the variables that the environment `says`.
 fn is_expected(says: impl Fn(&str, &str) -> bool) -> bool {
     says("CI", "true") && !says("NEXUS_FIXTURES", "absent")
 }
@@ -36,7 +37,7 @@ fn is_expected(says: impl Fn(&str, &str) -> bool) -> bool {
 /// The text of [`fixture`] `path`.
 ///
 /// # Panics
-/// As [`fixture`], and if what is there cannot be read as text.
+/// As [`fixture`], and if the file cannot be read as text.
 #[must_use]
 pub fn fixture_text(path: &str) -> Option<String> {
     let file = fixture(path)?;

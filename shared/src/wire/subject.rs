@@ -181,7 +181,7 @@ pub fn invocation(partition: u16, event: &EventId) -> String {
     join("nexus.invocation", &[&partition.to_string(), event.as_str()])
 }
 
-/// Returns the subject filter of an event's invocation record, whatever the partition of the event.
+/// Returns the subject filter of an event's invocation record in any partition.
 #[must_use]
 pub fn invocation_anywhere(event: &EventId) -> String {
     join("nexus.invocation.*", &[event.as_str()])

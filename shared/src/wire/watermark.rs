@@ -11,11 +11,11 @@ use crate::model::time::UnixMillis;
 /// How far the source of an account has come (KV `watermarks`, key [`watermark_key`]).
 ///
 /// It is written once everything before it is durable. A watermark that is older than it should be, because the bucket
-/// was restored, only lets the source read again what is there already.
+/// was restored, only lets the source read again messages that are stored already.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceWatermark {
-    /// What the position counts, e.g. a bot and its token. A position that counts something else is void.
+    /// Name of the thing that the position counts, e.g. a bot and its token. A position that counts another is void.
     pub of: String,
     /// Position in the form of the source.
     pub position: Value,

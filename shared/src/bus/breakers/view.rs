@@ -22,7 +22,7 @@ pub enum BreakerScope {
     Turns,
 }
 
-/// What a replica remembers beside a breaker, for itself alone.
+/// Notes that a replica keeps beside a breaker, for itself alone.
 pub trait BreakerNotes: Default {
     /// Returns the notes once `former` has become `next`.
     #[must_use]
@@ -64,8 +64,8 @@ pub struct BreakerView<N = ()> {
 }
 
 impl<N: BreakerNotes> BreakerView<N> {
-    /// Creates the view of the breakers in `scope` on `bus`; none is known until what [`BreakerView::watch`] yields is
-    /// applied.
+    /// Creates the view of the breakers in `scope` on `bus`; none is known until the first changes that
+    /// [`BreakerView::watch`] yields are applied.
     #[must_use]
     pub fn new(bus: &Bus, scope: BreakerScope) -> Self {
         Self {

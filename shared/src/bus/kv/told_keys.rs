@@ -1,4 +1,4 @@
-//! Record of the events that a watch has sent, and what it must send after it has read its bucket again. *Pure.*
+//! Record of the events that a watch has sent, and of those it must send after it has read its bucket again. *Pure.*
 //!
 //! A bucket keeps the last message of each key and no history, so no single position can show whether it is the same
 //! bucket as before. The whole bucket is read again instead, and compared key by key.
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(
             told.compare_message("a", (7, 70)),
             ToldVerdict::News,
-            "also what is the same"
+            "also a key that is the same"
         );
         assert_eq!(told.compare_message("a", (1, 10)), ToldVerdict::News);
         assert_eq!(

@@ -95,7 +95,7 @@ impl<T: WireMessage> KvWatch<T> {
         }
     }
 
-    /// Returns what the watch waits for, for errors.
+    /// Describes how far the watch has read, for errors.
     pub(super) fn describe_wait(&self) -> String {
         match (&self.trouble, self.until) {
             (Some(error), _) => error.clone(),
@@ -190,7 +190,7 @@ impl<T: WireMessage> KvWatch<T> {
         let found = BucketIdentity::from_info(&info);
         let is_same = self.bucket.as_ref().is_none_or(|bucket| *bucket == found);
 
-        // Another bucket, or a shorter one: what was reported of the former one no longer holds.
+        // Another bucket, or a shorter one: the events sent of the former one no longer hold.
         if !is_same || info.state.last < self.told.last_revision() {
             self.begin_anew();
         }

@@ -1,7 +1,7 @@
 //! Which runs of processes have ended, of those that have tried a message.
 //!
 //! A replica announces its run with its membership each [`TICK`], for as long as it lives. A run that is announced anew
-//! has lost a partition's lease and was not ended by what it had in hand. A run that is not announced has ended: its
+//! has lost a partition's lease and was not ended by the message in hand. A run that is not announced has ended: its
 //! process is gone or stands still, or a handler of it has panicked, which begins another run. An announcement outlasts
 //! its process by at most [`TTL`], so the one that is found first proves nothing.
 
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn a_run_that_is_announced_anew_lives_and_any_other_has_ended() {
         assert!(check(&[None]), "it is gone");
-        assert!(check(&[Some(7)]), "what is found first may outlast it");
+        assert!(check(&[Some(7)]), "its first announcement may outlast it");
         assert!(check(&[Some(7), Some(7), None]), "its announcement has run out");
         assert!(check(&[Some(7), Some(7), Some(7)]), "nothing is known");
         assert!(!check(&[Some(7), Some(9)]));

@@ -347,7 +347,7 @@ async fn start(
         });
     }
 
-    // No position holds: the partition is read from the beginning, and records tell what was done.
+    // No position holds: the partition is read from the beginning, and records tell which work was done.
     if let Some(void) = candidates.first() {
         position::told_void(&what, group.stream, &void.at, why);
     }

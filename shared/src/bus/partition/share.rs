@@ -114,7 +114,7 @@ mod tests {
 
     const PARTS: u16 = 16;
     const DEADLINE: Duration = Duration::from_secs(60);
-    /// The lease of a replica, and what a busy machine may add to it.
+    /// The lease of a replica, and the delay that a busy machine may add to it.
     const TAKEN_OVER_WITHIN: Duration = TTL.saturating_add(Duration::from_secs(20));
 
     struct Replica {

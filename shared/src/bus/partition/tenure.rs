@@ -1,4 +1,4 @@
-//! The period in which this replica holds a partition: how long it may act, and on what.
+//! The period in which this replica holds a partition: how long it may act, and on which messages.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -32,7 +32,7 @@ pub struct Attachment {
     /// Where the bytes are.
     #[serde(default, skip_serializing_if = "AttachmentState::is_remote")]
     pub state: AttachmentState,
-    /// What the source's adapter needs to fetch the bytes: a file id or a URL.
+    /// Handle by which the source's adapter fetches the bytes: a file id or a URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<String>,
     /// Time from which `handle` is void.

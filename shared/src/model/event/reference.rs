@@ -1,4 +1,4 @@
-//! What an event says about other messages and about the installation's account. *Pure.* Source:
+//! References of an event to other messages and to the installation's account. *Pure.* Source:
 //! `docs/design/wire.md` §1.1.
 
 use serde::{Deserialize, Serialize};

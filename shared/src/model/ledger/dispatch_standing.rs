@@ -1,11 +1,11 @@
-//! What the records of a ledger say of dispatches and orders. *Pure.*
+//! Standing of dispatches and orders by the records of a ledger. *Pure.*
 
 use ulid::Ulid;
 
 use super::{LedgerEntry, LedgerRecord};
 use crate::model::ledger::DropReason;
 
-/// What a record says of a dispatch or an order.
+/// Standing of a dispatch or an order by one record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DispatchStanding {
     /// The session has begun it or is done with it.
@@ -15,7 +15,7 @@ pub enum DispatchStanding {
 }
 
 impl LedgerRecord {
-    /// Returns what this record says of dispatches and orders, in its order: the last word on one counts.
+    /// Returns the standings of the dispatches and orders that this record names, in its order: the last one counts.
     #[must_use]
     pub fn dispatch_standings(&self) -> Vec<(Ulid, DispatchStanding)> {
         let mut standings = Vec::new();

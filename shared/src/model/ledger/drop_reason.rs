@@ -144,7 +144,7 @@ impl DropReason {
         }
     }
 
-    /// Returns whether another entry says what became of the dispatch: that of its turn, or of its first message.
+    /// Returns whether another entry tells the outcome of the dispatch: that of its turn, or of its first message.
     #[must_use]
     pub const fn has_another_end(self) -> bool {
         match self {
@@ -181,7 +181,7 @@ mod tests {
             .to_string();
         assert_eq!(unknown.matches('`').count() / 2 - 1, DropReason::ALL.len(), "{unknown}");
 
-        // What consumes a dispatch is its end, unless the ledger says another one as well.
+        // A reason that consumes a dispatch is its end, unless the ledger has another one as well.
         assert!(!DropReason::Duplicate.consumes() && !DropReason::Repeated.consumes() && !DropReason::Lost.consumes());
         assert!(DropReason::HandledBefore.consumes() && DropReason::HandledBefore.has_another_end());
         assert!(DropReason::Held.consumes() && !DropReason::Held.has_another_end());

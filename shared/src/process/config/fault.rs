@@ -1,13 +1,13 @@
 //! Faults of a configuration.
 
-/// One fault: its place, and what is expected there.
+/// One fault: its place, and the value expected there.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct ConfigFault {
     /// Path of the file, or name of the environment variable.
     pub source: String,
     /// Dotted path of the key, such as `adapter.sources.github.secret`; empty for the source as a whole.
     pub key: String,
-    /// What was found and what is expected.
+    /// The value that was found and the one expected.
     pub problem: String,
 }
 
@@ -26,7 +26,7 @@ impl std::fmt::Display for ConfigFault {
 pub struct KeyFault {
     /// Dotted path of the key; empty for the file as a whole.
     pub key: String,
-    /// What was found and what is expected.
+    /// The value that was found and the one expected.
     pub problem: String,
 }
 

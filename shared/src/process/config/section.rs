@@ -45,8 +45,8 @@ enum SectionStep {
 type Place = Vec<SectionStep>;
 
 impl ConfigDocument {
-    /// Deserialises section `name` as a `T`, and checks it by `check`, which returns `key: what is expected` for each
-    /// fault of meaning.
+    /// Deserialises section `name` as a `T`, and checks it by `check`, which returns `key: problem` for each fault of
+    /// meaning.
     #[must_use]
     pub fn section<T>(&self, name: &str, check: impl Fn(&T) -> Vec<String>) -> LoadedSection<T>
     where

@@ -40,7 +40,7 @@ pub struct EdgeConfig {
 pub type Edges = BTreeMap<String, EdgeConfig>;
 
 impl TrustConfig {
-    /// Returns the faults of the section, each as `key: what is expected`.
+    /// Returns the faults of the section, each as `key: problem`.
     #[must_use]
     pub fn find_faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -82,7 +82,7 @@ impl TrustConfig {
     }
 }
 
-/// Returns the faults of the edges, each as `key: what is expected`.
+/// Returns the faults of the edges, each as `key: problem`.
 #[must_use]
 pub fn edge_faults(edges: &Edges) -> Vec<String> {
     let mut faults = Vec::new();

@@ -20,8 +20,8 @@ const MAX_FAULTS: usize = 100;
 /// Reads `text` as a `T`, which `check` then looks at for faults of meaning. Returns `None` if the text holds nothing but
 /// comments.
 ///
-/// If places of the text cannot be read, `check` gets the value without them, and what it says about such a place again is
-/// left out.
+/// If places of the text cannot be read, `check` gets the value without them, and the faults that it finds at such a
+/// place are left out.
 ///
 /// # Errors
 /// Every fault of shape and of meaning, at least one. The key is empty if the text is not YAML, or a fault concerns the
@@ -48,7 +48,7 @@ pub fn read_yaml<T: DeserializeOwned>(
         }
         Err(error) => KeyFault::whole(error.to_string()),
     };
-    // The same error for whoever reads the file, whatever of it they read.
+    // The same error for every reader of the file, no matter which part of it they read.
     let written = serde_yaml_ng::from_str::<Value>(text);
     let written = written.map_err(|error| vec![KeyFault::whole(error.to_string())])?;
 
@@ -65,7 +65,7 @@ pub fn read_yaml<T: DeserializeOwned>(
         }
     }
 
-    // Places can be named only inside of what is YAML, and what is no fault of a place is one of the whole.
+    // Places can be named only inside of valid YAML, and a fault that has no place is one of the whole file.
     if reading.faults.is_empty() {
         reading.faults.push(whole);
     }
@@ -87,7 +87,7 @@ enum YamlStep {
 
 /// A file on its way to being clean.
 struct YamlReader {
-    /// What is left of the file.
+    /// The file without the places that are cut out.
     left: Value,
     /// Places that are cut out, as written.
     cut: BTreeSet<Vec<YamlStep>>,
@@ -103,7 +103,7 @@ impl YamlReader {
         }
     }
 
-    /// What can be read, `None` if that is not even the outermost map.
+    /// The value without the parts that cannot be read, `None` if not even the outermost map can.
     fn value<T: DeserializeOwned>(&mut self) -> Option<T> {
         // Each round cuts a place, or makes a text of one.
         while self.faults.len() < MAX_FAULTS {
@@ -138,7 +138,7 @@ impl YamlReader {
         true
     }
 
-    /// Takes in a fault at the place `found` in what is left, and cuts it out; returns whether there was something to cut.
+    /// Takes in a fault at the place `found` in the rest, and cuts it out; returns whether there was something to cut.
     fn note(&mut self, found: &[YamlStep], problem: &str) -> bool {
         let mut at = self.as_written(found);
         let written = at.clone();
@@ -162,7 +162,7 @@ impl YamlReader {
         self.cut.insert(written) && cut_out(&mut self.left, found)
     }
 
-    /// The key, in the file as written, of the key `found` in what is left of it.
+    /// The key, in the file as written, of the key `found` in the rest of it.
     fn key_as_written(&self, found: &str) -> String {
         let mut found = found.to_owned();
         let mut lists: Vec<Vec<YamlStep>> = self.cut.iter().filter_map(|place| list_of(place)).collect();
@@ -184,7 +184,7 @@ impl YamlReader {
         found
     }
 
-    /// The place, in the file as written, of the place `found` in what is left of it.
+    /// The place, in the file as written, of the place `found` in the rest of it.
     fn as_written(&self, found: &[YamlStep]) -> Vec<YamlStep> {
         let mut place = Vec::new();
         for step in found {
@@ -224,7 +224,7 @@ fn list_of(place: &[YamlStep]) -> Option<Vec<YamlStep>> {
     }
 }
 
-/// A step of the deserialiser's path; a variant of an enum, and what it does not know, end what can be named.
+/// A step of the deserialiser's path; a variant of an enum, or a step that it does not know, ends the nameable path.
 fn step(segment: &Segment) -> Option<YamlStep> {
     match segment {
         Segment::Map { key } => Some(YamlStep::Key(key.clone())),
@@ -233,7 +233,7 @@ fn step(segment: &Segment) -> Option<YamlStep> {
     }
 }
 
-/// What is at the place `found` of `value`.
+/// The value at the place `found` of `value`.
 fn value_at<'v>(value: &'v mut Value, found: &[YamlStep]) -> Option<&'v mut Value> {
     found.iter().try_fold(value, |inside, step| match (inside, step) {
         (Value::Mapping(map), YamlStep::Key(name)) => map.get_mut(name.as_str()),

@@ -76,7 +76,7 @@ pub(super) fn write(
         }));
     }
 
-    // A repetition of any other kind is a copy of what is stored.
+    // A repetition of any other kind is a copy of the stored event.
     match event.direction {
         EventDirection::Updated | EventDirection::Deleted => {
             revise_event(connection, published_at, event, &content_types, &metadata)?;

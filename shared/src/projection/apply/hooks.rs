@@ -37,7 +37,7 @@ pub(super) fn write_invocations<'a>(
             record.passed,
         ))?;
 
-    // A second record of the event: only what the first one left open may change.
+    // A second record of the event: only the parts that the first one left open may change.
     if inserted == 0 {
         return complete_deferred(connection, record);
     }

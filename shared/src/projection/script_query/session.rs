@@ -27,14 +27,14 @@ impl std::fmt::Debug for QueryStop {
 }
 
 impl QueryStop {
-    /// Ends what runs now; what begins later is not touched.
+    /// Ends the query that runs now; one that begins later is not touched.
     pub fn interrupt(&self) {
         if let Some(handle) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             handle.interrupt();
         }
     }
 
-    /// Aims at what runs on `connection`.
+    /// Aims at the query that runs on `connection`.
     fn aim(&self, connection: &Connection) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection.get_interrupt_handle());
     }
@@ -52,7 +52,7 @@ pub struct ModelSession {
     stop: Arc<QueryStop>,
 }
 
-/// What one evaluation reads.
+/// The transaction that one evaluation reads from.
 #[derive(Debug)]
 struct ReadTransaction {
     evaluation: u32,
@@ -83,7 +83,7 @@ impl ModelSession {
         }
     }
 
-    /// What ends its queries.
+    /// Returns the handle that ends its queries.
     #[must_use]
     pub fn stop(&self) -> Arc<QueryStop> {
         Arc::clone(&self.stop)
@@ -212,7 +212,7 @@ impl ModelSession {
     }
 }
 
-/// Bounds what SQLite holds of one value, and keeps the connection from other files.
+/// Bounds the bytes that SQLite holds of one value, and keeps the connection from other files.
 fn limit_connection(connection: &Connection) -> Result<(), ModelQueryError> {
     let most = i32::try_from(MAX_PAGE_BYTES).unwrap_or(i32::MAX);
     connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, most)?;

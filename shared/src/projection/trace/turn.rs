@@ -12,7 +12,7 @@ use crate::wire::held::{HeldKind, HeldUntil};
 /// Name of the tool that sends a message to another agent; its result names the event.
 const SENDS: &str = "send_message_to_agent";
 
-/// What is told of a delivery that was held and does not leave.
+/// Outcome shown for a delivery that was held and does not leave.
 const SKIPPED: &str = "held; marked as processed (`recover skip`)";
 
 impl TraceWalk<'_> {
