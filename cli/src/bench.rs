@@ -1,4 +1,4 @@
-//! `nexus bench`: measures this machine, beside what raw JetStream does in the same run.
+//! `nexus bench`: measures this machine, beside the figures of raw JetStream in the same run.
 //!
 //! End to end means all five services and NATS: events go in over HTTP (`/v1/events`), ten deterministic hooks see
 //! each, one fires, the echo agent answers, channel `nats` delivers, and a plain subscriber receives the answer.
@@ -102,7 +102,7 @@ fn step(text: &str) -> ProgressBar {
     bar
 }
 
-/// Measures what replicas add, and growth, as far as the options ask for it.
+/// Measures the gain of replicas, and growth, as far as the options ask for it.
 async fn run_scale(options: &BenchOptions, durability: &str) -> Result<ScaleReport> {
     let bar = step(&format!("{durability}: starting"));
     let figures = scale::run(options, durability, &bar).await?;

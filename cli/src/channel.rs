@@ -130,7 +130,7 @@ async fn show_account(common: &Common, id: &AccountId) -> Result<()> {
         .show(common)
 }
 
-/// Returns what people read about one account.
+/// Returns the fields about one account that people read.
 fn state_fields(state: &AccountState) -> Vec<(&'static str, Cell)> {
     vec![
         ("account", state.account.clone().into()),

@@ -10,7 +10,7 @@ use shared::projection::api::TraceStage;
 /// Beginning of a step about a message that became no turn; its reason follows.
 const NO_TURN: &str = "no turn: ";
 
-/// Codes of hook outcomes, with what they mean.
+/// Codes of hook outcomes, with their meanings.
 const HOOK_WORDS: [(&str, &str); 8] = [
     ("too_many_hops", "the event has too many hops"),
     ("one_shot_already_fired", "the one-shot hook fired before"),

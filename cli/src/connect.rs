@@ -141,7 +141,7 @@ pub fn load_trust(common: &Common) -> Arc<TrustKeys> {
 /// Returns a connection to the bus, with the keys that the configuration names.
 ///
 /// # Errors
-/// Fails if no server answers; the error says what to do.
+/// Fails if no server answers; the error names the remedy.
 pub async fn connect_bus(common: &Common) -> Result<Bus> {
     let config = nats_config(common)?;
     let bus = Bus::connect(&config, "nexus-cli").await.map_err(explain_connect)?;

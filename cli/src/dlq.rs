@@ -259,7 +259,7 @@ fn payload_of(number: u64, letter: &DeadLetter) -> Result<Vec<u8>> {
     if letter.redrive_subject.is_empty() {
         let text = if letter.stream.is_empty() {
             format!(
-                "dead letter {number} cannot be redriven: a platform sent what Nexus cannot read (`nexus dlq show {number}`)"
+                "dead letter {number} cannot be redriven: Nexus cannot read the platform's data (`nexus dlq show {number}`)"
             )
         } else {
             format!(

@@ -9,7 +9,7 @@ use shared::bus::{CasError, ConnectBusError, EnsureTopologyError, PublishError, 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// The command did what it was asked.
+    /// The command succeeded.
     Done = 0,
     /// The answer is no (a check found a fault, a wait ended in vain), or the command failed for a reason without a
     /// code of its own, for example a full disk.

@@ -80,7 +80,7 @@ async fn list_messages(common: &Common, bus: &Bus, with_decided: bool) -> Result
     View::list(&held, table)?.line(count).show(common)
 }
 
-/// Decides the held message `id`, or every undecided one. What was decided before an error is shown all the same.
+/// Decides the held message `id`, or every undecided one. Decisions made before an error are shown all the same.
 async fn write_decisions(common: &Common, bus: &Bus, id: Option<&str>, wanted: HeldUntil) -> Result<()> {
     let mut held = list_held(bus).await?;
     match id {

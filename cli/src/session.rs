@@ -154,7 +154,7 @@ pub fn absence_text(view: &Value, zone: &Zone) -> Option<String> {
     Some(format!("agent unreachable since {since}: {}", escape_controls(why)))
 }
 
-/// Returns what a session does, as one sentence.
+/// Describes the state of a session in one sentence.
 fn state_text(view: &Value, zone: &Zone) -> String {
     let running = &view["running"];
     let quarantine = &view["quarantined"];

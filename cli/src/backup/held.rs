@@ -92,7 +92,7 @@ fn made_at(reply: &Reply) -> UnixMillis {
 }
 
 /// Returns the ids of those `replies` that a receipt records as made. A broker that goes on publishes such a reply
-/// again, and the reply is not sent, no matter what the operator decides.
+/// again, and the reply is not sent, whichever way the operator decides.
 async fn made(bus: &Bus, replies: &[Reply]) -> Result<HashSet<Ulid>> {
     let mut since: BTreeMap<String, UnixMillis> = BTreeMap::new();
     for reply in replies {

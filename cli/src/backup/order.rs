@@ -26,7 +26,7 @@ const STREAMS: [&str; 12] = [
     streams::EVENTS,
 ];
 
-/// Bucket of held messages. It is not a record of work that was done, but the only copy of what is still to be decided.
+/// Bucket of held messages. It is not a record of work that was done, but the only copy of undecided messages.
 const HELD: &str = "KV_held";
 
 /// Buckets that are not copied, each with the reason.
@@ -39,7 +39,7 @@ const LEFT_OUT: [(&str, &str); 3] = [
     (buckets::MEMBERS, "replicas announce themselves"),
 ];
 
-/// Returns everything that a backup leaves out, with the reasons, no matter what the server has.
+/// Returns everything that a backup leaves out, with the reasons, even if the server has none of it.
 pub(super) fn left_out() -> Vec<(String, String)> {
     let buckets = LEFT_OUT.map(|(name, why)| (format!("KV_{name}"), why.to_owned()));
     let copies = (

@@ -149,7 +149,7 @@ async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Pa
         let aside = data.join(format!("{STORE}.replaced-{}", SystemClock.now().0));
         std::fs::rename(&store, &aside).with_context(|| format!("failed to move {} aside", store.display()))?;
         if !source.is_quiet {
-            say!("what was there is kept in {}", aside.display());
+            say!("the former data is kept in {}", aside.display());
         }
     } else if store.exists() {
         std::fs::remove_dir(&store).with_context(|| format!("failed to remove {}", store.display()))?;

@@ -14,7 +14,7 @@ const BLOCK_BYTES: u64 = 512;
 /// Beginning of the names of the processes that run hooks.
 const WORKER: &str = "bun";
 
-/// What one process has used so far, or the processes of one program together.
+/// Processor time and memory that one process has used so far, or the processes of one program together.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct ProcessUse {
     /// Processor time, in milliseconds, with that of children that have ended.
@@ -50,7 +50,7 @@ impl ProcessList {
             .collect()
     }
 
-    /// Returns what the processes have used so far, by program: all replicas of a service together, and the workers of
+    /// Returns the use of the processes so far, by program: all replicas of a service together, and the workers of
     /// hooks apart from their hook-svc.
     pub(super) fn by_program(&self) -> BTreeMap<String, ProcessUse> {
         let processes = self.0.iter().flat_map(|(service, pid)| {
@@ -95,7 +95,7 @@ impl Meter {
     }
 }
 
-/// Returns process `pid` and all below it, each with its name and what it used.
+/// Returns process `pid` and all below it, each with its name and its use.
 fn process_tree(pid: u32) -> Vec<(String, ProcessUse)> {
     let threads = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
@@ -115,7 +115,7 @@ fn process_tree(pid: u32) -> Vec<(String, ProcessUse)> {
         .collect()
 }
 
-/// Returns the name of process `pid` and what it used; nothing used if it has ended.
+/// Returns the name of process `pid` and its use, which is zero if it has ended.
 fn one_process(pid: u32) -> (String, ProcessUse) {
     let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let (name, cpu_ms) = parse_stat(&read("stat"));

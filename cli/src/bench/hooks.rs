@@ -259,7 +259,7 @@ async fn evaluate(pool: &WorkerPools, event: &Event) -> Result<()> {
     while let Some(step) = evaluation.next().await {
         match step {
             EvaluationStep::Verdict(verdict) => {
-                bail!("{} did what it should not: {:?}", verdict.hook.id, verdict.outcome)
+                bail!("{} had an unexpected outcome: {:?}", verdict.hook.id, verdict.outcome)
             }
             EvaluationStep::Waiting(_) => {}
             EvaluationStep::Done(_) => return Ok(()),

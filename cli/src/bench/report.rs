@@ -71,7 +71,7 @@ pub(super) struct Report {
     pub stored_by_stream: Vec<StreamTraffic>,
     /// Number of answers that a plain subscriber received twice.
     pub repeated_answers: u64,
-    /// What an acknowledgement promises.
+    /// Durability that an acknowledgement promises.
     pub durability: String,
     /// Processor of the machine and its number of cores.
     pub machine: String,

@@ -1,5 +1,5 @@
-//! What replicas add: the same flood to a new installation for each number of replicas of every service. One hook fires
-//! on every event, so that an event costs the same work with any number of replicas.
+//! The gain of replicas: the same flood to a new installation for each number of replicas of every service. One hook
+//! fires on every event, so that an event costs the same work with any number of replicas.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -174,8 +174,8 @@ async fn measure_flood(
     })
 }
 
-/// Waits until the processes use no more than in their idle time: read models lag behind the answers, and what they
-/// still have to do is a price of the events too.
+/// Waits until the processes use no more than in their idle time: read models lag behind the answers, and the work
+/// that they still have to do is a price of the events too.
 async fn settle(processes: &ProcessList, idle_ms_per_s: f64) {
     let deadline = SystemClock.monotonic() + SETTLE;
     let mut before = processes.by_program();

@@ -18,7 +18,7 @@ pub(super) struct ScaleReport {
     pub(super) replicas: Vec<ScaleFigures>,
     /// Figures of the steady runs; empty without `--steady`.
     pub(super) steady: Vec<SteadyFigures>,
-    /// What an acknowledgement promises.
+    /// Durability that an acknowledgement promises.
     pub(super) durability: String,
     /// Processor of the machine and its number of cores.
     pub(super) machine: String,

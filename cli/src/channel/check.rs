@@ -1,4 +1,4 @@
-//! `nexus channel check`: what the platform itself says about an account. Nothing is changed there.
+//! `nexus channel check`: asks the platform itself about an account. Nothing is changed there.
 
 use anyhow::{Context as _, Result};
 use shared::platform::accounts::read_platforms;

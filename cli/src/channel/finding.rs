@@ -1,4 +1,4 @@
-//! What a platform said about an account, in plain words.
+//! A platform's answer about an account, in plain words.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ pub(super) struct CheckFinding {
     pub(super) what: &'static str,
     /// Whether the account can work as configured.
     pub(super) ok: bool,
-    /// What is so, and what to do if it is wrong.
+    /// The facts, and the remedy if they are wrong.
     pub(super) detail: String,
 }
 

@@ -68,7 +68,7 @@ pub(super) async fn list_pairings(common: &Common, account: Option<&AccountId>) 
     View::list(&pairings, table)?.show(common)
 }
 
-/// Returns what is wrong with `pairing`; empty if nothing is.
+/// Returns the fault of `pairing`; empty if it has none.
 const fn note_of(pairing: &PairingView) -> &'static str {
     match (pairing.is_restored, pairing.state) {
         (false, _) => "",

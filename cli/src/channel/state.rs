@@ -166,8 +166,8 @@ impl AccountStates {
         }
     }
 
-    /// Returns what the replica says that reads the account `part`, and whether it works: the `holder` of its lease, else
-    /// one whose source stopped, else any.
+    /// Returns the report of the replica that reads the account `part`, and whether it works: the `holder` of its
+    /// lease, else one whose source stopped, else any.
     fn source_of(&self, part: &str, holder: Option<&String>) -> (Option<String>, Option<bool>) {
         let readers = self.replicas.iter().filter(|replica| replica.service == READER);
         let mut found: Vec<_> = readers

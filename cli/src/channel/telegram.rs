@@ -1,4 +1,4 @@
-//! What Telegram says about a bot: `getMe` and `getWebhookInfo`, which change nothing.
+//! Telegram's answers about a bot: `getMe` and `getWebhookInfo`, which change nothing.
 //!
 //! Source: <https://core.telegram.org/bots/api#getme>, <https://core.telegram.org/bots/api#getwebhookinfo>. The URL of a
 //! call has the token, so no error is shown with its URL.
@@ -22,7 +22,7 @@ const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// The outcome of a call that brought no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum CallFault {
-    /// The token is not accepted; the value is what Telegram says.
+    /// The token is not accepted; the value is Telegram's own text.
     Token(String),
     /// Another answer, or none.
     Other(String),
@@ -101,7 +101,7 @@ fn read_answer<T: DeserializeOwned>(status: u16, body: &[u8]) -> Result<T, CallF
     })
 }
 
-/// Returns what the answers mean for `account`.
+/// Returns the findings about `account` that follow from the answers.
 fn judge_bot(
     account: &TelegramAccount,
     bot: Result<BotUser, CallFault>,

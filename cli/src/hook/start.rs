@@ -35,7 +35,7 @@ pub(super) fn write(common: &Common, name: &str, dir: &Path) -> Result<()> {
     written_view(&written, &next)?.show(common)
 }
 
-/// Returns the result of a command that has written the files `written`, with what to do next.
+/// Returns the result of a command that has written the files `written`, with the next step.
 pub(super) fn written_view(written: &[String], next: &str) -> Result<View> {
     let lines: Vec<String> = written.iter().map(|path| format!("wrote {path}")).collect();
     let view = View::of(&json!({ "written": written }))?;

@@ -66,7 +66,7 @@ fn read_event(options: &TestOptions) -> Result<Value> {
     Ok(Value::from(given))
 }
 
-/// Returns what the hook did.
+/// Returns the outcome of the hook's run.
 fn run_view(run: &HookRun) -> Result<View> {
     let outcome = match (&run.error, run.fired, &run.result) {
         (Some(_), ..) => "failed",

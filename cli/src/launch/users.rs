@@ -8,7 +8,7 @@ use shared::process::secret::SecretValue;
 
 use super::keys::{ensure_secret, random_text, write_secret};
 
-/// Names of the users; `deploy/nats/permissions.conf` says what each of them may do.
+/// Names of the users; `deploy/nats/permissions.conf` has the permissions of each.
 pub const NAMES: [&str; 4] = ["nexus", "operator", "restore", "agent"];
 /// Part of the server's configuration that sets the users' permissions.
 pub(super) const PERMISSIONS: &str = include_str!("../../../deploy/nats/permissions.conf");

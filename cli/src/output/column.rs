@@ -3,7 +3,7 @@
 /// Contents of a column; decides whether it is cut and on which side it is aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Names a thing: never cut. The first column of this kind is what `--quiet` prints.
+    /// Names a thing: never cut. `--quiet` prints the first column of this kind.
     Id,
     /// Words: cut if the table is too wide.
     Text,

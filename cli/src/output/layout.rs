@@ -12,7 +12,7 @@ pub(super) const MIN_TEXT: usize = 8;
 /// Width below which no prose goes on in a further line.
 const MIN_PROSE: usize = 16;
 
-/// Returns the widths of `columns`, whose contents have the widths `natural`: text columns share what `width` leaves,
+/// Returns the widths of `columns`, whose contents have the widths `natural`: text columns share the rest of `width`,
 /// the narrow ones first.
 pub(super) fn fit(columns: &[Column], natural: &[usize], width: Option<usize>) -> Vec<usize> {
     let mut widths = natural.to_vec();

@@ -1,4 +1,4 @@
-//! What a command says: one value that is shown as a table, as JSON, or as ids alone.
+//! Output of a command: one value that is shown as a table, as JSON, or as ids alone.
 
 use std::io::IsTerminal as _;
 
@@ -39,8 +39,7 @@ enum Block {
 }
 
 impl View {
-    /// Returns a list: `items` are its JSON array, `table` is what people see, and its first column of ids is what
-    /// `--quiet` prints.
+    /// Returns a list: `items` are its JSON array, people see `table`, and `--quiet` prints its first column of ids.
     ///
     /// # Errors
     /// Fails if an item has no JSON form.
@@ -52,7 +51,7 @@ impl View {
         })
     }
 
-    /// Returns one thing: `item` is its JSON object, and `id` is what `--quiet` prints.
+    /// Returns one thing: `item` is its JSON object, and `--quiet` prints `id`.
     ///
     /// # Errors
     /// Fails if `item` has no JSON form.
@@ -73,7 +72,7 @@ impl View {
         })
     }
 
-    /// Returns the view with `ids` as what `--quiet` prints.
+    /// Returns the view with `ids`, which `--quiet` prints.
     #[must_use]
     pub fn ids(mut self, ids: impl IntoIterator<Item = String>) -> Self {
         self.ids = ids.into_iter().collect();

@@ -1,4 +1,5 @@
-//! The one writer of all commands: it never panics if its reader has gone, and escapes what could control a terminal.
+//! The one writer of all commands: it never panics if its reader has gone, and escapes text that could control a
+//! terminal.
 
 use std::io::Write as _;
 use std::sync::OnceLock;

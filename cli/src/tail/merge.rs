@@ -1,6 +1,6 @@
 //! Merges the messages of several streams by time. *Pure.*
 //!
-//! What was stored before the command began is shown in exactly that order. Later messages arrive from the server in
+//! Messages stored before the command began are shown in exactly that order. Later ones arrive from the server in
 //! their order but for the delay between two streams, so each is held for a moment in case an older one follows.
 
 use std::collections::VecDeque;

@@ -82,7 +82,7 @@ async fn history_says_when_a_hook_would_have_fired_and_nothing_moves() {
     assert_eq!(
         (report.events, report.fires),
         (300, 30),
-        "it is shown what it would have been shown"
+        "it sees the events that it would have seen then"
     );
 
     let absent = Question {
