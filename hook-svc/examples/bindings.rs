@@ -1,4 +1,4 @@
-//! What ten thousand bindings cost an event: `cargo run --release -p hook-svc --example bindings`.
+//! Cost of ten thousand bindings per event: `cargo run --release -p hook-svc --example bindings`.
 
 use std::fmt::Write as _;
 use std::time::Duration;

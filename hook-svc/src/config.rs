@@ -93,7 +93,7 @@ pub struct HooksConfig {
     /// Milliseconds of synchronous work without progress after which a worker is killed.
     pub hard_budget_ms: u64,
     /// Whether hook-svc starts if hooks cannot be fully confined: `enforce` (it does not) or `degraded` (it does, and
-    /// reports what is missing).
+    /// reports the missing confinements).
     pub sandbox: SandboxMode,
     /// User that hooks run as if hook-svc is root: a name, or a user id and a group id as `1000:1000`. If empty,
     /// `nobody`, or root if `nobody` cannot reach the files that hooks need.

@@ -115,7 +115,7 @@ fn become_user(user: &str, arguments: &[String]) -> String {
         .unwrap_or_default();
 
     let (options, program) = arguments.split_at(options);
-    // Without what is done, or the new run would change its user again.
+    // Without the options that are done, or the new run would change its user again.
     let is_done = |option: &str| option.starts_with("user=") || option.starts_with("group=");
     let options = options.iter().filter(|option| !is_done(option));
     let mut command = Command::new(jail);
@@ -123,7 +123,7 @@ fn become_user(user: &str, arguments: &[String]) -> String {
     format!("user={user}: {}", command.exec())
 }
 
-/// Enters the control group whose folder is named: what the program uses from now on counts there.
+/// Enters the control group whose folder is named: the program's use from now on counts there.
 fn join_group(options: &[(&str, &str)]) -> Result<(), String> {
     for group in values(options, "group") {
         let members = Path::new(group).join("cgroup.procs");
@@ -183,7 +183,7 @@ fn set_limits(options: &[(&str, &str)]) -> Result<(), String> {
         }
     }
 
-    // A core file would contain what the hook has seen.
+    // A core file would contain the data that the hook has seen.
     set(Resource::CORE, 0)
 }
 

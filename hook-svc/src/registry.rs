@@ -6,9 +6,9 @@
 //!
 //! Every decision is a compare-and-set in KV; a watched value may be old and is never the basis of a decision.
 //!
-//! Pure: `metadata` (a file's header), `sync` (what a file changes), `authored` (what a tool or a push changes), `rights`,
-//! `one_shot`, `timers` (schedules), `active_hooks` (the roster). Shells: `view` (the watches), `directory` (the folder),
-//! `hook_commands` and `hook_api` (requests), `agent_files` (copies for people).
+//! Pure: `metadata` (a file's header), `sync` (changes by a file), `authored` (changes by a tool or a push), `rights`,
+//! `one_shot`, `timers` (schedules), `active_hooks` (the roster). Shells: `view` (the watches), `directory` (the
+//! folder), `hook_commands` and `hook_api` (requests), `agent_files` (copies for people).
 
 pub mod active_hooks;
 pub(crate) mod agent_files;

@@ -7,9 +7,9 @@
 //!
 //! From above to below: `pools` (one `pool` an author, limited by `author_slots`), `spawner`, `sandbox` and `control_groups` (how a
 //! worker begins, as which `user`, within which bounds), `worker` (one Bun process, spoken to by `protocol`, watched by `progress_watch`), `work_queue` and
-//! `in_flight` (the events in it; `calls`: what each has asked of `host`, `model_source`: its queries), `result` (what a script
-//! answered), `parts` (one event in several processes). A worker that dies: `crash_journal`, `crash_attribution`. Which hooks see
-//! an event: `filter`. Files: `sources`, `stale_directories`, `bun`.
+//! `in_flight` (the events in it; `calls`: its calls of `host`, `model_source`: its queries), `result` (a script's
+//! answer), `parts` (one event in several processes). A worker that dies: `crash_journal`, `crash_attribution`. Which
+//! hooks see an event: `filter`. Files: `sources`, `stale_directories`, `bun`.
 //!
 //! Source: `docs/design/hooks.md` §6; seed 003 §8.2, §10.
 
@@ -160,8 +160,8 @@ impl HookSource {
     }
 }
 
-/// Texts in a source that read the read model, or may hide that: names of what reads it, code and names that are made at
-/// run time.
+/// Texts in a source that read the read model, or may hide that: names of functions and values that read it, code and
+/// names that are made at run time.
 const READING: [&str; 8] = [
     "dbPath",
     "search",

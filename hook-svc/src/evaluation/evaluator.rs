@@ -179,7 +179,7 @@ impl EventEvaluator {
         now: UnixMillis,
         carrier: &TraceCarrier,
     ) -> Result<AnsweredEvent, HandleEventError> {
-        // One version of the hooks for the whole evaluation, whatever is saved meanwhile.
+        // One version of the hooks for the whole evaluation, even if hooks are saved meanwhile.
         let in_force = self.pool.current_hooks();
         let roster = self.performer.registry.roster_of(in_force.set());
         // Decisions of an earlier attempt hold: those hooks are not asked again.

@@ -49,8 +49,8 @@ pub(crate) struct HookAction {
 }
 
 impl HookAction {
-    /// Returns the fire `result` of the operator's own `hook_id`, which is no script: `traits` say what else holds for
-    /// it.
+    /// Returns the fire `result` of the operator's own `hook_id`, which is no script: `traits` are its further
+    /// properties.
     pub(crate) fn of_operator(hook_id: &str, latency_us: u64, mut traits: HookTraits, result: HookResult) -> Self {
         traits.author = Arc::new(HookAuthor::Operator);
 

@@ -1,6 +1,6 @@
 //! Search for dispatches that `DISPATCHES` has lost: it was restored to an older state, emptied or created again.
 //!
-//! The records say which hook fired with which event and what it returned, so a lost dispatch can be made again, with
+//! The records say which hook fired with which event and with which result, so a lost dispatch can be made again, with
 //! its own id. If the ledger has consumed it and its turn is over, it is done. If not, it is published again; if the
 //! ledger itself was restored and cannot tell, it is held. A dispatch that cannot be made again becomes a dead letter,
 //! with its event. The stream is compared at a start, after a new connection, and when its identity or range shows that
@@ -233,7 +233,7 @@ impl LostDispatches {
             return Ok(None);
         };
 
-        // A dispatch is stored after its event, whatever the clocks of its source and of the replicas say.
+        // A dispatch is stored after its event, even if the clocks of its source and of the replicas disagree.
         let event = self
             .evaluator()
             .performer

@@ -137,7 +137,7 @@ pub fn slim_record(mut record: EventInvocations) -> EventInvocations {
     record.is_slim = true;
     record.passes.clear();
 
-    // What other services act by is kept: that a hook fired, and what it disabled.
+    // The facts that other services act by are kept: that a hook fired, and which hook it disabled.
     for hook in &mut record.hooks {
         match &mut hook.outcome {
             HookOutcome::Fired { result, .. } => {

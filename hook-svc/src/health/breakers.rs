@@ -35,7 +35,7 @@ struct Inner {
     changed: watch::Sender<()>,
 }
 
-/// What this replica counts of a hook whose breaker is not at rest.
+/// Counters of this replica for a hook whose breaker is not at rest.
 #[derive(Debug, Default)]
 struct Counts {
     /// Number of errors outside of evaluations that no success has offset.

@@ -114,7 +114,7 @@ impl ModelAccess {
         });
     }
 
-    /// Replaces what is known of the own copy.
+    /// Replaces the state of the own copy.
     pub(crate) fn set_own(&self, own: OwnCopy) {
         self.0.own.send_replace(own);
     }

@@ -1,8 +1,8 @@
 //! Answers of this replica's copy of the read model to replicas without one: `nexus.svc.model.{instance}.…`.
 //!
 //! Each process of hooks elsewhere has a session here, with one transaction for each event, as if its host had the
-//! file. What the copy cannot answer now (it is behind, or about to be closed) it says at once, so that another copy is
-//! asked.
+//! file. A question that the copy cannot answer now (it is behind, or about to be closed) is refused at once, so that
+//! another copy is asked.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

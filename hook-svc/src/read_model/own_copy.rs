@@ -42,7 +42,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// not begin anew.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// What a copy is made of, and who hears of it.
+/// Parts that a copy is made of, and those that hear of it.
 #[derive(Debug)]
 pub(crate) struct CopyKeeper {
     pub(crate) bus: Bus,

@@ -44,7 +44,7 @@ const TIMED_OUT: u8 = 3;
 const TOO_LARGE: u8 = 4;
 const AWAY: u8 = 5;
 
-/// Length of what precedes the JSON.
+/// Length of the bytes before the JSON.
 const HEAD: usize = 9;
 
 /// Text of a page that does not fit; the copy's own text is not known here.
@@ -70,7 +70,7 @@ impl QueryReply {
         bytes
     }
 
-    /// Returns the reply that `bytes` hold; what cannot be read is no answer.
+    /// Returns the reply that `bytes` hold; bytes that cannot be read are no answer.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
         let Some((head, body)) = bytes.split_at_checked(HEAD) else {
             return Self::Away("the answer is too short".to_owned());
@@ -128,7 +128,7 @@ pub(crate) struct FindFirstQuestion {
     pub(crate) reached: u64,
 }
 
-/// Answer to `find_first`, or what a file of this process says.
+/// Answer to `find_first`, or the same from a file of this process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FoundFirst {
     /// Sequence of the event's first occurrence, if it has occurred.

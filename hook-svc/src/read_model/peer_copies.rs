@@ -58,7 +58,7 @@ pub(crate) enum AskCopyError {
     NoAnswer(String),
 }
 
-/// Copies of other replicas; clones share what is known of them.
+/// Copies of other replicas; clones share the knowledge of them.
 #[derive(Debug, Clone)]
 pub(crate) struct PeerCopies(Arc<Inner>);
 

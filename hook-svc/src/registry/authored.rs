@@ -330,7 +330,7 @@ pub fn hook_view(
     let own = breaker.filter(|breaker| breaker.content_hash == source_hash(record));
     let health = own.map_or(HookStatus::Active, |breaker| breaker_status(breaker, now));
 
-    // The order decides what an operator sees first: disabled, broken, waiting for a channel, and only then the health.
+    // An operator sees the first that applies: disabled, broken, waiting for a channel, and only then the health.
     let status = match state.status {
         _ if !record.enabled => HookStatus::Disabled,
         HookStatus::Disabled => HookStatus::Disabled,

@@ -243,7 +243,7 @@ impl HooksDirectory {
     }
 }
 
-/// Logs what the registry now says about a hook; `is_present`: the directory has its file.
+/// Logs a hook's new state in the registry; `is_present`: the directory has its file.
 fn log_record(record: &HookRecord, is_present: bool) {
     match &record.parse_error {
         _ if !is_present => tracing::info!(hook_id = record.id, "hook file removed; hook disabled"),

@@ -1,8 +1,8 @@
 //! Control groups of the authors' workers, where systemd has delegated a group to this service (`Delegate=`).
 //!
-//! A group adds what limits of single processes cannot: memory that processes share counts, an author's processes have
-//! one bound together, and operators' hooks get processors before those of agents. Without a delegated group, in pods
-//! among others, each worker's own limits hold alone ([`sandbox`](super::sandbox)).
+//! A group adds bounds that limits of single processes cannot give: memory that processes share counts, an author's
+//! processes have one bound together, and operators' hooks get processors before those of agents. Without a delegated
+//! group, in pods among others, each worker's own limits hold alone ([`sandbox`](super::sandbox)).
 //!
 //! A group with processes may not divide itself, so this process moves into a group of its own below the delegated one;
 //! `DelegateSubgroup=` has done that already. Source: `docs/design/trust.md` §7; the kernel's page on control groups,
@@ -21,7 +21,7 @@ const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 const SERVICE: &str = "service";
 const HOOKS: &str = "hooks-";
 
-/// Memory of one worker in MiB, with what it shares: a quarter above the bound of each process.
+/// Memory of one worker in MiB, with the memory it shares: a quarter above the bound of each process.
 const MEMORY_MB: u64 = 800;
 
 /// Threads of one worker: Bun has about twenty.

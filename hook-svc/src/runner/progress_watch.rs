@@ -17,7 +17,7 @@
 //!
 //! The host can be the one that gets no processor. A look that comes late counts as one look, and silence does not
 //! count while the host has bytes of the process to read. Neither prolongs the other limits: a process that writes
-//! without end computes, and the terms count what passes for the process.
+//! without end computes, and the terms count the time that passes for the process.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -351,7 +351,7 @@ fn still_time(idle: Duration, busiest: ThreadActivity) -> Duration {
         ThreadActivity::Asleep => idle,
         // A disk of a busy machine is slow, but a script can keep it waiting.
         ThreadActivity::OnDisk => idle / 4,
-        // It gets no processor; if it does, what it computes has a limit of its own.
+        // It gets no processor; if it does, its computing has a limit of its own.
         ThreadActivity::Runnable => Duration::ZERO,
     }
 }

@@ -214,8 +214,8 @@ impl Jail {
         };
 
         if config.user.is_empty() && user != Ok(None) {
-            // No user was configured: that another user is impossible, or cannot reach what hooks need, is how this
-            // machine is set up, and everything else confines the hooks as well.
+            // No user was configured: that another user is impossible, or cannot reach the files hooks need, is how
+            // this machine is set up, and everything else confines the hooks as well.
             let own = Self {
                 user: None,
                 ..jail.clone()
@@ -236,7 +236,7 @@ impl Jail {
     }
 
     /// Returns the jail with the available confinements although some are `missing`, as the user that was found if that
-    /// user can reach what hooks need.
+    /// user can reach the files hooks need.
     async fn degrade_to(mut self, dir: &Path, model: &Path, missing: Vec<String>) -> Self {
         self.missing = missing;
         self.is_strict = false;

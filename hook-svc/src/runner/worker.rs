@@ -313,7 +313,7 @@ impl<'a> Run<'a> {
             Err(source) => return WorkerDeath::Start(source),
         };
         let pid = child.id().unwrap_or_default();
-        // What the process has written and the host has not read is asked of the pipe itself.
+        // Whether bytes of the process are still unread is asked of the pipe itself.
         let unread = match stdout.as_fd().try_clone_to_owned() {
             Ok(unread) => unread,
             Err(source) => return WorkerDeath::Start(source),
@@ -394,7 +394,7 @@ impl<'a> Run<'a> {
             self.weigh_memory(&mut state, pid)?;
             self.replace(&mut state, now)?;
 
-            // The pipe comes last: what a thread writes before it sleeps is then seen.
+            // The pipe comes last: bytes that a thread writes before it sleeps are then seen.
             let times = ProcessTimes::of_process(pid, sight.is_pinged);
             sight.has_unread = progress_watch::has_unread_bytes(&output);
             let look = pulse.judge_sight(sight, times, now);

@@ -24,7 +24,7 @@ const CATCH_UP: Duration = Duration::from_secs(5);
 pub(super) type MadeAgain = Result<(Dispatch, OutgoingMessage), (Box<StoredMessage>, String)>;
 
 impl LostDispatches {
-    /// The dispatch `id`, made as it was for the first time; else what is given up instead, and why.
+    /// The dispatch `id`, made as it was for the first time; else the message that is given up instead, and why.
     pub(super) async fn made_again(
         &self,
         id: Ulid,

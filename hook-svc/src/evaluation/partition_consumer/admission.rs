@@ -1,4 +1,4 @@
-//! Admission of a message: what a former owner may have done for it, and whether it may have ended its owners.
+//! Admission of a message: whether a former owner may have worked on it, and whether it may have ended its owners.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};

@@ -149,7 +149,7 @@ impl SpendBudget {
             match self.take(&account, reservation.micro_usd).await {
                 Ok(()) => reservation.accounts.push(account),
                 Err(error) => {
-                    // What was taken before must not stay reserved.
+                    // An amount that was taken before must not stay reserved.
                     reservation.release_unused().await;
                     return Err(error);
                 }

@@ -115,7 +115,7 @@ impl BindingTable {
             }
         }
 
-        // Only a hook can ask for what is withheld.
+        // Only a hook can ask for withheld events.
         if event.withheld_tags().next().is_some() {
             return None;
         }

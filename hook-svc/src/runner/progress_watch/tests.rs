@@ -165,10 +165,10 @@ fn silence_counts_only_while_the_host_has_read_everything() {
     assert_eq!(
         watched.lives(0, 0, unread),
         None,
-        "its answer may be among what is not read"
+        "its answer may be among the unread bytes"
     );
 
-    // Neither does what it writes prolong what it may compute.
+    // Neither do the bytes that it writes prolong its time to compute.
     let mut watched = Watched::new(WorkerTask::Evaluating(0));
     let (looks, look) = watched.lives(50, 0, unread).expect("it is found out");
     assert!((5..=6).contains(&looks), "{looks}");

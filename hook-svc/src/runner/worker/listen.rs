@@ -202,7 +202,7 @@ impl State<'_> {
         self.loading.iter().chain([&self.held]).chain(&self.former)
     }
 
-    /// Returns the host's knowledge of the process, without what the kernel knows.
+    /// Returns the host's knowledge of the process, without the kernel's.
     pub(super) fn current_sight(&self) -> WorkerSnapshot {
         let work = match (&self.up, &self.loading) {
             (None, _) => WorkerTask::Starting,

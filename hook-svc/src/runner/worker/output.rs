@@ -62,7 +62,7 @@ impl OutputAllowance {
 }
 
 impl Run<'_> {
-    /// Logs what the process prints for as long as it lives.
+    /// Logs the text that the process prints for as long as it lives.
     pub(super) async fn log_output(&self, mut stderr: ChildStderr) {
         let mut buffer = [0; MAX_PRINTED_BYTES];
         while let Ok(length) = stderr.read(&mut buffer).await {
