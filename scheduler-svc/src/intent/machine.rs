@@ -178,7 +178,7 @@ pub fn end_firing(
         at,
     };
     let done = ending.code == IntentCode::Done;
-    // A recurring intent goes on, whatever the end of one firing was.
+    // A recurring intent goes on, no matter how one firing ended.
     let (to, code) = match next {
         Some(_) => (IntentStatus::Pending, IntentCode::NextOccurrence),
         None if done => (IntentStatus::Completed, ending.code),

@@ -53,7 +53,7 @@ pub fn plan_schedule(schedule: &IntentSchedule, now: UnixMillis) -> Result<Inten
             let until = until_of(schedule)?;
             let mut times = occurrences_after(&rule, now, until);
             let first = times.next().ok_or("the schedule has no occurrence in the future")?;
-            // The rate decides what the intent reserves, so its occurrences are counted over a long time.
+            // The rate decides how much the intent reserves, so its occurrences are counted over a long time.
             let (mut last, mut day, mut on_day, mut per_day) = (first, first.0.div_euclid(DAY_MS), 1_u32, 1_u32);
 
             for time in times.take(LOOKED_AT) {

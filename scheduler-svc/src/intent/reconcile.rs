@@ -128,7 +128,7 @@ async fn walk_on(
     shutdown: &ShutdownSignal,
 ) -> Result<Option<Walked>, HandleIntentError> {
     let info = clerk.bus.stream_info(STREAM).await?;
-    // The same bucket was walked before: only what changed since then needs its records checked.
+    // The same bucket was walked before: only intents that changed since then need their records checked.
     let audited = walked
         .filter(|walked| walked.is_of(&info))
         .map_or(0, |walked| walked.through);
@@ -316,7 +316,7 @@ async fn look_at_intent(
     }
 
     let agent = &intent.intent.agent;
-    // What is overdue is handled as if its timer had fired.
+    // An overdue intent is handled as if its timer had fired.
     match intent.status {
         IntentStatus::Pending => {
             let rings = intent.due.or(intent.deadline);

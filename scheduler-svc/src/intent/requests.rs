@@ -66,7 +66,7 @@ impl IntentService {
         // Both reads are needed in most cases, so they run together.
         let (found, book) = tokio::try_join!(clerk.store.get(Some(agent), id), clerk.books.read(agent))?;
 
-        // The request was handled before: the answer is what was decided then.
+        // The request was handled before: the answer is the decision made then.
         if let Some(entry) = found {
             return self.settled_answer(&entry.value).await;
         }

@@ -21,7 +21,7 @@ use super::{conditions, timers};
 /// Attempts at one cancellation while other writers change the same intent.
 const MAX_TRIES: u32 = 16;
 /// Time after the cancellation of an intent in which its dispatch is withdrawn, milliseconds. The timer that polls for
-/// the end of the firing has fired by then, whatever was interrupted.
+/// the end of the firing has fired by then, even after a crash.
 const TAKEN_BACK_MS: i64 = 3_600_000;
 
 impl IntentExecutor {

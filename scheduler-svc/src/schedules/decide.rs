@@ -145,8 +145,8 @@ fn is_active_at(hours: &ActiveHours, minute: u16) -> bool {
     }
 }
 
-/// Decides what follows from `record` at `now`; `under_way` states whether its last firing is in progress, if that is
-/// known.
+/// Decides the step that follows from `record` at `now`; `under_way` states whether its last firing is in progress, if
+/// that is known.
 #[must_use]
 pub fn decide_next(
     record: &ScheduleRecord,

@@ -41,7 +41,7 @@ pub fn heartbeat_specs(text: &str, now: UnixMillis) -> Result<Vec<ScheduleSpec>,
     read.map(|_| specs).map_err(ReadHeartbeatsError)
 }
 
-/// Adds the schedules of `file` to `specs`; returns what is wrong with them.
+/// Adds the schedules of `file` to `specs`; returns their faults.
 fn add_specs(file: &File, now: UnixMillis, specs: &mut Vec<ScheduleSpec>) -> Vec<KeyFault> {
     let mut faults = Vec::new();
     for (name, persona) in &file.personas {

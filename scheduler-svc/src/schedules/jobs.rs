@@ -39,7 +39,7 @@ pub struct ConfiguredJob {
 /// Returns the schedules of `jobs`; `zone` is the time zone of those that name none.
 ///
 /// # Errors
-/// Returns all faults, as `jobs.NAME.key: what is expected`.
+/// Returns all faults, as `jobs.NAME.key: problem`.
 pub fn job_specs(jobs: &BTreeMap<String, ConfiguredJob>, zone: &str) -> Result<Vec<ScheduleSpec>, Vec<String>> {
     let mut found = Vec::new();
     let mut faults = Vec::new();

@@ -335,8 +335,8 @@ impl ScheduleWriter {
         Ok(())
     }
 
-    /// Whether `record`, which a timer is ahead of, is what KV has: whoever set that timer had written its record before, so
-    /// that record is lost. To be asked after the timer was read.
+    /// Whether KV still has `record`, which a timer is ahead of: the replica that set that timer had written its record
+    /// before, so that record is lost. To be asked after the timer was read.
     async fn is_put_back(&self, record: &ScheduleRecord) -> Result<bool, KeepScheduleError> {
         let standing = self.book.get(&record.spec.id).await?;
         Ok(standing.is_some_and(|standing| standing.value == *record))

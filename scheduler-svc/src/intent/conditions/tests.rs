@@ -54,7 +54,7 @@ async fn says(bus: &Bus, number: u32, text: &str) -> u64 {
     bus.publish(out).await.expect("stored").sequence
 }
 
-/// The stream is put back to before the marked message, and gives its number out again: what comes then counts.
+/// The stream is put back to before the marked message, and gives its number out again: events that come then count.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_count_by_their_time_where_their_stream_was_put_back() {
     let (mut server, bus) = world().await;
@@ -101,12 +101,12 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
     let mut read = Vec::new();
     while conditions.waiting.is_empty() {
         let stored = tokio::time::timeout(Duration::from_secs(60), next(&mut conditions.reader)).await;
-        let stored = stored.expect("what came after the mark is read");
+        let stored = stored.expect("the event after the mark is read");
         read.push(stored.sequence);
         conditions.match_event(&stored).await;
     }
 
-    assert_eq!(read, [4, 5], "what was there before does not count");
+    assert_eq!(read, [4, 5], "events before the mark do not count");
 
     let kept = conditions
         .marks_bucket()
@@ -133,7 +133,7 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
     assert_eq!(
         conditions.marks[&key].from,
         Some(3),
-        "what came since it was made counts"
+        "events since it was made count"
     );
 }
 

@@ -158,7 +158,7 @@ fn ways(way: &[Intent], check: &mut impl FnMut(&[Intent])) {
     }
 }
 
-/// What of `value` the records tell.
+/// The part of `value` that the records tell.
 fn told(value: &Intent) -> Intent {
     Intent {
         records: value.records.last().cloned().into_iter().collect(),

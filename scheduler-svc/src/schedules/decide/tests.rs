@@ -303,7 +303,7 @@ proptest! {
                 prop_assert!(after.generation == record.generation + 1);
                 prop_assert!(after.decided_until >= record.decided_until);
                 if after.spec.policies.overlap == OverlapPolicy::BufferOne && record.buffered.is_some() {
-                    prop_assert!(after.firing.len() <= 1, "what has waited fires alone: {after:?}");
+                    prop_assert!(after.firing.len() <= 1, "an occurrence that has waited fires alone: {after:?}");
                 }
                 fired.extend(&after.firing);
                 record = *after;
