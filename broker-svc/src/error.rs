@@ -1,4 +1,4 @@
-//! Reasons why a session's owner stops before it is done, and what follows from each.
+//! Reasons why a session's owner stops before it is done, and the consequence of each.
 
 use shared::bus::ledger::AppendLedgerError;
 use shared::bus::{HoldError, PublishError, ReadStreamError, WitnessError};

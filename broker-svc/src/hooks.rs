@@ -4,7 +4,7 @@
 //! [`reminder`], [`allow_list`]). [`turn_hooks`] runs the hooks of a [`point`], each kind through its own file
 //! ([`command`] with the protocol of [`claude`], [`script`], [`rate`]), by the contract of [`outcome`]. [`gate`]
 //! decides about a tool call, [`callback`] serves agents that run tools themselves, and [`record`] and [`runs`]
-//! record what hooks did. Source: `docs/design/sessions.md` §7; seed 002; seed 004.
+//! record the outcomes of hooks. Source: `docs/design/sessions.md` §7; seed 002; seed 004.
 
 pub mod allow_list;
 pub mod breakers;

@@ -6,7 +6,7 @@
 //! append is refused, the tail is read, and the same work is done once more. If the fence is lost after that, the
 //! session has another owner, and this worker stops without a trace.
 //!
-//! The trunk is here: `take_in` (read and sift what came) → the session machine → `turn` (begin, answer, end, `flush`).
+//! The trunk is here: `take_in` (read and sift messages) → the session machine → `turn` (begin, answer, end, `flush`).
 //! Beside it: `ask`, `steps`, `stepped_turn` (agents outside), `approve`, `approval_sync`, `approval_notices` (people), `hooks`,
 //! `post_hooks`, `wait`, `older_turn`, `own_dispatches`, `intent_extraction`.
 
@@ -144,7 +144,7 @@ struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     /// Creates the worker of a session from its `remembered` state. If the cursor is void, everything on the
-    /// session's subject is looked at again, and the ledger says what was handled.
+    /// session's subject is looked at again, and the ledger says which messages were handled.
     async fn from_remembered(
         broker: &'a Arc<BrokerContext>,
         claimed: &'a ClaimedSession,
@@ -370,7 +370,7 @@ impl<'a> Worker<'a> {
         }
 
         claim::release(&broker.bus, claimed.sequence).await?;
-        // The ledger says what was handled, independent of the cursor.
+        // The ledger says which messages were handled, independent of the cursor.
         broker.streams.note_cursor(&claimed.session, None);
 
         let left = if yields {

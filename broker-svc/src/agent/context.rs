@@ -110,7 +110,7 @@ fn system_prompt(
         sections.extend(listed_section(refused, &running.refused));
     }
 
-    // Otherwise a model that is used to tools would promise what it cannot do.
+    // Otherwise a model that is used to tools would promise actions that it cannot take.
     if has_lost_tools {
         sections.push("## Tools\nYou have no tools in this turn: the sender may use none.".to_owned());
     }
@@ -189,7 +189,7 @@ fn format_instant(now: UnixMillis, zone: &str) -> Option<String> {
 fn history_messages(fold: &SessionState, limits: &PersonaLimits) -> Vec<ChatMessage> {
     let mut left = limits.history_tokens;
     let mut first = fold.history.len();
-    // From the newest backwards: the model must see what was said last.
+    // From the newest backwards: the model must see the last words.
     for exchange in fold.history.iter().rev().take(limits.history_turns) {
         let size = tokens_of(&exchange.user) + tokens_of(&exchange.agent);
         // Whole turns only: half of an exchange would be misunderstood.

@@ -66,7 +66,8 @@ pub enum PriorDecision {
     Denied(String),
 }
 
-/// Returns what `newest`, the newest question about `call`, decides for `attempt`, in which the agent makes the call.
+/// Returns the decision of `newest`, the newest question about `call`, for `attempt`, in which the agent makes the
+/// call.
 #[must_use]
 pub fn prior_decision(newest: Option<&NewestQuestion>, call: &ToolCall, attempt: Option<&str>) -> PriorDecision {
     let Some(NewestQuestion { question: newest, .. }) = newest else {

@@ -123,7 +123,7 @@ pub fn apply_decision(
     }
 
     let mut next = standing.clone();
-    // One denial decides, whatever the number of approvers.
+    // One denial decides, no matter how many approvers there are.
     if !word.approve {
         return DecisionEffect::Changed(Box::new(with_decision(next, ApprovalStatus::Denied, who, word, now)));
     }

@@ -1,4 +1,4 @@
-//! Repairs what approvals lose if a stream is restored to an older state, emptied or recreated.
+//! Repairs the losses of approvals if a stream is restored to an older state, emptied or recreated.
 //!
 //! An approval is in KV, whole. A card that `DELIVERIES` has lost is sent again, under the same ids: a card that was
 //! sent before is delivered once. A decision that `DISPATCHES` has lost is not published again, because such a
@@ -40,7 +40,7 @@ impl Seen {
     }
 }
 
-/// Repeats what the streams have lost, until shutdown is requested.
+/// Repeats the messages that the streams have lost, until shutdown is requested.
 pub async fn serve(broker: Arc<BrokerContext>) {
     let mut connections = broker.bus.connections();
     let (mut deliveries, mut dispatches) = (None, None);

@@ -65,19 +65,19 @@ impl ResolvedParty {
         self.name == name || self.address == name
     }
 
-    /// Returns whether the party is `other`, who wrote what is asked about. A party without proof is never one with
-    /// proof.
+    /// Returns whether the party is `other`, the author of the message asked about. A party without proof is never one
+    /// with proof.
     fn is_same(&self, other: &Self) -> bool {
         let proven = self.proof != DecisionProof::Nobody || other.proof == DecisionProof::Nobody;
         proven && (self.name == other.name || self.address == other.address)
     }
 
-    /// Checks whether the party may decide what `asked` asks.
+    /// Checks whether the party may decide the question `asked`.
     ///
     /// # Errors
     /// Returns the reason if not, for the audit.
     pub fn check_may_decide(&self, asked: &AskedIn, identities: &Identities) -> Result<(), String> {
-        // No agent decides, whatever the list of approvers says.
+        // No agent decides, even if the list of approvers names it.
         if self.agent || self.name == asked.session.persona {
             return Err("an agent does not decide".to_owned());
         }

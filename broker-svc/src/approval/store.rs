@@ -397,7 +397,7 @@ impl ApprovalStore {
             let now = self.clock.now();
             let lapses = before.value.status == ApprovalStatus::Pending && now >= before.value.request.expires_at;
             let next = lapses.then(|| advance_status(&before.value, ApprovalStatus::Expired, now));
-            // Decided before, or too early: the session is told what holds.
+            // Decided before, or too early: the session is told the status that holds.
             let Some(next) = next.flatten() else {
                 self.notify_session(&before.value).await?;
                 return Ok(Some(before.value));

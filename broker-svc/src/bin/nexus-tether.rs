@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         return ExitCode::from(NOT_STARTED);
     };
 
-    // Before the child exists: what is hidden must be hidden from its first instruction.
+    // Before the child exists: hidden files must be hidden from its first instruction.
     if let Err(error) = hide(&hidden) {
         eprintln!("nexus-tether: {} is not started: {error}", program.display());
         return ExitCode::from(NOT_STARTED);

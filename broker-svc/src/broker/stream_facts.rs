@@ -56,7 +56,7 @@ impl StreamFacts {
     }
 
     /// Returns the facts that hold at `now`. They are read again by the first caller after a new connection, or after a
-    /// restore was detected that lost ledger records; `forget` is then called before they count, because what was
+    /// restore was detected that lost ledger records; `forget` is then called before they count, because the facts
     /// kept of the former streams may count messages that are gone.
     ///
     /// # Errors

@@ -56,7 +56,7 @@ impl ProcessWalls {
     /// kernel enforces: `Err` if that is not everything.
     ///
     /// # Errors
-    /// Returns what the kernel cannot enforce. The other restrictions apply.
+    /// Describes the restriction that the kernel cannot enforce. The others apply.
     pub fn raise(self) -> Result<&'static str, &'static str> {
         let (files, ports) = (kernel::hides_files(), kernel::closes_ports());
         let told = match (files, ports) {

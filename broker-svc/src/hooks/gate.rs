@@ -80,7 +80,7 @@ impl GateChain {
                 }
                 self.again = true;
                 self.at = 0;
-                // What was asked of people was about the former arguments.
+                // The questions to people were about the former arguments.
                 self.asks.clear();
 
                 continue;

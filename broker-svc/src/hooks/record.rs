@@ -1,5 +1,5 @@
-//! Records of what hooks did, for operators: in `AUDIT` (`nexus.audit.turn`), and for commands also on the session's
-//! live stream.
+//! Records of the outcomes of hooks, for operators: in `AUDIT` (`nexus.audit.turn`), and for commands also on the
+//! session's live stream.
 //!
 //! A record's id is made of turn, ownership, call, hook, round and visit, so that a record repeated soon is stored
 //! once.

@@ -177,7 +177,7 @@ impl SessionDoubts {
         })
     }
 
-    /// Forgets what the ledger says, which has changed otherwise than by new dispatches.
+    /// Forgets the standings in the ledger, which has changed otherwise than by new dispatches.
     pub fn forget_standings(&mut self) {
         self.known = None;
     }
@@ -277,7 +277,8 @@ fn first_made(pending: &PendingDispatch) -> UnixMillis {
     made_at(pending.dispatch.id).min(pending.dispatch.timestamp)
 }
 
-/// Returns what `session`'s ledger says last of all dispatches that it names since `since`, and perhaps of older ones.
+/// Returns the last standings in `session`'s ledger of all dispatches that it names since `since`, and perhaps of older
+/// ones.
 async fn standings_since(
     broker: &BrokerContext,
     session: &SessionRef,

@@ -136,7 +136,7 @@ async fn sweep_part(
     part: u16,
     era: u64,
 ) -> Result<(), SweepError> {
-    // Another era means another stream or a restored one: what was walked says nothing about it.
+    // Another era means another stream or a restored one: the former walk says nothing about it.
     let known = walks.remove(&part).filter(|walking| walking.era == era);
     let mut walking = match known {
         Some(walking) => walking,

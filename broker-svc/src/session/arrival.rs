@@ -1,4 +1,4 @@
-//! Messages that arrive at a session, their order, and what joins them. *Pure.*
+//! Messages that arrive at a session, their order, and the rules that join them. *Pure.*
 
 use std::sync::Arc;
 

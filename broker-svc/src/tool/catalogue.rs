@@ -195,7 +195,7 @@ fn with(call: &ToolCall, added: impl IntoIterator<Item = (&'static str, Value)>)
         Value::Object(map) => map,
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
     };
-    // Facts of the runtime replace what a model claims about itself.
+    // Facts of the runtime replace a model's claims about itself.
     question.extend(added.into_iter().map(|(key, value)| (key.to_owned(), value)));
     Value::Object(question)
 }

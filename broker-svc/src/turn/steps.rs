@@ -190,8 +190,8 @@ fn micro(usd: f64) -> f64 {
 }
 
 /// Returns the time that the turn has left, milliseconds, when its owner has held the session for `held_ms`. Every
-/// time-out of the turn, of its model calls, its tools and its agent is at most this; [`super::used`] defines what
-/// counts.
+/// time-out of the turn, of its model calls, its tools and its agent is at most this; [`super::used`] defines the time
+/// that counts.
 #[must_use]
 pub fn left_ms(running: &RunningTurn, held_ms: u64) -> u64 {
     running.limits.wall_ms.saturating_sub(running.used.at(held_ms))

@@ -33,7 +33,7 @@ use crate::turn::journal::{CallApproval, call_standing};
 /// only when the call would run.
 const MAX_SCHEMA_BYTES: usize = 16 * 1_024;
 
-/// Messages that a look found, sorted by what they have to do with approvals.
+/// Messages that a look found, sorted by their relation to approvals.
 #[derive(Debug, Default)]
 pub(super) struct ApprovalPoll {
     /// Messages that go to the machine.

@@ -39,8 +39,8 @@ pub(super) struct UnansweredQuestions {
 }
 
 impl UnansweredQuestions {
-    /// Returns what follows after a question that was asked at `asked` and ended at `ended` with `outcome`; `left_ms`
-    /// is the time that the turn has left, milliseconds.
+    /// Returns the step after a question that was asked at `asked` and ended at `ended` with `outcome`; `left_ms` is
+    /// the time that the turn has left, milliseconds.
     pub(super) fn next_after(
         &mut self,
         outcome: Result<AgentAnswer, AskAgentError>,

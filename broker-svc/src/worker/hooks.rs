@@ -1,4 +1,4 @@
-//! Runs the hook points of a turn and stages what the hooks did for the ledger.
+//! Runs the hook points of a turn and stages the hooks' outcomes for the ledger.
 
 use serde_json::{Value, json};
 use shared::model::ledger::{ToolCall, ToolOutcome, TurnFailure};

@@ -100,7 +100,7 @@ impl InboxReader {
             .await
     }
 
-    /// Forgets what was read of the ledger about dispatches, because the ledger says otherwise now.
+    /// Forgets the standings of dispatches that were read from the ledger, because the ledger says otherwise now.
     pub(super) fn forget_standings(&mut self) {
         self.doubts.forget_standings();
     }

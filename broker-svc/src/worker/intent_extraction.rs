@@ -198,7 +198,7 @@ impl Worker<'_> {
         while let Some(owed) = self.owner.fold().intents.owed.front().cloned() {
             let question = owed.proposal;
             let Some(id) = question.id else { break };
-            // One attempt: what fails now is tried at the next call, and has the same id then.
+            // One attempt: a proposal that fails now is tried at the next call, and has the same id then.
             let note = match self
                 .intents
                 .propose(&self.broker.bus, &self.claimed.session, &question, 1)

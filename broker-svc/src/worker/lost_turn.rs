@@ -140,8 +140,8 @@ struct LostDispatch<'a> {
 }
 
 impl LostDispatch<'_> {
-    /// Returns the dead letter. Redriven, the event is evaluated once more. Without the event, the dead letter has what
-    /// the ledger knows of the dispatch, as JSON, and cannot be redriven.
+    /// Returns the dead letter. Redriven, the event is evaluated once more. Without the event, the dead letter has the
+    /// ledger's reference of the dispatch, as JSON, and cannot be redriven.
     fn to_dead_letter(&self, at: UnixMillis) -> DeadLetter {
         let (session, turn, known) = (self.session, self.turn, self.known);
         let waited = MADE_AGAIN_WITHIN.as_secs();

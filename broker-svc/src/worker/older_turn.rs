@@ -1,6 +1,6 @@
 //! Turns that a ledger put back to an older state has as running.
 //!
-//! The records of what such a turn did after its last record there are lost: it may have called tools, asked models and
+//! The records of such a turn after its last record there are lost: it may have called tools, asked models and
 //! answered. It does not go on. Its dispatches are held until an operator decides; those that `DISPATCHES` has lost, and
 //! that hook-svc neither makes again nor holds, become dead letters. Its hooks do not run. Source:
 //! `docs/design/trust.md` §2.4.

@@ -19,7 +19,7 @@ pub(super) const MADE_AGAIN_WITHIN: Duration = Duration::from_secs(30);
 pub(super) enum WhileWaiting {
     /// It reads the session's messages; an order or a message that cancels the turn ends the wait.
     ReadInbox,
-    /// It appends nothing, so that the ledger still shows what it lacks. A dispatch that hook-svc holds is not waited for.
+    /// It appends nothing, so that the ledger still shows its gap. A dispatch that hook-svc holds is not waited for.
     AppendNothing,
 }
 

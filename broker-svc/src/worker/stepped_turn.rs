@@ -1,4 +1,4 @@
-//! Runs the turn of an agent that thinks in steps: executes what its machine ([`crate::turn::steps`]) wants next,
+//! Runs the turn of an agent that thinks in steps: executes the steps that its machine ([`crate::turn::steps`]) wants,
 //! until the turn is over.
 //!
 //! The model's request is assembled once for each owner. If a call that must run needs a tool whose server is away,

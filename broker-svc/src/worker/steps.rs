@@ -259,7 +259,7 @@ impl Worker<'_> {
 
     /// Stages the model's answer; calls that must not run get their error as outcome.
     fn stage_answer(&mut self, step: u32, said: ModelAnswer) {
-        // Numbered by us, so that ids are unique in the turn whatever the model's provider sends.
+        // Numbered by us, so that ids are unique in the turn even if the model's provider repeats its own.
         let id = |index: usize| format!("{step}-{}", index + 1);
         let faults: Vec<(String, Option<String>)> = said
             .calls

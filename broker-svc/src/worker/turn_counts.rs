@@ -109,7 +109,7 @@ impl TurnRunner {
         self.unmeasured.extend(dispatched);
     }
 
-    /// Returns whether what is staged must be appended before another turn begins.
+    /// Returns whether the staged entries must be appended before another turn begins.
     pub(super) const fn must_flush(&self) -> bool {
         self.staged_bytes > MAX_STAGED_BYTES || self.ended.is_multiple_of(MAX_STAGED_TURNS)
     }

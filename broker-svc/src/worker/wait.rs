@@ -33,7 +33,7 @@ impl Worker<'_> {
                 .get(looks)
                 .map_or(LOOK_EVERY, |&ms| Duration::from_millis(ms));
             tokio::select! {
-                // Finished work comes first: what interrupts it now comes too late.
+                // Finished work comes first: an interruption now comes too late.
                 biased;
                 done = &mut work => return Ok(Some(done)),
                 () = self.inbox.wait_for_ring() => looks = 0,
@@ -43,7 +43,7 @@ impl Worker<'_> {
             let before = self.inbox.looked_through();
             self.look_up().await?;
 
-            // What was announced has been found, so there is no need to look in short intervals.
+            // The announced message has been found, so there is no need to look in short intervals.
             if self.inbox.looked_through() > before {
                 looks = LOOKS_AFTER_RING.len();
             }

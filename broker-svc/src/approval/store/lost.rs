@@ -37,7 +37,7 @@ pub async fn asked_for(
     .await
 }
 
-/// Returns what `find` makes of the newest entry in the ledger of `session` of which it makes anything.
+/// Returns the result of `find` for the newest entry in the ledger of `session` that it has one for.
 async fn find_entry<T>(
     broker: &BrokerContext,
     session: &SessionRef,

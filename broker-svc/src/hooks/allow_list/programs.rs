@@ -1,8 +1,8 @@
 //! Capabilities of programs: which only read with any arguments, and with which options some of them write files or
 //! run other programs after all. *Pure.*
 //!
-//! It is unknown what a wildcard allows for a program that is not listed here: a program that is not listed as
-//! harmless is not harmless.
+//! The effect of a wildcard is unknown for a program that is not listed here: a program that is not listed as harmless
+//! is not harmless.
 
 /// Programs that neither run others nor change anything with any arguments, except by the options of [`PROGRAMS`].
 #[rustfmt::skip]

@@ -206,7 +206,7 @@ fn is_a_program(word: &[WordPiece]) -> Result<(), CommandRejection> {
 
 impl Reader<'_> {
     fn read(&mut self, c: char) -> Result<(), CommandRejection> {
-        // Whatever could start a second command, or have an effect besides it, is refused and not interpreted.
+        // Text that could start a second command, or have an effect besides it, is refused and not interpreted.
         match c {
             ' ' | '\t' => self.end_word(),
             '\n' => return Err(CommandRejection::LineBreak),

@@ -140,8 +140,8 @@ impl ToolGate<'_> {
         }
     }
 
-    /// Runs the gates on the call's arguments, which an approver may have edited. Returns what they let through, or
-    /// why the call must not run.
+    /// Runs the gates on the call's arguments, which an approver may have edited. Returns the arguments that they let
+    /// through, or why the call must not run.
     async fn run_gates(&self, newest: Option<&NewestQuestion>) -> Result<Result<Through, String>, KeepApprovalError> {
         let approved = newest.filter(|newest| newest.question.status == ApprovalStatus::Approved);
         // Each time that the gates see the call, their records must have other ids.
@@ -163,7 +163,7 @@ impl ToolGate<'_> {
 
         let (gated, ran) = self.broker.hooks().run_gate(&moment, &call).await;
         let (arguments, asked) = match gated {
-            // The gates refuse what was approved: the approval must not be usable for anything else.
+            // The gates refuse an approved call: the approval must not be usable for anything else.
             GateDecision::Denied { error } => {
                 if let Some(approved) = approved {
                     let desk = self.broker.desk();

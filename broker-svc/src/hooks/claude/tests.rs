@@ -29,7 +29,7 @@ fn exit_codes_are_an_answer_a_refusal_or_a_failure() {
     assert_eq!(
         said("PreToolUse", 0, "checked\n", ""),
         silent(),
-        "what is no JSON is for nobody"
+        "text that is no JSON has no effect"
     );
     assert_eq!(said("PreToolUse", 2, "", " no \n"), Ok(HookOutcome::denied("no")));
     assert_eq!(

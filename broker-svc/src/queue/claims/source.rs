@@ -178,7 +178,7 @@ impl<'a> ClaimSource<'a> {
             return Ok(());
         };
 
-        // At most half of what is free, so that a busy part leaves slots to the others.
+        // At most half of the free slots, so that a busy part leaves some to the others.
         let free = self.slots.slots.available_permits();
         let wanted = if is_own { self.batch - 1 } else { 0 };
         let more = u32::try_from(wanted.min(free / 2)).unwrap_or(0);
