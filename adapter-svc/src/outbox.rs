@@ -314,7 +314,7 @@ fn key(opening: u64, number: u64) -> SpoolKey {
 async fn run_writer(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: watch::Sender<DurableMark>) {
     let mut number = 0_u64;
     while let Some(first) = waiting.recv().await {
-        // One sync for all that wait: the sync is what costs time.
+        // One sync for all that wait: most of the time goes to the sync.
         let group = collect_group(first, &mut waiting);
         let weight: u64 = group.iter().map(|batch| batch.weight).sum();
         let entries: u64 = group.iter().map(|batch| batch.parcels.len() as u64).sum();
@@ -322,7 +322,7 @@ async fn run_writer(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, dur
 
         let written = write(&shared, parcels, number).await;
         number += entries;
-        // Whatever the outcome, these bytes are no longer waiting.
+        // With either outcome, these bytes are no longer waiting.
         shared.waiting.fetch_sub(weight, Ordering::SeqCst);
 
         let outcome = match written {
@@ -341,7 +341,7 @@ async fn run_writer(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, dur
         }
 
         if let Err(error) = outcome {
-            // After a failed sync it is unknown what the disk has, so the store is opened again.
+            // After a failed sync the state of the disk is unknown, so the store is opened again.
             tracing::error!(error, path = %shared.path.display(), "spool failed; reopening it");
             number = 0;
             reopen_store(&shared, &durable).await;

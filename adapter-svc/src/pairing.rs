@@ -231,7 +231,7 @@ impl PairingStore {
             let known = self.find(channel, account, sender).await?;
             let pairing = match (&known.pairing, &known.last) {
                 (Some(pairing), _) => pairing.clone(),
-                // The bucket was lost: what is withdrawn then cannot come back with it.
+                // The bucket was lost: a pairing withdrawn then cannot come back with it.
                 (None, Some(_)) => empty_pairing(request),
                 (None, None) => {
                     return Err(PairingError::UnknownSender {

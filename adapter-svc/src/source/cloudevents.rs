@@ -1,6 +1,7 @@
 //! Conversion of CloudEvents 1.0 to events: structured, binary and batch mode. *Pure.*
 //!
-//! Source: <https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md>, its HTTP binding and JSON format.
+//! Source: CloudEvents 1.0.2, its HTTP binding and JSON format,
+//! <https://github.com/cloudevents/spec/tree/v1.0.2/cloudevents>.
 //!
 //! | CloudEvents | event |
 //! | --- | --- |

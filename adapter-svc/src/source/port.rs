@@ -1,9 +1,10 @@
 //! The source port: how the account of a platform is read.
 //!
 //! One replica holds an account's lease and runs its source ([`accounts`]). The source hands its events to its
-//! [`SourceSink`], and confirms it to the platform when that returns. Its watermark names what it counts, and is written
-//! once everything before it is in JetStream: a crash, or a watermark that was restored to an older state, only lets it
-//! read again, and repetitions have the same ids. Source: `docs/design/channels.md` §1; `docs/design/trust.md` §2.
+//! [`SourceSink`], and confirms it to the platform when that returns. Its watermark names the thing that it counts, and
+//! is written once everything before it is in JetStream: a crash, or a watermark that was restored to an older state,
+//! only lets it read again, and repetitions have the same ids. Source: `docs/design/channels.md` §1;
+//! `docs/design/trust.md` §2.
 
 pub mod access;
 pub mod accounts;

@@ -102,7 +102,7 @@ impl TokenScope {
         event.content_types = posted.content_types;
         event.attachments = posted.attachments;
         for attachment in &mut event.attachments {
-            // Only Nexus itself knows what it has stored or refused.
+            // Only Nexus itself knows which attachments it has stored or refused.
             attachment.state = AttachmentState::Remote;
         }
 

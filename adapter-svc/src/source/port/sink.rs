@@ -57,7 +57,7 @@ pub struct SinkContext {
 /// How far a source has come, in its own form.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourcePosition {
-    /// What the position counts.
+    /// Name of the thing that the position counts.
     pub of: String,
     /// Position.
     pub position: Value,

@@ -29,7 +29,7 @@ pub async fn settle_strangers(
 ) -> Result<Vec<Event>, PairingError> {
     match direct {
         DirectPolicy::Pairing => {}
-        // What was paired once has no effect.
+        // Earlier pairings have no effect.
         DirectPolicy::Open | DirectPolicy::Allowlist => return Ok(Vec::new()),
     }
 

@@ -9,7 +9,7 @@ use shared::wire::dead_letter::DeadLetter;
 
 use super::sink::{SERVICE, SourceSink};
 
-/// Maximum number of dead letters of an account in an hour; what is beyond is counted and logged.
+/// Maximum number of dead letters of an account in an hour; further ones are counted and logged.
 const MAX_LETTERS: u32 = 60;
 /// Maximum size of a payload that is kept, in bytes of JSON.
 const MAX_PAYLOAD_BYTES: usize = 64 * 1024;

@@ -62,7 +62,7 @@ pub async fn open_socket(url: &str, ids: &SharedIds) -> Result<Socket, WebCallEr
     Ok(WebSocketStream::from_raw_socket(stream, Role::Client, Some(config)).await)
 }
 
-/// Returns the address of the handshake for the socket `url`; `None` if others could read what is sent over it.
+/// Returns the address of the handshake for the socket `url`; `None` if others could read the traffic.
 fn http_url(url: &str) -> Option<Url> {
     let mut url = Url::parse(url).ok()?;
     let is_local = || {

@@ -12,7 +12,7 @@ use super::SlackBot;
 use super::client::{WebCallError, identify_account};
 use crate::source::port::sink::report_account;
 
-/// What keeps an account's identity known.
+/// Keeps an account's identity known.
 pub struct IdentityKeeper {
     /// Name of the account.
     pub name: String,

@@ -130,7 +130,7 @@ impl PayloadReader<'_> {
         }
     }
 
-    /// Returns the event of `message` in `channel`, without what it keeps of the payload.
+    /// Returns the event of `message` in `channel`, without the kept part of the payload.
     fn posted_message(&self, message: &SlackMessage, channel: &str) -> Result<Event, RefusePayloadError> {
         let ts = required("message", "ts", message.ts.as_ref())?;
         let mut event = self.start_event(self.item_id(channel, ts, ""), channel, stamp("message", ts)?)?;
@@ -211,7 +211,7 @@ impl PayloadReader<'_> {
             .ok_or_else(|| RefusePayloadError::Malformed(format!("{KIND}: no message")))?;
         let previous = change.previous_message.as_ref();
 
-        // What is left of a thread's first message that was deleted.
+        // The placeholder of a thread's first message that was deleted.
         if message.subtype.as_deref() == Some("tombstone") {
             let ts = required(KIND, "message.ts", message.ts.as_ref())?;
             return self.deletion(&change, channel, ts);
@@ -239,7 +239,7 @@ impl PayloadReader<'_> {
         self.deletion(&change, channel, ts)
     }
 
-    /// Returns the event of the deletion of the message `ts`. It keeps nothing of what was written.
+    /// Returns the event of the deletion of the message `ts`. It keeps nothing of the text.
     fn deletion(&self, change: &MessageChange, channel: &str, ts: &str) -> Result<Event, RefusePayloadError> {
         const KIND: &str = "message_deleted";
         let previous = change.previous_message.as_ref();

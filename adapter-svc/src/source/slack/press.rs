@@ -90,7 +90,7 @@ fn text_of(value: &Value, key: &str) -> Option<String> {
     value.get(key).and_then(Value::as_str).map(str::to_owned)
 }
 
-/// Returns the value of a button, or what was chosen or written; several choices have a line each.
+/// Returns the value of a button, or the chosen or written values; several have a line each.
 fn chosen_value(action: &Value) -> String {
     const TEXTS: [&str; 8] = [
         "value",

@@ -1,5 +1,5 @@
-//! What all events of a payload have in common: ids, the conversation, the sender, and the part of the payload that is
-//! kept. *Pure.*
+//! Parts that all events of a payload have in common: ids, the conversation, the sender, and the kept part of the
+//! payload. *Pure.*
 
 use serde_json::{Map, Value, json};
 use shared::model::event::{Event, EventId, EventPeer, PeerKind};
@@ -50,7 +50,7 @@ impl PayloadReader<'_> {
         Ok(event)
     }
 
-    /// Writes what the event keeps of `payload`, whose kind is `kind`.
+    /// Writes the part of `payload`, whose kind is `kind`, that the event keeps.
     pub(super) fn write_raw(&self, event: &mut Event, kind: &str, payload: &Value) {
         event.metadata.insert("event_type".to_owned(), json!(kind));
         let raw = kept_payload(self.bot, self.app_id, payload);
@@ -62,7 +62,7 @@ impl PayloadReader<'_> {
         }
     }
 
-    /// Sets the user `id` as the sender of `event`. What the bot itself did is no event.
+    /// Sets the user `id` as the sender of `event`. An action of the bot itself is no event.
     pub(super) fn set_user(&self, event: &mut Event, id: &str) -> Result<(), RefusePayloadError> {
         if id == self.bot.user_id {
             return Err(RefusePayloadError::Echo);

@@ -1,8 +1,8 @@
 //! The source that reads an app's payloads over a socket that it opens itself (Socket Mode).
 //!
 //! Source: <https://docs.slack.dev/apis/events-api/using-socket-mode>. A payload is acknowledged once its events are
-//! durable; Slack sends again what was not, on any connection of the app. One connection at a time: several would get
-//! the payloads at random.
+//! durable; Slack sends the others again, on any connection of the app. One connection at a time: several would get the
+//! payloads at random.
 
 use std::time::{Duration, Instant};
 
@@ -119,7 +119,7 @@ struct SocketFrame {
     reason: Option<String>,
 }
 
-/// What follows from a frame.
+/// Step that follows from a frame.
 #[derive(Debug, PartialEq, Eq)]
 enum FrameStep {
     /// The payload `envelope_id` is durable, or is no event.
@@ -342,14 +342,14 @@ impl<'a> SocketReader<'a> {
     fn position(&self, complete_until: UnixMillis) -> SourcePosition {
         SourcePosition {
             of: position_of(&self.bot),
-            // Slack has no position: it sends what was not acknowledged.
+            // Slack has no position: it sends the payloads that were not acknowledged.
             position: json!({}),
             complete_until,
         }
     }
 }
 
-/// Returns what a watermark is of.
+/// Returns the name of the thing that a watermark counts.
 fn position_of(bot: &SlackBot) -> String {
     format!("app {} {}", bot.team_id, bot.user_id)
 }

@@ -23,7 +23,7 @@ pub fn begin_thread(policy: &AccessPolicy<'_, String>, event: &mut Event) {
             .group_policy(&event.peer.id)
             .is_some_and(|group| group.reply_in_thread),
     };
-    // An edit belongs where its message does, whatever it says now.
+    // An edit belongs where its message does, no matter how its text reads now.
     let is_addressed = event.mention.is_some_and(|mention| mention.me);
     let is_for_us = match event.direction {
         EventDirection::Received => true,

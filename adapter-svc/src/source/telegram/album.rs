@@ -130,7 +130,7 @@ impl AlbumMerger {
         let mut ready = Vec::new();
         for queue in self.chats.values_mut() {
             while queue.front().is_some_and(|first| first.is_ready(self.wait_ms, now)) {
-                // What was published before a crash needs no second event.
+                // An event published before a crash needs no second one.
                 let waiting = queue
                     .pop_front()
                     .filter(|waiting| !waiting.was_published(&self.decided));

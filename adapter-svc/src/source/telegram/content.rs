@@ -21,7 +21,7 @@ const FRAME: [&str; 12] = [
 ];
 
 /// Returns the content types of `message` beside those of its files, and its text. A message without text gets a line
-/// that says what it is, so that it is found by its words.
+/// that names its kind, so that it is found by its words.
 #[must_use]
 pub fn content_of(message: &Message) -> (Vec<&'static str>, String) {
     let mut kinds = Vec::new();
@@ -73,7 +73,7 @@ pub fn content_of(message: &Message) -> (Vec<&'static str>, String) {
         return (kinds, lines.join("\n"));
     }
 
-    // What people wrote stays as it is.
+    // Text that people wrote stays as it is.
     kinds.push("text");
     (kinds, text.to_owned())
 }

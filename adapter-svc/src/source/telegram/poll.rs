@@ -192,7 +192,7 @@ impl<'a> UpdatePoller<'a> {
                         pause(LEAST_POLL.saturating_sub(took)).await;
                     }
 
-                    // What the call confirmed does not come again; the vendor may give its numbers to other updates.
+                    // Updates that the call confirmed do not come again; the vendor may give their numbers to others.
                     self.handled
                         .retain(|number| offset.is_some_and(|offset| *number >= offset));
                     self.take_updates(&updates).await?;
@@ -234,7 +234,7 @@ impl<'a> UpdatePoller<'a> {
         let is_quiet = ready.is_empty() && numbers.is_empty();
         self.decide_albums(&ready).await?;
 
-        // What waits for its album is not confirmed, and nothing behind it.
+        // A message that waits for its album is not confirmed, and nothing behind it.
         let floor = self.albums.first_update();
         let beyond = numbers.iter().max().map(|last| last.saturating_add(1));
         self.progress.position.offset = floor.or(beyond);
@@ -304,7 +304,7 @@ impl<'a> UpdatePoller<'a> {
                 closed.push(album);
             }
         }
-        // Only what is in the window of one call can come again.
+        // Only albums in the window of one call can come again.
         let excess = closed.len().saturating_sub(2 * BATCH);
         closed.drain(..excess);
 

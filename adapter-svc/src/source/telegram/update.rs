@@ -13,8 +13,8 @@ use super::file::{Audio, Document, PhotoSize, Sticker, Video, VideoNote, Voice};
 /// An update, and the vendor's number of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Update<'a> {
-    /// Number by which `getUpdates` confirms it. It says nothing about what happened: it becomes random after a week
-    /// without updates, and starts again with a new token.
+    /// Number by which `getUpdates` confirms it. It is no measure of time: it becomes random after a week without
+    /// updates, and starts again with a new token.
     pub update_id: i64,
     /// Kind of the update, e.g. `message`.
     pub kind: &'a str,

@@ -1,6 +1,6 @@
 //! Standard Webhooks: `webhook-id`, `webhook-timestamp`, `webhook-signature`. *Pure.*
 //!
-//! Source: <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>. The signed
+//! Source: <https://github.com/standard-webhooks/standard-webhooks/tree/main/spec>. The signed
 //! text is `{id}.{timestamp}.{body}`, with HMAC-SHA-256; the signature header lists `v1,{base64}` separated by
 //! spaces. Svix sends the same in `svix-id`, `svix-timestamp`, `svix-signature`
 //! (<https://docs.svix.com/receiving/verifying-payloads/how-manual>).
