@@ -130,11 +130,7 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
     conditions.marks.clear();
     conditions.handle_change(heard(bare)).await;
 
-    assert_eq!(
-        conditions.marks[&key].from,
-        Some(3),
-        "events since it was made count"
-    );
+    assert_eq!(conditions.marks[&key].from, Some(3), "events since it was made count");
 }
 
 #[tokio::test]
