@@ -88,7 +88,7 @@ pub struct HooksConfig {
     pub read_model: ReadModelConfig,
     /// Path of Bun; if empty, `.tools/bin/bun` of the checkout, else `bun` on the `PATH`.
     pub bun: String,
-    /// Number of Bun workers; 0 means one per core.
+    /// Number of Bun workers; 0 means one per core, as far as the memory limit of the container holds them.
     pub workers: usize,
     /// Milliseconds of synchronous work without progress after which a worker is killed.
     pub hard_budget_ms: u64,

@@ -25,6 +25,11 @@ const REFUSED: u8 = 97;
 /// sockets.
 const LANDLOCK_ABI: ABI = ABI::V6;
 
+/// Oldest Landlock version that confines hooks: which files may be read, written and executed. The filter of system calls
+/// denies whatever later versions add: links and renames between folders, truncation (also by opening a file), device
+/// control, TCP, signals and abstract sockets.
+const OLDEST_LANDLOCK_ABI: ABI = ABI::V1;
+
 /// First descriptor after the three pipes that every program has.
 const FIRST_DESCRIPTOR: i32 = 3;
 
@@ -62,9 +67,13 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
 
     // In strict mode a restriction that the kernel lacks ends the start; else it is reported and left out.
     let is_strict = values(&options, "strict").any(|value| value == "1");
+    let files = confine_files(&options);
+    if values(&options, "report").any(|value| value == "1") && files == Ok(RulesetStatus::PartiallyEnforced) {
+        eprintln!("older: Landlock");
+    }
     for (name, confined) in [
         ("resource limits", set_limits(&options)),
-        ("Landlock", confine_files(&options)),
+        ("Landlock", files.map(|_| ())),
         ("seccomp", confine_calls(&options)),
     ] {
         if let Err(error) = confined {
@@ -187,9 +196,14 @@ fn set_limits(options: &[(&str, &str)]) -> Result<(), String> {
     set(Resource::CORE, 0)
 }
 
-fn confine_files(options: &[(&str, &str)]) -> Result<(), String> {
+/// Denies all files and directories but the named ones, and as much of the rest of [`LANDLOCK_ABI`] as the kernel has.
+/// Fails without [`OLDEST_LANDLOCK_ABI`].
+fn confine_files(options: &[(&str, &str)]) -> Result<RulesetStatus, String> {
     let text = |error: landlock::RulesetError| error.to_string();
     let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(OLDEST_LANDLOCK_ABI))
+        .map_err(|error| format!("the kernel does not have it: {error}"))?
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(LANDLOCK_ABI))
         .and_then(|rules| rules.handle_access(AccessNet::from_all(LANDLOCK_ABI)))
@@ -210,8 +224,7 @@ fn confine_files(options: &[(&str, &str)]) -> Result<(), String> {
     }
 
     match rules.restrict_self().map_err(text)?.ruleset {
-        RulesetStatus::FullyEnforced => Ok(()),
-        RulesetStatus::PartiallyEnforced => Err("the kernel enforces only a part of it".to_owned()),
+        status @ (RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => Ok(status),
         RulesetStatus::NotEnforced => Err("the kernel does not have it".to_owned()),
     }
 }
@@ -284,6 +297,13 @@ fn denied_calls() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::Backen
         libc::SYS_tgkill,
         vec![rule(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, own)?],
     );
+
+    // Landlock before its third version lets a file that may be read be emptied.
+    for (call, argument) in calls::OPENS {
+        let truncates = SeccompCmpOp::MaskedEq(libc::O_TRUNC.unsigned_abs().into());
+        let flag = libc::O_TRUNC.unsigned_abs().into();
+        denied.insert(*call, vec![rule(*argument, SeccompCmpArgLen::Dword, truncates, flag)?]);
+    }
 
     // Limits may be read but not set.
     denied.insert(

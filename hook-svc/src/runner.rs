@@ -36,6 +36,7 @@ mod stale_directories;
 mod user;
 mod work_queue;
 mod worker;
+mod worker_count;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -60,9 +61,10 @@ pub(crate) use self::model_source::run_query;
 pub use self::model_source::{AskedQuery, ModelSource, OwnFile, PeerAnswer};
 pub use self::pool::{LoadHooksError, MIN_HARD_BUDGET_MS, StartPoolError, WorkerPool};
 pub use self::pools::{InForce, WorkerPools};
-pub use self::sandbox::{CheckSandboxError, SandboxMode};
+pub use self::sandbox::{CheckSandboxError, SandboxLevel, SandboxMode};
 pub use self::sources::WriteSourceError;
 pub(crate) use self::user::fault as user_fault;
+pub use self::worker_count::default_workers;
 
 /// Settings of a pool of workers.
 #[derive(Debug, Clone)]

@@ -30,7 +30,7 @@ use crate::evaluation::lost_dispatches::LostDispatches;
 use crate::evaluation::partition_consumer::PartitionConsumer;
 use crate::health::async_errors;
 use crate::health::breakers::HookBreakers;
-use crate::health::metrics::ServiceMeters;
+use crate::health::metrics::{ServiceMeters, count_sandbox_level};
 use crate::health::participation::start_hooks;
 use crate::host::answers::AnswerStore;
 use crate::host::fetch::FetchHost;
@@ -46,7 +46,7 @@ use crate::registry::hook_commands::HookCommands;
 use crate::registry::{HookRegistry, hook_api};
 use crate::routing::bindings::LiveBindings;
 use crate::routing::{RoutingRules, bindings};
-use crate::runner::{PoolConfig, ScriptHost, WorkerPools, user_fault};
+use crate::runner::{PoolConfig, SandboxLevel, ScriptHost, WorkerPools, user_fault};
 
 /// Interval at which hooks' counters are written.
 const FLUSH: Duration = Duration::from_secs(5);
@@ -297,17 +297,28 @@ fn start_breakers(
     breakers
 }
 
+/// Reports how far hooks are confined, in the log, `/readyz` and a metric.
 fn tell_sandbox(health: &Health, pool: &WorkerPools) {
-    let detail = match (pool.missing_confinement(), pool.as_own()) {
-        ([], None) if pool.has_groups() => "hooks are confined, and run in control groups of their authors".to_owned(),
-        ([], None) => "hooks are confined".to_owned(),
-        ([], Some(why)) => {
-            tracing::warn!(error = why, "hooks run as root: no other user is available");
-            format!("hooks are confined, but run as root; running as user nobody failed: {why}")
+    let level = pool.sandbox_level();
+    count_sandbox_level(level);
+    tracing::info!(level = level.name(), "sandbox tried");
+
+    let confined = match level {
+        SandboxLevel::Full => "hooks are confined",
+        SandboxLevel::Covered => {
+            "hooks are confined; system calls are denied that this kernel's Landlock does not know"
         }
-        (lacks, _) => return health.set_degraded("sandbox", &lacks.join("; ")),
+        SandboxLevel::Degraded => return health.set_degraded("sandbox", &pool.missing_confinement().join("; ")),
     };
-    health.set("sandbox", true, detail);
+    let detail = match pool.as_own() {
+        None if pool.has_groups() => format!("{confined}; they run in control groups of their authors"),
+        None => confined.to_owned(),
+        Some(why) => {
+            tracing::warn!(error = why, "hooks run as root: no other user is available");
+            format!("{confined}; they run as root, since running as user nobody failed: {why}")
+        }
+    };
+    health.set("sandbox", true, format!("{}: {detail}", level.name()));
 }
 
 /// Returns the replica's membership in the group that shares the partitions of `EVENTS`.

@@ -10,8 +10,9 @@
 //! `parent=PID` is the process that starts the jail; the jail dies with the thread that started it. `user=UID:GID` is
 //! the user that it becomes first. `data_mb`, `file_mb`, `files`, `cpu_s` are limits. `errno=NUMBER` is the
 //! error of refused calls, by default EPERM; another number shows whether the filter or the kernel refused. `strict=1`
-//! refuses to run if the kernel lacks a mechanism; otherwise standard error has a line `missing: …` for each. Exit code
-//! 97 means refused.
+//! refuses to run if the kernel lacks a mechanism; otherwise standard error has a line `missing: …` for each. With
+//! `report=1` it has a line `older: Landlock` if the kernel's Landlock is older than the rules, which the filter of system
+//! calls makes up for. Exit code 97 means refused.
 //!
 //! Source: `docs/design/hooks.md` §6.5, sandbox; kernel `Documentation/userspace-api/landlock.rst`.
 

@@ -2,6 +2,8 @@
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
+use crate::runner::SandboxLevel;
+
 /// Handles of the service's metrics, created once.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceMeters {
@@ -51,6 +53,14 @@ impl ServiceMeters {
             seconds: histogram!("nexus_hook_evaluate_seconds"),
             lag: histogram!("nexus_hook_wait_seconds"),
         }
+    }
+}
+
+/// Sets the gauge of the sandbox's level: 1 for `level`, 0 for the others.
+pub(crate) fn count_sandbox_level(level: SandboxLevel) {
+    for one in SandboxLevel::ALL {
+        let is_this = if one == level { 1.0 } else { 0.0 };
+        gauge!("nexus_hook_sandbox", "level" => one.name()).set(is_this);
     }
 }
 

@@ -23,6 +23,12 @@ pub(super) const COMMANDS: &[(c_long, u8, &[u32])] = &[
     ),
 ];
 
+/// Calls that open a file, and the index of the argument with the flags. `openat2` is not allowed.
+#[cfg(target_arch = "x86_64")]
+pub(super) const OPENS: &[(c_long, u8)] = &[(libc::SYS_open, 1), (libc::SYS_openat, 2)];
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const OPENS: &[(c_long, u8)] = &[(libc::SYS_openat, 2)];
+
 // Numbers of the kernel (`linux/prctl.h`, `asm-generic/fcntl.h`, `asm-generic/ioctls.h`), the same for both
 // architectures.
 const PR_SET_NAME: u32 = 15;

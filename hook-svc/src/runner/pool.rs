@@ -14,7 +14,7 @@ use super::author_slots::{AuthorSlots, EvaluationSlot, MAX_UNDER_WAY};
 use super::bun::{self, FindBunError};
 use super::in_flight::InFlightEvent;
 use super::parts::StepSender;
-use super::sandbox::{CheckSandboxError, Jail};
+use super::sandbox::{CheckSandboxError, Jail, SandboxLevel};
 use super::sources::{LoadedHooks, WriteSourceError};
 use super::stale_directories;
 use super::stale_directories::PREFIX;
@@ -196,6 +196,12 @@ impl WorkerPool {
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.inner.common.stop.is_cancelled()
+    }
+
+    /// Returns how far the workers are confined.
+    #[must_use]
+    pub fn sandbox_level(&self) -> SandboxLevel {
+        self.inner.common.jail.level()
     }
 
     /// Returns the confinements that the workers' sandbox lacks; empty if they are fully confined.

@@ -21,7 +21,7 @@ use self::hand_over::{Begun, Handed};
 use super::author_slots::{HeldSlots, MAX_AUTHORS, NoSeat};
 use super::sources::LoadedHooks;
 use super::{
-    AsyncError, Evaluation, EvaluationJob, HookCounters, HookSet, HookSource, LoadHooksError, PoolConfig,
+    AsyncError, Evaluation, EvaluationJob, HookCounters, HookSet, HookSource, LoadHooksError, PoolConfig, SandboxLevel,
     StartPoolError, WorkerPool,
 };
 
@@ -398,6 +398,12 @@ impl WorkerPools {
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.inner.own.is_stopped()
+    }
+
+    /// Returns how far the workers are confined.
+    #[must_use]
+    pub fn sandbox_level(&self) -> SandboxLevel {
+        self.inner.own.sandbox_level()
     }
 
     /// Returns the confinements that the workers' sandbox lacks; empty if they are fully confined.

@@ -2,8 +2,9 @@
 //!
 //! At start a probe runs in the jail and attempts everything that a hook must not do, and checks whether its code is
 //! compiled at all: a memory limit that is too small for the compiler's reservation makes Bun interpret, silently and
-//! ten times slower. If anything is missing, [`SandboxMode::Enforce`] refuses to start; [`SandboxMode::Degraded`] runs with the
-//! rest and reports it. Running hooks as another user counts as missing only if that was configured: a root without
+//! ten times slower. What the probe finds decides, not the version of the kernel: an older Landlock confines hooks as well,
+//! since the filter of system calls denies the rest. If anything is missing, [`SandboxMode::Enforce`] refuses to start;
+//! [`SandboxMode::Degraded`] runs with the rest and reports it. Running hooks as another user counts as missing only if that was configured: a root without
 //! other users has no user to run them as.
 
 use std::io::PipeReader;
@@ -63,6 +64,9 @@ const SYSTEM: [&str; 5] = [
 ];
 const LIBRARIES: [&str; 3] = ["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64"];
 
+/// Line by which the launcher reports that the kernel's Landlock is older than its rules.
+const OLDER_LANDLOCK: &str = "older: Landlock";
+
 /// Time limit of the probe.
 const PROBE: Duration = Duration::from_secs(30);
 
@@ -78,6 +82,32 @@ pub enum SandboxMode {
     /// No confinement, to measure its cost; cannot be configured.
     #[serde(skip)]
     Absent,
+}
+
+/// How far hooks are confined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxLevel {
+    /// By all mechanisms.
+    Full,
+    /// The kernel's Landlock is older than the rules, and the filter of system calls denies the rest: the probe has tried it.
+    Covered,
+    /// Some confinement is missing.
+    Degraded,
+}
+
+impl SandboxLevel {
+    /// All levels, the strongest first.
+    pub const ALL: [Self; 3] = [Self::Full, Self::Covered, Self::Degraded];
+
+    /// Returns the level's name in metrics and in the log.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Covered => "covered",
+            Self::Degraded => "degraded",
+        }
+    }
 }
 
 /// Error for a sandbox that lacks a required confinement.
@@ -102,6 +132,8 @@ pub(super) struct Jail {
     separates: bool,
     is_strict: bool,
     missing: Vec<String>,
+    /// Whether the kernel's Landlock is older than the rules.
+    has_older_landlock: bool,
     /// Reason why workers run as this process's user although it is root and no user was configured.
     as_own: Option<String>,
     /// Group of all workers, where systemd delegated one.
@@ -116,11 +148,15 @@ struct Found {
     compiled: bool,
     read: bool,
     write: bool,
+    truncate: bool,
     spawn: bool,
     signal: bool,
     network: bool,
     user: bool,
     model: bool,
+    /// Whether the kernel's Landlock is older than the rules; reported by the launcher.
+    #[serde(skip)]
+    older_landlock: bool,
 }
 
 impl Jail {
@@ -190,6 +226,7 @@ impl Jail {
             separates: false,
             is_strict: true,
             missing: Vec::new(),
+            has_older_landlock: false,
             as_own: None,
             groups: None,
             group: None,
@@ -209,8 +246,12 @@ impl Jail {
             Err(error) => Err(vec![error.clone()]),
         };
 
-        let Err(mut missing) = first else {
-            return Ok(jail);
+        let mut missing = match first {
+            Ok(found) => {
+                jail.has_older_landlock = found.older_landlock;
+                return Ok(jail);
+            }
+            Err(missing) => missing,
         };
 
         if config.user.is_empty() && user != Ok(None) {
@@ -221,9 +262,12 @@ impl Jail {
                 ..jail.clone()
             };
             match own.probe_sandbox(dir, model).await {
-                Ok(()) => {
-                    let as_own = Some(missing.join("; "));
-                    return Ok(Self { as_own, ..own });
+                Ok(found) => {
+                    return Ok(Self {
+                        as_own: Some(missing.join("; ")),
+                        has_older_landlock: found.older_landlock,
+                        ..own
+                    });
                 }
                 Err(lacks) => missing = lacks,
             }
@@ -262,6 +306,17 @@ impl Jail {
     /// Returns the user that workers run as; `None` means this process's own.
     pub(super) const fn worker_user(&self) -> Option<UnixUser> {
         self.user
+    }
+
+    /// Returns how far hooks are confined.
+    pub(super) const fn level(&self) -> SandboxLevel {
+        if self.launcher.is_none() || !self.missing.is_empty() {
+            SandboxLevel::Degraded
+        } else if self.has_older_landlock {
+            SandboxLevel::Covered
+        } else {
+            SandboxLevel::Full
+        }
     }
 
     /// Returns the missing confinements; empty if hooks are fully confined.
@@ -352,23 +407,30 @@ impl Jail {
             command.arg(format!("{name}={most}"));
         }
 
-        // The launcher ends with this process, and closes all descriptors but the named one.
-        if let Some((_, open)) = worker {
-            command.arg(format!("parent={}", std::process::id()));
-            command.arg(format!("keep={open}"));
+        // The launcher ends with this process, and closes all descriptors but the named one. A worker's standard error is
+        // the hooks' output, so only the probe's launcher reports there.
+        match worker {
+            Some((_, open)) => {
+                command.arg(format!("parent={}", std::process::id()));
+                command.arg(format!("keep={open}"));
+            }
+            None => {
+                command.arg("report=1");
+            }
         }
 
         command.arg("--").arg(&self.bun);
         command
     }
 
-    /// Tests every confinement once. Returns the missing ones as the error.
-    async fn probe_sandbox(&self, dir: &Path, model: &Path) -> Result<(), Vec<String>> {
+    /// Tests every confinement once. Returns the findings, or the missing confinements as the error.
+    async fn probe_sandbox(&self, dir: &Path, model: &Path) -> Result<Found, Vec<String>> {
         let found = self.look_around(dir, model).await.map_err(|error| vec![error])?;
         let missing: Vec<String> = [
             (found.compiled, "the just-in-time compiler does not work"),
             (found.read, "files can be read"),
             (found.write, "files can be written"),
+            (found.truncate, "files that may be read can be emptied"),
             (found.spawn, "processes can be started"),
             (found.signal, "signals can be sent"),
             (found.network, "the network can be reached"),
@@ -380,7 +442,7 @@ impl Jail {
         .map(|(_, what)| what.to_owned())
         .collect();
 
-        if missing.is_empty() { Ok(()) } else { Err(missing) }
+        if missing.is_empty() { Ok(found) } else { Err(missing) }
     }
 
     /// Runs the probe and returns its findings. The read model at `model` is tried, or the nearest existing folder
@@ -408,10 +470,15 @@ impl Jail {
         };
 
         // A probe that failed writes no JSON; its first line of errors says more than the parser would.
-        serde_json::from_slice(&output.stdout).map_err(|_| {
-            let said = String::from_utf8_lossy(&output.stderr);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let found = serde_json::from_slice(&output.stdout).map_err(|_| {
             let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
             format!("{}: {line}", output.status)
+        });
+
+        found.map(|found| Found {
+            older_landlock: said.lines().any(|line| line == OLDER_LANDLOCK),
+            ..found
         })
     }
 }

@@ -63,6 +63,14 @@ async fn what_is_denied_is_refused() {
             "writes a neighbour",
             "fs.writeFileSync(process.cwd() + '/hooks/evil.ts', 'x');",
         ),
+        (
+            "empties a file that it may read",
+            "fs.openSync(process.cwd() + '/shim/probe.txt', fs.constants.O_RDONLY | fs.constants.O_TRUNC);",
+        ),
+        (
+            "moves a file",
+            "fs.renameSync(process.cwd() + '/shim/probe.txt', process.cwd() + '/hooks/probe.txt');",
+        ),
         ("fetches", fetches.as_str()),
         ("connects", connects.as_str()),
         ("connects to a socket file", connects_to_file.as_str()),

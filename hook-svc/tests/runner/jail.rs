@@ -143,6 +143,8 @@ fn refused() -> Vec<(&'static str, [i64; 5])> {
     // Without a filter these arguments would be wrong, and nothing would happen.
     let mut calls: Vec<_> = plain.map(|(name, number)| (name, [number, -1, -1, -1, -1])).into();
     calls.push(("clone as a process", [libc::SYS_clone, libc::SIGCHLD.into(), 0, 0, 0]));
+    let (nowhere, empties) = (-1, libc::O_TRUNC.into());
+    calls.push(("an open that empties", [libc::SYS_openat, nowhere, 0, empties, 0]));
     let (own_death, no_lock_of_a_file) = (libc::PR_SET_PDEATHSIG, libc::F_OFD_SETLK);
     calls.push(("prctl of its death", [libc::SYS_prctl, own_death.into(), 0, 0, 0]));
     calls.push(("a lock of a file", [libc::SYS_fcntl, 0, no_lock_of_a_file.into(), 0, 0]));

@@ -1,17 +1,36 @@
 //! The runner where the sandbox is not whole, as `hooks.sandbox = "degraded"` allows: without Landlock, without seccomp, and
-//! without the launcher. Hooks are less confined there; what they answer, and who pays for whom, is the same.
+//! without the launcher. Hooks are less confined there; what they answer, and who pays for whom, is the same. With an older
+//! Landlock hooks are confined as well.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use hook_svc::runner::SandboxLevel;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use shared::testing::says;
 
+use crate::old_kernel::{landlock_version, run_on};
 use crate::pool::TestPool;
 
 /// Says to the tests of this binary which mechanism the machine is to lack.
 const LACKS: &str = "NEXUS_TEST_LACKS";
+
+/// What [`LACKS`] says of a machine with an older Landlock.
+const NEWER_LANDLOCK: &str = "newer Landlock";
+
+/// Version of Landlock that has all that the rules deny.
+const WHOLE: i64 = 6;
+
+/// Tests of whatever hooks are denied, and of hooks that work.
+const CONFINED: [&str; 6] = [
+    "levels::the_machine_lacks_what_it_is_to_lack",
+    "hostile::what_is_denied_is_refused",
+    "hostile::no_hook_has_what_hook_svc_was_left_open",
+    "jail::the_filter_itself_refuses_what_reaches_out",
+    "verdicts::verdicts_of_all_hooks_of_an_event",
+    "model::both_libraries_ask_the_host",
+];
 
 /// Tests of every part of the runner that does not rest on the kernel.
 const PORTABLE: [&str; 14] = [
@@ -54,8 +73,12 @@ fn run_without(calls: &[i64], program: PathBuf, lacks: &'static str) -> Output {
 }
 
 fn check(output: &Output) {
+    check_passed(output, PORTABLE.len());
+}
+
+fn check_passed(output: &Output, count: usize) {
     let said = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-    let passed = format!("{} passed; 0 failed", PORTABLE.len());
+    let passed = format!("{count} passed; 0 failed");
     assert!(
         output.status.success() && said[0].contains(&passed),
         "{}\n{}",
@@ -76,6 +99,23 @@ fn hooks_run_without_landlock() {
         libc::SYS_landlock_restrict_self,
     ];
     check(&run_without(&calls, this_program(), "Landlock"));
+}
+
+#[test]
+fn every_older_landlock_is_covered() {
+    if says("NEXUS_SANDBOX", "absent") {
+        return println!("SKIPPED: NEXUS_SANDBOX=absent");
+    }
+
+    // The filter is tried by calls of one architecture.
+    let is_here = |test: &&&str| cfg!(target_arch = "x86_64") || !test.starts_with("jail::");
+    let tests: Vec<&str> = CONFINED.iter().filter(is_here).copied().collect();
+    for version in 1..WHOLE.min(landlock_version()) {
+        let mut command = Command::new(this_program());
+        command.args(["--exact", "--test-threads=2"]).args(&tests);
+        command.env(LACKS, NEWER_LANDLOCK);
+        check_passed(&run_on(version, command), tests.len());
+    }
 }
 
 #[test]
@@ -111,11 +151,27 @@ async fn the_machine_lacks_what_it_is_to_lack() {
     let pool = TestPool::start(&[]).await;
     let missing = pool.pool.missing_confinement().join("; ");
 
+    let level = pool.pool.sandbox_level();
     match std::env::var(LACKS) {
-        Ok(lacks) => assert!(missing.contains(&lacks), "`{lacks}` is to be missing, `{missing}` is"),
+        Ok(lacks) if lacks == NEWER_LANDLOCK => assert_eq!((level, missing.as_str()), (SandboxLevel::Covered, "")),
+        Ok(lacks) => {
+            assert_eq!(level, SandboxLevel::Degraded);
+            assert!(missing.contains(&lacks), "`{lacks}` is to be missing, `{missing}` is");
+        }
         // Outside of the tests above the machine is to be whole.
         Err(_) if says("NEXUS_SANDBOX", "absent") => println!("SKIPPED: NEXUS_SANDBOX=absent"),
-        Err(_) => assert_eq!(missing, "", "NEXUS_SANDBOX=absent leaves this out"),
+        Err(_) => {
+            assert_eq!(missing, "", "NEXUS_SANDBOX=absent leaves this out");
+            let is_whole = landlock_version() >= WHOLE;
+            assert_eq!(
+                level,
+                if is_whole {
+                    SandboxLevel::Full
+                } else {
+                    SandboxLevel::Covered
+                }
+            );
+        }
     }
 
     pool.stop().await;

@@ -11,6 +11,8 @@ mod jail;
 #[cfg(target_os = "linux")]
 mod levels;
 mod model;
+#[cfg(target_os = "linux")]
+mod old_kernel;
 mod pool;
 mod reload;
 #[cfg(target_os = "linux")]

@@ -34,6 +34,12 @@ function isUser(): boolean {
   return process.getuid!() === Number(uid) && fails(() => process.setuid!(0)) && fails(() => process.setgid!(0));
 }
 
+// Landlock did not forbid this at first: a file that may be read is opened for reading, and emptied.
+function isKept(): boolean {
+  const { O_RDONLY, O_TRUNC } = fs.constants;
+  return fails(() => fs.openSync(`${import.meta.dir}/probe.txt`, O_RDONLY | O_TRUNC));
+}
+
 let network = false;
 try {
   await fetch("http://127.0.0.1:1/");
@@ -47,6 +53,7 @@ console.log(JSON.stringify({
   read: fails(() => fs.readFileSync("/etc/passwd")),
   write: fails(() => fs.writeFileSync("/tmp/nexus-jail-probe", "")),
   spawn: fails(() => Bun.spawnSync([process.execPath, "--version"])),
+  truncate: isKept(),
   signal: fails(() => process.kill(process.ppid, 0)),
   network,
   user: isUser(),
