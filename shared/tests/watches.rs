@@ -336,6 +336,38 @@ async fn a_bucket_that_changes_while_it_is_listed_is_listed_as_it_was_at_some_ti
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn keys_that_are_set_while_a_bucket_is_listed_are_listed() {
+    let (_server, bus) = world().await;
+    many(&bus, 200).await;
+    let busy = ["busy-1", "busy-2", "busy-3", "busy-4"];
+    written(&bus, &busy.map(|key| (key, "0"))).await;
+
+    // As leases, members and witnesses are: the keys are always there, and their messages never for long.
+    let lists = async {
+        for round in 0..150 {
+            let keys = listed(&bus, &format!("round {round}")).await;
+            for key in busy {
+                assert!(keys.iter().any(|one| one == key), "round {round}: {key} is missing");
+            }
+            assert_eq!(keys.len(), 200 + busy.len(), "round {round}");
+        }
+    };
+    let sets = async |key: &str| -> () {
+        loop {
+            written(&bus, &[(key, "1")]).await;
+        }
+    };
+
+    tokio::select! {
+        () = lists => {}
+        () = sets(busy[0]) => {}
+        () = sets(busy[1]) => {}
+        () = sets(busy[2]) => {}
+        () = sets(busy[3]) => {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn whoever_lists_a_bucket_leaves_no_consumer_behind() {
     let (_server, bus) = world().await;
     written(&bus, &[("a", "1")]).await;

@@ -391,7 +391,7 @@ impl Bus {
     }
 
     /// Returns the subjects of `stream` that match `filter`, with the number of messages of each. The server returns
-    /// at most 100,000 subjects.
+    /// 100,000 subjects at a time, so that of more than these one that comes or goes meanwhile may be missing.
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be asked.
@@ -405,12 +405,23 @@ impl Bus {
         #[derive(Deserialize)]
         struct Info {
             state: Listed,
+            /// Number of subjects in all pages.
+            #[serde(default)]
+            total: usize,
         }
 
-        let query = json!({ "subjects_filter": filter });
-        let info: Info = self.call_api(stream, &format!("STREAM.INFO.{stream}"), &query).await?;
+        let (mut found, mut offset) = (BTreeMap::new(), 0);
+        loop {
+            let query = json!({ "subjects_filter": filter, "offset": offset });
+            let page: Info = self.call_api(stream, &format!("STREAM.INFO.{stream}"), &query).await?;
 
-        Ok(info.state.subjects)
+            offset += page.state.subjects.len();
+            let is_last = page.state.subjects.is_empty() || offset >= page.total;
+            found.extend(page.state.subjects);
+            if is_last {
+                return Ok(found);
+            }
+        }
     }
 
     /// Returns the backlog of a durable consumer.

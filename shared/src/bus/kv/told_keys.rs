@@ -50,6 +50,11 @@ impl ToldKeys {
         self.last
     }
 
+    /// Returns whether a value of `key` was sent.
+    pub(super) fn has_value(&self, key: &str) -> bool {
+        self.places.contains_key(key)
+    }
+
     /// Returns the key with the lowest revision, and that revision; `None` if no key has a value.
     pub(super) fn lowest_key(&self) -> Option<(&str, u64)> {
         let first = self.places.iter().min_by_key(|(_, (revision, _))| *revision);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::consumer::DeliverPolicy;
 
 use crate::clock::{Clock as _, SystemClock, pause};
-use crate::wire::envelope::WireMessage;
+use crate::wire::envelope::{DecodeError, WireMessage};
 
 use super::super::consume::{ConnectionWatch, PullRequest, REPAIR_PAUSE};
 use super::super::error::ReadStreamError;
@@ -47,6 +47,31 @@ impl BucketIdentity {
     }
 }
 
+/// A reading of the whole bucket. A key that is set again before its message is sent arrives later, and again only if it is
+/// left alone for that long: where the bucket ended when the reading began, such keys may be missing. Their number is known,
+/// as the server counts the keys at the beginning; which ones they are is asked at the end.
+#[derive(Debug)]
+struct WholeReading {
+    /// Last revision of the bucket when the reading began.
+    last: u64,
+    /// Number of keys that the bucket had then and that were not read as they were.
+    unread: u64,
+    /// Whether the messages that the bucket had then were read, as far as they were still there.
+    is_over: bool,
+    /// Keys that are in the bucket and were not read, as subjects; `None` until they were asked for.
+    unsent: Option<Vec<String>>,
+}
+
+impl WholeReading {
+    /// Records that the message of `revision`, behind which `pending` messages wait, was read.
+    const fn read_message(&mut self, revision: u64, pending: u64) {
+        if revision <= self.last {
+            self.unread = self.unread.saturating_sub(1);
+        }
+        self.is_over |= self.unread == 0 || pending == 0 || revision >= self.last;
+    }
+}
+
 /// A watch over a bucket. Repairs itself without limit, and may send a value again after that.
 pub struct KvWatch<T> {
     kv: Kv<T>,
@@ -55,8 +80,8 @@ pub struct KvWatch<T> {
     told: ToldKeys,
     /// Identity of the bucket at the last complete reading; `None` if there was none.
     bucket: Option<BucketIdentity>,
-    /// Revision up to which the whole bucket is being read; `None` if no complete reading is in progress.
-    until: Option<u64>,
+    /// The reading of the whole bucket; `None` if none is in progress.
+    whole: Option<WholeReading>,
     /// Whether [`KvEvent::Anew`] must be sent before anything else.
     owes_anew: bool,
     /// Whether [`KvEvent::Current`] must be sent at the end of the complete reading.
@@ -86,7 +111,7 @@ impl<T: WireMessage> KvWatch<T> {
             reading: ConnectionWatch::new(&kv.bus),
             told: ToldKeys::default(),
             bucket: None,
-            until: None,
+            whole: None,
             owes_anew: false,
             owes_current: true,
             doubtful: None,
@@ -97,11 +122,11 @@ impl<T: WireMessage> KvWatch<T> {
 
     /// Describes how far the watch has read, for errors.
     pub(super) fn describe_wait(&self) -> String {
-        match (&self.trouble, self.until) {
+        match (&self.trouble, &self.whole) {
             (Some(error), _) => error.clone(),
-            (None, Some(until)) => {
-                let last = self.told.last_revision();
-                format!("read up to revision {last} of {until}")
+            (None, Some(WholeReading { last, unread, .. })) => {
+                let read = self.told.last_revision();
+                format!("read up to revision {read} of {last}; {unread} keys are missing")
             }
             (None, None) => "no reader was started".to_owned(),
         }
@@ -123,7 +148,7 @@ impl<T: WireMessage> KvWatch<T> {
                 continue;
             }
 
-            let is_whole = self.until.is_some_and(|until| self.told.last_revision() >= until);
+            let is_whole = self.whole.as_ref().is_some_and(|whole| whole.is_over);
             if self.doubtful.is_some() || is_whole {
                 let found = if self.doubtful.is_some() {
                     self.resolve_older().await
@@ -146,13 +171,13 @@ impl<T: WireMessage> KvWatch<T> {
 
             let now = SystemClock.monotonic();
             // A quiet watch must still find out that its bucket was replaced.
-            let every = if self.until.is_some() { STALLED } else { LOOK_EVERY };
+            let every = if self.whole.is_some() { STALLED } else { LOOK_EVERY };
             let rest = every.saturating_sub(now.saturating_duration_since(self.looked_at));
             let incoming = tokio::select! {
                 biased;
                 incoming = self.reading.next(self.kv.bucket) => incoming,
                 () = pause(rest) => {
-                    match self.until {
+                    match self.whole {
                         // The messages that were expected are gone without a marker.
                         Some(_) => self.reading.break_off(),
                         None => self.check_bucket().await,
@@ -200,7 +225,12 @@ impl<T: WireMessage> KvWatch<T> {
 
         // If all keys have expired, and then their markers, no message arrives before the next change.
         let is_empty = info.state.messages == 0 || waiting == 0;
-        self.until = Some(if is_empty { 0 } else { info.state.last });
+        self.whole = Some(WholeReading {
+            last: info.state.last,
+            unread: waiting,
+            is_over: is_empty,
+            unsent: None,
+        });
 
         Ok(())
     }
@@ -250,8 +280,8 @@ impl<T: WireMessage> KvWatch<T> {
 
     /// Records `message`, and returns its event if it must be sent.
     fn take(&mut self, message: IncomingMessage) -> Option<KvEvent<T>> {
-        let key = self.key_of(&message).to_owned();
-        if self.until.is_some() {
+        let key = self.key_of(&message.subject).to_owned();
+        if self.whole.is_some() {
             self.looked_at = SystemClock.monotonic();
 
             match self
@@ -274,10 +304,10 @@ impl<T: WireMessage> KvWatch<T> {
         Some(self.record_event(key, &message))
     }
 
-    /// Ends the complete reading if `message` is the last of it.
+    /// Records in the complete reading, if there is one, that `message` was read.
     fn read_to(&mut self, message: &IncomingMessage) {
-        if message.pending == 0 || self.until.is_some_and(|until| message.sequence >= until) {
-            self.until = self.until.map(|_| 0);
+        if let Some(whole) = &mut self.whole {
+            whole.read_message(message.sequence, message.pending);
         }
     }
 
@@ -292,21 +322,14 @@ impl<T: WireMessage> KvWatch<T> {
             return KvEvent::Gone { key, revision };
         }
 
-        match message.decode() {
-            Ok(value) => KvEvent::Put { key, value, revision },
-            Err(error) => KvEvent::Bad {
-                key,
-                revision,
-                error: error.to_string(),
-            },
-        }
+        decoded_event(key, revision, message.decode())
     }
 
     /// Asks the leader about a message that is older than an event sent before. If the leader has the older one too,
     /// the bucket was restored; otherwise the server that is read lags behind, and the newer messages follow.
     async fn resolve_older(&mut self) -> Result<Option<KvEvent<T>>, ReadStreamError> {
         let Some(message) = &self.doubtful else { return Ok(None) };
-        let key = self.key_of(message).to_owned();
+        let key = self.key_of(&message.subject).to_owned();
         let stored = self.kv.read_stored(&key).await?;
         let is_behind = stored.is_none_or(|stored| {
             let place = (stored.sequence, stored.stored_at_ns);
@@ -333,7 +356,12 @@ impl<T: WireMessage> KvWatch<T> {
     /// Ends a complete reading: returns one event for each key that is gone, then [`KvEvent::Current`] if it is due.
     async fn end_of_whole(&mut self) -> Result<Option<KvEvent<T>>, ReadStreamError> {
         let Some(key) = self.told.unmet_key().cloned() else {
-            self.until = None;
+            let unsent = self.next_unsent().await?;
+            if unsent.is_some() {
+                return Ok(unsent);
+            }
+
+            self.whole = None;
             return Ok(std::mem::take(&mut self.owes_current).then_some(KvEvent::Current));
         };
         let stored: Option<StoredMessage> = self.kv.read_stored(&key).await?;
@@ -349,9 +377,60 @@ impl<T: WireMessage> KvWatch<T> {
         Ok(Some(KvEvent::Gone { key, revision }))
     }
 
-    fn key_of<'a>(&self, message: &'a IncomingMessage) -> &'a str {
-        let key = message.subject.strip_prefix("$KV.");
+    /// Returns the event of a key that the complete reading has missed, if there is one: each is read from the leader.
+    async fn next_unsent(&mut self) -> Result<Option<KvEvent<T>>, ReadStreamError> {
+        let Some(whole) = &self.whole else { return Ok(None) };
+        if whole.unread == 0 {
+            return Ok(None);
+        }
+
+        if whole.unsent.is_none() {
+            let subjects = self.kv.bus.list_subjects(&self.kv.stream_name(), &self.filter).await?;
+            let is_unsent = |subject: &String| !self.told.has_value(self.key_of(subject));
+            let unsent = subjects.into_keys().filter(is_unsent).collect();
+            if let Some(whole) = &mut self.whole {
+                whole.unsent = Some(unsent);
+            }
+        }
+
+        while let Some(subject) = self.last_unsent() {
+            let key = self.key_of(&subject).to_owned();
+            let stored = self.kv.read_stored(&key).await?;
+            if let Some(unsent) = self.whole.as_mut().and_then(|whole| whole.unsent.as_mut()) {
+                unsent.pop();
+            }
+
+            let Some(stored) = stored.filter(|stored| !is_marker(&stored.headers)) else {
+                continue;
+            };
+            self.told
+                .record_told(&key, (stored.sequence, stored.stored_at_ns), true);
+            return Ok(Some(decoded_event(key, stored.sequence, stored.decode())));
+        }
+
+        Ok(None)
+    }
+
+    fn last_unsent(&self) -> Option<String> {
+        self.whole.as_ref()?.unsent.as_ref()?.last().cloned()
+    }
+
+    /// Returns the key of a message's subject.
+    fn key_of<'a>(&self, subject: &'a str) -> &'a str {
+        let key = subject.strip_prefix("$KV.");
         let key = key.and_then(|rest| rest.strip_prefix(self.kv.bucket)?.strip_prefix('.'));
-        key.unwrap_or(&message.subject)
+        key.unwrap_or(subject)
+    }
+}
+
+/// Returns the event of a value of `key` at `revision`.
+fn decoded_event<T>(key: String, revision: u64, value: Result<T, DecodeError>) -> KvEvent<T> {
+    match value {
+        Ok(value) => KvEvent::Put { key, value, revision },
+        Err(error) => KvEvent::Bad {
+            key,
+            revision,
+            error: error.to_string(),
+        },
     }
 }
