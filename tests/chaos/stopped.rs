@@ -16,7 +16,7 @@ use cli::launch::service::signal;
 use shared::bus::Bus;
 use shared::clock::pause;
 use shared::process::status::ask_replicas;
-use tests::eventually::eventually;
+use tests::eventually::{WorkLeft, eventually, eventually_while_progressing};
 use tests::load::{Gateways, Load, send};
 use tests::receiver::Receiver;
 use tests::record::Record;
@@ -172,14 +172,18 @@ async fn stop_each(services: &[&'static str], stopped: Duration, clocks: Clocks)
     let accepted = sending.await.expect("the load was sent");
     assert_eq!(accepted.len() as u64, load.events);
 
-    let record = eventually("every event has its answer", SETTLE, async || {
+    let record = eventually_while_progressing("every event has its answer", SETTLE, async || {
         let record = Record::read(&world.bus).await;
-        let heard = heard.lock().map_err(|error| error.to_string())?.len();
+        let heard = heard.lock().unwrap_or_else(PoisonError::into_inner).len();
         let answered = (heard + receiver.arrived().len()) as u64;
-        if answered >= load.events && record.waiting + record.claims == 0 {
+        let waiting = record.waiting + record.claims;
+        if answered >= load.events && waiting == 0 {
             Ok(record)
         } else {
-            Err(format!("{answered} of {}\n{}", load.events, world.logs()))
+            Err(WorkLeft {
+                count: load.events.saturating_sub(answered) + waiting,
+                why: format!("{answered} of {}\n{}", load.events, world.logs()),
+            })
         }
     })
     .await;
