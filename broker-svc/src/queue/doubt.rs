@@ -272,6 +272,11 @@ fn made_at(id: Ulid) -> UnixMillis {
     UnixMillis(i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX))
 }
 
+/// Returns a time at or before which the server stored nothing of the event of the dispatch `id`.
+pub(crate) fn earliest_stored(id: Ulid) -> UnixMillis {
+    made_at(id).plus(-SKEW_MS)
+}
+
 /// Returns the earliest time at which `pending` may have been made for the first time.
 fn first_made(pending: &PendingDispatch) -> UnixMillis {
     made_at(pending.dispatch.id).min(pending.dispatch.timestamp)

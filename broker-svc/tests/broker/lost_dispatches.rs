@@ -5,7 +5,6 @@ use shared::bus::OutgoingMessage;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::Event;
-use shared::model::invocation::EventInvocations;
 use shared::model::ledger::{DropReason, LedgerEntry};
 use shared::model::session::SessionRef;
 use shared::testing::eventually;
@@ -17,8 +16,11 @@ use ulid::Ulid;
 
 use crate::approvals::trusted;
 use crate::bench::{Bench, session};
+use crate::event_search;
 use crate::killed::child_of;
-use crate::older_turns::{begun, end, ended_behind_its_copy, held, is_given_up, looking, put_back, send, serve};
+use crate::older_turns::{
+    begun, end, ended_behind_its_copy, held, is_given_up, looking, put_back, send, serve, serve_impatient,
+};
 use crate::stepping::{SUBJECT, answer, effect};
 
 /// Publishes `dispatch` as hook-svc makes a lost one again. Returns its sequence.
@@ -218,24 +220,20 @@ async fn a_turn_of_an_older_ledger_waits_for_its_dispatch_and_holds_it() {
 /// Stores the event of `dispatch` and its record, as adapter-svc and hook-svc did.
 async fn with_event(bench: &Bench, dispatch: &Dispatch) -> Event {
     let event = Event::new(dispatch.event_id.clone(), "test", "ada", SystemClock.now());
-    let stored = bench
-        .bus
-        .publish(OutgoingMessage::event(&event, bench.bus.trust()))
-        .await;
-    let record = EventInvocations {
-        event_id: event.id.clone(),
-        event_seq: stored.expect("stored").sequence,
-        evaluated_by: "a".to_owned(),
-        started_at: SystemClock.now(),
-        finished_at: SystemClock.now(),
-        passed: 0,
-        hooks: Vec::new(),
-        passes: Vec::new(),
-        is_slim: false,
-    };
-    let out = OutgoingMessage::new(subject::invocation(0, &event.id), &record);
-    bench.bus.publish(out).await.expect("stored");
+    let stored = event_search::send(&bench.bus, &event).await;
+    event_search::note(&bench.bus, &event, &stored, Some(dispatch.id)).await;
     event
+}
+
+/// Has `EVENTS` lose `event`, and its source send it again: it gets another sequence.
+async fn sent_again(bench: &Bench, event: &Event) {
+    bench
+        .bus
+        .purge_subject(EVENTS, &subject::conversation("test", event.account(), "ada"))
+        .await
+        .expect("emptied");
+    let out = OutgoingMessage::event(event, bench.bus.trust()).msg_id("sent again");
+    bench.bus.publish(out).await.expect("stored");
 }
 
 /// Waits until the ledger of `session` says that the turn of `dispatch` ended because it is lost.
@@ -248,29 +246,35 @@ async fn is_lost(bench: &Bench, session: &SessionRef, dispatch: Ulid) {
     .await;
 }
 
-/// Nobody makes the dispatches of two turns again within 30 s.
+/// Nobody makes the dispatches of three turns again in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_whose_dispatch_is_not_made_again_leaves_a_dead_letter_that_can_be_redriven() {
-    let (late, redriven) = (session("main"), session("redriven"));
+    let (late, redriven, resent) = (session("main"), session("redriven"), session("resent"));
     let mut story = begun(&late).await;
-    send(&story, &redriven, 1).await;
-    story.plays("model", "hello", &[]).await;
-    story.bench.until_replies(2).await;
+    for of in [&redriven, &resent] {
+        send(&story, of, 1).await;
+        story.plays("model", "hello", &[]).await;
+    }
+    story.bench.until_replies(3).await;
     end(&mut story).await;
     story.bench.server.restart().await;
 
     let first = looking(&story, &late, 2).await;
     let second = looking(&story, &redriven, 2).await;
+    let third = looking(&story, &resent, 2).await;
+    let moved = with_event(&story.bench, &third).await;
+    sent_again(&story.bench, &moved).await;
     let event = with_event(&story.bench, &second).await;
     story.bench.bus.purge_subject(DISPATCHES, ">").await.expect("emptied");
 
-    serve(&mut story, "b2").await;
-    for of in [&late, &redriven] {
+    serve_impatient(&mut story, "b2").await;
+    for of in [&late, &redriven, &resent] {
         story.bench.claim(of).await;
     }
     is_lost(&story.bench, &late, first.id).await;
     is_lost(&story.bench, &redriven, second.id).await;
-    eventually("both slots are free", async || story.bench.claims().await == 0).await;
+    is_lost(&story.bench, &resent, third.id).await;
+    eventually("the slots are free", async || story.bench.claims().await == 0).await;
 
     let letters = letters(&story.bench).await;
     let of = |id: Ulid| {
@@ -279,19 +283,15 @@ async fn a_turn_whose_dispatch_is_not_made_again_leaves_a_dead_letter_that_can_b
             .find(|letter| letter.detail.contains(&id.to_string()))
             .expect("a letter")
     };
-    assert_eq!(letters.len(), 2);
+    assert_eq!(letters.len(), 3);
     assert_eq!(of(first.id).redrive_subject, "", "its event has no record");
     assert!(of(first.id).detail.contains("main"), "{}", of(first.id).detail);
-    assert_eq!(of(second.id).redrive_subject, subject::event(&event));
-    let payload = of(second.id).payload_bytes().expect("base64");
-    let stored = story
-        .bench
-        .bus
-        .at_sequence(EVENTS, 1)
-        .await
-        .expect("readable")
-        .expect("it is there");
-    assert_eq!(payload, stored.payload, "the whole event");
+    for (dispatch, event) in [(&second, &event), (&third, &moved)] {
+        let letter = of(dispatch.id);
+        assert_eq!(letter.redrive_subject, subject::event(event));
+        let stored = OutgoingMessage::event(event, story.bench.bus.trust()).payload;
+        assert_eq!(letter.payload_bytes().expect("base64"), stored, "the whole event");
+    }
 
     // hook-svc makes one again, too late: an operator decides. Nothing of its turn is done again.
     made_again(&story.bench, &first).await;
@@ -309,8 +309,23 @@ async fn a_turn_whose_dispatch_is_not_made_again_leaves_a_dead_letter_that_can_b
     story.bench.claim(&redriven).await;
     let effect = story.plays("model", "after all", &[]).await;
     assert_eq!(effect.id, "1", "the first call of a new turn");
-    let replies = story.bench.until_replies(3).await;
+    let replies = story.bench.until_replies(4).await;
     assert_eq!(replies.last().map(|reply| reply.content.as_str()), Some("after all"));
+
+    // An operator redrives a copy of the letter much later, when the server has forgotten the ids: it is recognised.
+    let copy = Dispatch {
+        event_seq: 101,
+        ..again
+    };
+    let out = OutgoingMessage::new(subject::dispatch(&redriven), &copy).msg_id("redriven once more");
+    story.bench.bus.publish(out).await.expect("stored");
+    story.bench.claim(&redriven).await;
+    eventually("it is recognised", async || {
+        let dropped = dropped(&story.bench, &redriven).await;
+        dropped.last() == Some(&(copy.id, DropReason::Duplicate)) && story.bench.claims().await == 0
+    })
+    .await;
+    assert_eq!(story.bench.replies().await.len(), 4);
     story.stop().await;
 }
 
@@ -326,7 +341,7 @@ async fn a_turn_of_an_older_ledger_whose_dispatch_is_gone_leaves_a_dead_letter()
     story.bench.bus.purge_subject(DISPATCHES, ">").await.expect("emptied");
     assert!(story.bench.bus.stream_state(LEDGER).await.expect("its state").messages > 0);
 
-    serve(&mut story, "b3").await;
+    serve_impatient(&mut story, "b3").await;
     story.bench.claim(&busy).await;
     is_lost(&story.bench, &busy, sent.id).await;
     let letters = letters(&story.bench).await;

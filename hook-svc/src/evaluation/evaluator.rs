@@ -18,7 +18,7 @@ use shared::model::event::Event;
 use shared::model::hook::{HookResult, StoredAnswer};
 use shared::model::invocation::EventInvocations;
 use shared::model::time::UnixMillis;
-use shared::wire::headers::{THROUGH, TraceCarrier};
+use shared::wire::headers::{EVENT_SUBJECT, THROUGH, TraceCarrier};
 use shared::wire::subject;
 
 use crate::error::HandleEventError;
@@ -410,6 +410,7 @@ impl EventEvaluator {
             OutgoingMessage::new(subject::invocation(task.partition, &task.key), record)
                 .msg_id(name)
                 .header(THROUGH, task.through.load(Ordering::Relaxed).to_string())
+                .header(EVENT_SUBJECT, &task.incoming.subject)
                 .carrier(carrier)
         };
 
