@@ -142,6 +142,13 @@ impl SessionDoubts {
             InboxItem::Decision(_) => return Ok(None),
         };
 
+        // An operator wants the dispatch run whose turn was given up, also if a late copy is held meanwhile.
+        if matches!(arrival, InboxItem::Dispatch(pending) if pending.is_redriven)
+            && self.is_lost(broker, session, id).await?
+        {
+            return Ok(None);
+        }
+
         let is_older = era.doubt_until.is_some_and(|until| arrived <= until);
         let made = made_at(id).min(arrived);
         if self.is_void || is_older {
@@ -175,6 +182,20 @@ impl SessionDoubts {
             Some(DispatchStanding::Lost) => Some(DoubtResolution::TurnLost),
             None => None,
         })
+    }
+
+    /// Returns whether the ledger's last record of the dispatch `id` is that it is lost.
+    ///
+    /// # Errors
+    /// Returns [`RunSessionError`] if the ledger cannot be read.
+    pub async fn is_lost(
+        &mut self,
+        broker: &BrokerContext,
+        session: &SessionRef,
+        id: Ulid,
+    ) -> Result<bool, RunSessionError> {
+        let standing = self.standing(broker, session, id, made_at(id)).await?;
+        Ok(standing == Some(DispatchStanding::Lost))
     }
 
     /// Forgets what the ledger says, which has changed otherwise than by new dispatches.
@@ -397,6 +418,7 @@ mod tests {
             dispatch: Arc::new(dispatch),
             carrier: TraceCarrier::default(),
             is_repeated,
+            is_redriven: false,
         };
 
         let doubts = SessionDoubts {

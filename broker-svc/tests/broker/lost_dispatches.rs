@@ -1,6 +1,8 @@
 //! Dispatches that `DISPATCHES` loses under their turns: made again in time, the turn goes on, whoever is killed meanwhile;
 //! else it ends, and each dispatch is held or in a dead letter.
 
+use std::collections::BTreeSet;
+
 use shared::bus::OutgoingMessage;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
@@ -293,18 +295,20 @@ async fn a_turn_whose_dispatch_is_not_made_again_leaves_a_dead_letter_that_can_b
         assert_eq!(letter.payload_bytes().expect("base64"), stored, "the whole event");
     }
 
-    // hook-svc makes one again, too late: an operator decides. Nothing of its turn is done again.
-    made_again(&story.bench, &first).await;
-    eventually("it is held", async || !held(&story).await.is_empty()).await;
-    let held: Vec<Ulid> = held(&story).await.iter().map(|one| one.id).collect();
-    assert_eq!(held, [first.id]);
+    // hook-svc makes two again, too late: an operator decides. Nothing of their turns is done again.
+    for late in [&first, &second] {
+        made_again(&story.bench, late).await;
+    }
+    eventually("they are held", async || held(&story).await.len() == 2).await;
+    let held: BTreeSet<Ulid> = held(&story).await.iter().map(|one| one.id).collect();
+    assert_eq!(held, BTreeSet::from([first.id, second.id]));
 
-    // The other's event is redriven: its hook fires once more, and the next effect is that turn's.
+    // The event of one is redriven: its hook fires once more, and the next effect is that turn's.
     let again = Dispatch {
         event_seq: 100,
         ..second
     };
-    let out = OutgoingMessage::new(subject::dispatch(&redriven), &again).msg_id("redriven");
+    let out = OutgoingMessage::new(subject::dispatch(&redriven), &again).msg_id(format!("redrive:100:{}", again.id));
     story.bench.bus.publish(out).await.expect("stored");
     story.bench.claim(&redriven).await;
     let effect = story.plays("model", "after all", &[]).await;
@@ -317,7 +321,7 @@ async fn a_turn_whose_dispatch_is_not_made_again_leaves_a_dead_letter_that_can_b
         event_seq: 101,
         ..again
     };
-    let out = OutgoingMessage::new(subject::dispatch(&redriven), &copy).msg_id("redriven once more");
+    let out = OutgoingMessage::new(subject::dispatch(&redriven), &copy).msg_id(format!("redrive:101:{}", copy.id));
     story.bench.bus.publish(out).await.expect("stored");
     story.bench.claim(&redriven).await;
     eventually("it is recognised", async || {

@@ -394,7 +394,12 @@ impl EventEvaluator {
         record: EventInvocations,
         carrier: &TraceCarrier,
     ) -> Result<(), HandleEventError> {
-        let name = format!("inv:{}", task.key);
+        // The server may remember the id of the record before: one that is redriven has a record of its own.
+        let name = if task.is_redriven() {
+            format!("inv:{}:{}", task.key, task.sequence)
+        } else {
+            format!("inv:{}", task.key)
+        };
         self.store_as(&name, task, record, carrier).await
     }
 
