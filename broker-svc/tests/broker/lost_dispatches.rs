@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use shared::bus::OutgoingMessage;
 use shared::clock::{Clock as _, SystemClock};
+use shared::model::approval::{ApprovalRequest, AskedIn, DeciderScope};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::Event;
 use shared::model::ledger::{DropReason, LedgerEntry};
@@ -21,7 +22,7 @@ use crate::bench::{Bench, session};
 use crate::event_search;
 use crate::killed::child_of;
 use crate::older_turns::{
-    begun, end, ended_behind_its_copy, held, is_given_up, looking, put_back, send, serve, serve_impatient,
+    begun, copied, end, ended_behind_its_copy, held, is_given_up, looking, put_back, send, serve, serve_impatient,
 };
 use crate::stepping::{SUBJECT, answer, effect};
 
@@ -356,6 +357,101 @@ async fn a_turn_of_an_older_ledger_whose_dispatch_is_gone_leaves_a_dead_letter()
         letters[0].detail
     );
     assert!(held(&story).await.is_empty());
+    assert_eq!(story.bench.replies().await.len(), 2, "nothing is said again");
+
+    story.stop().await;
+}
+
+/// A question that the agent of `turn` asks by itself, for the message of `dispatch`.
+fn asks_outside(dispatch: &Dispatch, turn: Ulid) -> LedgerEntry {
+    let asked_in = AskedIn {
+        session: dispatch.target.clone(),
+        turn,
+        scope: DeciderScope::Owner,
+        initiator: None,
+        reason: None,
+        escalate_at: None,
+        place: dispatch.delivery_context.clone(),
+        causation: dispatch.causation.clone(),
+        outside: Some("hash".to_owned()),
+    };
+    LedgerEntry::ApprovalRequested {
+        request: ApprovalRequest {
+            id: Ulid::from(7_u128).to_string(),
+            call: "c".to_owned(),
+            tool: "pay".to_owned(),
+            arguments: serde_json::json!({}),
+            arguments_hash: "hash".to_owned(),
+            policy: "gate".to_owned(),
+            approvers: Vec::new(),
+            expires_at: SystemClock.now().plus(3_600_000),
+            asked_in: Some(Box::new(asked_in)),
+        },
+    }
+}
+
+/// The ledger is older, the dispatch of its turn is gone, and the owner that ends the turn is killed between its appends:
+/// the one for the approvals that the agent asked for by itself, and the end. Then hook-svc makes the dispatch again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_of_an_older_ledger_that_a_killed_owner_was_ending_does_not_go_on() {
+    let busy = session("main");
+    let mut story = begun(&busy).await;
+    end(&mut story).await;
+    story.bench.server.restart().await;
+    let sent = looking(&story, &busy, 2).await;
+    let turn = Ulid::from_parts(sent.id.timestamp_ms(), 7);
+    story.bench.append(&busy, vec![asks_outside(&sent, turn)]).await;
+    let older = copied(&mut story).await;
+
+    serve(&mut story, "b2").await;
+    story.bench.claim(&busy).await;
+    story.plays("look", "seen", &[]).await;
+    story.plays("model", "over", &[]).await;
+    eventually("the turn ends", async || {
+        story.bench.completed(&busy).await.len() == 2 && story.bench.claims().await == 0
+    })
+    .await;
+    put_back(&mut story, &older).await;
+    story.bench.bus.purge_subject(DISPATCHES, ">").await.expect("emptied");
+
+    serve_impatient(&mut story, "b3").await;
+    story.bench.claim(&busy).await;
+    is_lost(&story.bench, &busy, sent.id).await;
+    eventually("its slot is free", async || story.bench.claims().await == 0).await;
+    end(&mut story).await;
+    story.bench.server.restart().await;
+
+    // As if it was killed behind its first append.
+    let records = story.bench.ledger(&busy).await;
+    let first = records.iter().position(|(_, record)| {
+        let owned = |entry: &LedgerEntry| matches!(entry, LedgerEntry::Owned { broker, .. } if broker == "b3");
+        record.entries.iter().any(owned)
+    });
+    let (first, behind) = records[first.expect("an owner")..].split_first().expect("a record");
+    let ends = |entry: &LedgerEntry| matches!(entry, LedgerEntry::TurnInterrupted { .. });
+    assert!(!first.1.entries.iter().any(ends), "the end is an append of its own");
+    assert!(behind.iter().any(|(_, record)| record.entries.iter().any(ends)));
+    for (sequence, _) in behind {
+        assert!(
+            story
+                .bench
+                .bus
+                .delete_message(LEDGER, *sequence)
+                .await
+                .expect("deleted")
+        );
+    }
+
+    made_again(&story.bench, &sent).await;
+    serve(&mut story, "b4").await;
+    story.bench.claim(&busy).await;
+    is_given_up(&story, &busy).await;
+    let held: Vec<Ulid> = held(&story).await.iter().map(|one| one.id).collect();
+    assert_eq!(held, [sent.id]);
+    assert_eq!(letters(&story.bench).await.len(), 1, "of the owner that was killed");
+    let entries = story.bench.entries(&busy).await;
+    let begun = |entry: &LedgerEntry| matches!(entry, LedgerEntry::ToolStarted { .. });
+    assert!(!entries.iter().any(begun), "the call is not made");
     assert_eq!(story.bench.replies().await.len(), 2, "nothing is said again");
 
     story.stop().await;
