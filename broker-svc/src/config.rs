@@ -31,6 +31,9 @@ pub struct BrokerConfig {
     pub sweep_interval_ms: u64,
     /// Minimum age of a dispatch before the sweeper looks at its session, milliseconds.
     pub sweep_age_ms: u64,
+    /// How long a turn waits for a dispatch of its own that `DISPATCHES` has lost, milliseconds; hook-svc publishes it
+    /// again soon after it has noticed.
+    pub lost_dispatch_ms: u64,
     /// Waits between two questions to a remote agent that did not answer. The number of attempts has no effect: the
     /// persona's limits end the turn.
     pub agent_retry: RetrySchedule,
@@ -77,6 +80,7 @@ impl Default for BrokerConfig {
             fold_cache: 10_000,
             sweep_interval_ms: 1_000,
             sweep_age_ms: 5_000,
+            lost_dispatch_ms: 30_000,
             agent_retry: RetrySchedule {
                 initial_ms: 200,
                 max_ms: 5_000,
@@ -131,6 +135,10 @@ impl BrokerConfig {
             faults.push("sweep_age_ms: expected 1000 to 6000, so that a lost wake-up is healed within 10 s".to_owned());
         }
 
+        if !(1_000..=600_000).contains(&self.lost_dispatch_ms) {
+            faults.push("lost_dispatch_ms: expected 1000 to 600000".to_owned());
+        }
+
         faults
     }
 
@@ -156,8 +164,9 @@ mod tests {
             fold_cache: 0,
             ack_wait_ms: 5_000,
             sweep_age_ms: 1,
+            lost_dispatch_ms: 0,
             ..BrokerConfig::default()
         };
-        assert_eq!(wrong.find_faults().len(), 3, "{:?}", wrong.find_faults());
+        assert_eq!(wrong.find_faults().len(), 4, "{:?}", wrong.find_faults());
     }
 }

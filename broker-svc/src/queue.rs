@@ -3,6 +3,7 @@
 pub mod claim_deadline;
 pub mod claims;
 pub mod doubt;
+pub mod event_search;
 pub mod feed;
 pub mod inbox;
 pub mod quarantine;

@@ -34,5 +34,6 @@ pub(crate) fn pending(sequence: u64, event: u64, hook: &str, priority: i32) -> P
         dispatch: Arc::new(dispatch(event, hook, priority)),
         carrier: TraceCarrier::default(),
         is_repeated: false,
+        is_redriven: false,
     }
 }

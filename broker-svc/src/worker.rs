@@ -8,7 +8,7 @@
 //!
 //! The trunk is here: `take_in` (read and sift messages) → the session machine → `turn` (begin, answer, end, `flush`).
 //! Beside it: `ask`, `steps`, `stepped_turn` (agents outside), `approve`, `approval_sync`, `approval_notices` (people), `hooks`,
-//! `post_hooks`, `wait`, `older_turn`, `own_dispatches`, `intent_extraction`.
+//! `post_hooks`, `wait`, `older_turn`, `own_dispatches`, `lost_turn`, `intent_extraction`.
 
 mod approval_notices;
 mod approval_sync;

@@ -24,6 +24,7 @@ mod intent_tools;
 mod intents;
 mod joints;
 mod local_approval;
+mod lost_dispatch;
 mod lost_wakeups;
 mod mcp;
 mod orders;

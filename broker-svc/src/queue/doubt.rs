@@ -142,6 +142,13 @@ impl SessionDoubts {
             InboxItem::Decision(_) => return Ok(None),
         };
 
+        // An operator wants the dispatch run whose turn was given up, also if a late copy is held meanwhile.
+        if matches!(arrival, InboxItem::Dispatch(pending) if pending.is_redriven)
+            && self.is_lost(broker, session, id).await?
+        {
+            return Ok(None);
+        }
+
         let is_older = era.doubt_until.is_some_and(|until| arrived <= until);
         let made = made_at(id).min(arrived);
         if self.is_void || is_older {
@@ -177,7 +184,21 @@ impl SessionDoubts {
         })
     }
 
-    /// Forgets the standings in the ledger, which has changed otherwise than by new dispatches.
+    /// Returns whether the ledger's last record of the dispatch `id` is that it is lost.
+    ///
+    /// # Errors
+    /// Returns [`RunSessionError`] if the ledger cannot be read.
+    pub async fn is_lost(
+        &mut self,
+        broker: &BrokerContext,
+        session: &SessionRef,
+        id: Ulid,
+    ) -> Result<bool, RunSessionError> {
+        let standing = self.standing(broker, session, id, made_at(id)).await?;
+        Ok(standing == Some(DispatchStanding::Lost))
+    }
+
+    /// Forgets what the ledger says, which has changed otherwise than by new dispatches.
     pub fn forget_standings(&mut self) {
         self.known = None;
     }
@@ -270,6 +291,11 @@ impl Copies {
 /// Returns a time at most an hour before the event of the dispatch `id` was received: no dispatch of it is older.
 fn made_at(id: Ulid) -> UnixMillis {
     UnixMillis(i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX))
+}
+
+/// Returns a time at or before which the server stored nothing of the event of the dispatch `id`.
+pub(crate) fn earliest_stored(id: Ulid) -> UnixMillis {
+    made_at(id).plus(-SKEW_MS)
 }
 
 /// Returns the earliest time at which `pending` may have been made for the first time.
@@ -393,6 +419,7 @@ mod tests {
             dispatch: Arc::new(dispatch),
             carrier: TraceCarrier::default(),
             is_repeated,
+            is_redriven: false,
         };
 
         let doubts = SessionDoubts {

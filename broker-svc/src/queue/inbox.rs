@@ -17,7 +17,7 @@ use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::{DecodeError, WireMessage as _};
-use shared::wire::headers::{CAUSATION, HOPS, MSG_ID, REPEATED, SCHEMA};
+use shared::wire::headers::{CAUSATION, HOPS, MSG_ID, REDRIVE, REPEATED, SCHEMA};
 use shared::wire::partition::session_part;
 use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
@@ -353,6 +353,7 @@ fn decode_pending(session: &SessionRef, stored: &StoredMessage) -> Result<Pendin
         dispatch: Arc::new(dispatch),
         carrier: stored.carrier(),
         is_repeated: stored.headers.get(REPEATED).is_some(),
+        is_redriven: stored.headers.get(MSG_ID).is_some_and(|id| id.starts_with(REDRIVE)),
     })
 }
 

@@ -25,6 +25,8 @@ pub struct PendingDispatch {
     pub carrier: TraceCarrier,
     /// Whether the message's header says that it may have been published before, under another message id.
     pub is_repeated: bool,
+    /// Whether the message's id says that an operator has republished the event of the dispatch from the dead letters.
+    pub is_redriven: bool,
 }
 
 impl PendingDispatch {

@@ -21,6 +21,7 @@ use crate::approval::external_tool::is_outside;
 use crate::approval::store::decision_of;
 use crate::error::RunSessionError;
 use crate::session::PendingDispatch;
+use crate::turn::journal::RunningTurn;
 use crate::turn::{NextStep, Turn, next_after};
 
 /// Wait before a question is repeated if the configuration has no schedule.
@@ -243,9 +244,8 @@ impl Worker<'_> {
     /// end; a call of a finished turn must not be approved.
     pub(super) async fn settle_outside(&mut self) -> Result<(), RunSessionError> {
         let running = self.owner.fold().running.iter();
-        let asked = running.flat_map(|running| &running.asked);
-        let open: Vec<String> = asked
-            .filter(|asked| asked.outside && asked.is_open())
+        let open: Vec<String> = running
+            .flat_map(RunningTurn::open_outside)
             .map(|asked| asked.approval.clone())
             .collect();
         if open.is_empty() {

@@ -7,11 +7,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use shared::bus::{Bus, CoreSubscription, ReadStreamError};
-use shared::model::ledger::LedgerCursor;
+use shared::model::ledger::{DispatchRef, LedgerCursor};
 use shared::model::position::StreamPosition;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::subject;
+use ulid::Ulid;
 
 use crate::broker::BrokerContext;
 use crate::broker::stream_facts::StreamEra;
@@ -100,7 +101,26 @@ impl InboxReader {
             .await
     }
 
-    /// Forgets the standings of dispatches that were read from the ledger, because the ledger says otherwise now.
+    /// Returns those of `dispatches` of which the ledger says last that they are lost.
+    ///
+    /// # Errors
+    /// Returns [`RunSessionError`] if the ledger cannot be read.
+    pub(super) async fn known_lost(
+        &mut self,
+        broker: &BrokerContext,
+        session: &SessionRef,
+        dispatches: &[DispatchRef],
+    ) -> Result<Vec<Ulid>, RunSessionError> {
+        let mut lost = Vec::new();
+        for dispatch in dispatches {
+            if self.doubts.is_lost(broker, session, dispatch.id).await? {
+                lost.push(dispatch.id);
+            }
+        }
+        Ok(lost)
+    }
+
+    /// Forgets what was read of the ledger about dispatches, because the ledger says otherwise now.
     pub(super) fn forget_standings(&mut self) {
         self.doubts.forget_standings();
     }

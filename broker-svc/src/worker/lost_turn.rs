@@ -4,24 +4,22 @@
 //! with its event if that is found. The ledger notes them as lost and not as consumed, so that a redriven event leads to
 //! a turn; a copy that hook-svc makes too late is held. Source: `docs/design/trust.md` §2.5.
 
-use shared::bus::{ReadStreamError, StoredMessage, dead_letter};
-use shared::model::event::Event;
-use shared::model::invocation::EventInvocations;
+use shared::bus::{StoredMessage, dead_letter};
 use shared::model::ledger::{DispatchRef, DropReason, LedgerEntry};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::{CAUSATION, DISPATCH};
 use shared::wire::subject;
-use shared::wire::topology::streams::{DISPATCHES, EVENTS, INVOCATIONS};
+use shared::wire::topology::streams::DISPATCHES;
 use ulid::Ulid;
 
 use super::Worker;
-use super::own_dispatches::MADE_AGAIN_WITHIN;
 use super::turn::TurnOutcome;
 use crate::config::SERVICE;
 use crate::error::RunSessionError;
 use crate::queue::doubt::hold_dispatch;
+use crate::queue::event_search::find_event;
 use crate::queue::inbox::DispatchSearch;
 use crate::session::PendingDispatch;
 use crate::turn::Turn;
@@ -78,7 +76,7 @@ impl Worker<'_> {
     /// Returns [`RunSessionError`] if the event cannot be searched for or the dead letter cannot be stored.
     pub(super) async fn dead_letter_lost(&self, turn: Ulid, lost: &[DispatchRef]) -> Result<(), RunSessionError> {
         for known in lost {
-            let event = self.event_of(known).await?;
+            let event = find_event(&self.broker.bus, known).await?;
             let found = LostDispatch {
                 session: &self.claimed.session,
                 turn,
@@ -103,30 +101,18 @@ impl Worker<'_> {
     /// Stages that `dispatch` is not run; the cursor stays where it is.
     pub(super) fn stage_dropped(&mut self, dispatch: DispatchRef, reason: DropReason) {
         metrics::counter!("nexus_broker_dropped_total", "reason" => reason.name()).increment(1);
-        let cursor = self.owner.fold().cursor.clone();
-        self.owner.stage_entry(LedgerEntry::DispatchDropped {
+        let entry = self.dropped_entry(dispatch, reason);
+        self.owner.stage_entry(entry);
+    }
+
+    /// Returns the entry that `dispatch` is not run; the cursor in it is the present one.
+    pub(super) fn dropped_entry(&self, dispatch: DispatchRef, reason: DropReason) -> LedgerEntry {
+        LedgerEntry::DispatchDropped {
             dispatch,
             reason,
             detail: None,
-            cursor,
-        });
-    }
-
-    /// Returns the event of `known` as it is stored; `None` if it has no record, or the record names another one.
-    async fn event_of(&self, known: &DispatchRef) -> Result<Option<StoredMessage>, ReadStreamError> {
-        let bus = &self.broker.bus;
-        let record = subject::invocation_anywhere(&known.event_id);
-        let record = bus.last_on_subject(INVOCATIONS, &record).await?;
-        let Some(record) = record.and_then(|stored| stored.decode::<EventInvocations>().ok()) else {
-            return Ok(None);
-        };
-
-        let stored = bus.at_sequence(EVENTS, record.event_seq).await?;
-        let is_it = |stored: &StoredMessage| {
-            let event = stored.decode::<Event>();
-            event.is_ok_and(|event| event.id == known.event_id)
-        };
-        Ok(stored.filter(is_it))
+            cursor: self.owner.fold().cursor.clone(),
+        }
     }
 }
 
@@ -144,9 +130,8 @@ impl LostDispatch<'_> {
     /// ledger's reference of the dispatch, as JSON, and cannot be redriven.
     fn to_dead_letter(&self, at: UnixMillis) -> DeadLetter {
         let (session, turn, known) = (self.session, self.turn, self.known);
-        let waited = MADE_AGAIN_WITHIN.as_secs();
         let lost = format!(
-            "dispatch {} at {} for {session} is lost and was not published again within {waited} s; turn {turn} ended",
+            "dispatch {} at {} for {session} is lost and was not published again in time; turn {turn} ended",
             known.id, known.sequence
         );
         let letter = DeadLetter {
@@ -161,7 +146,10 @@ impl LostDispatch<'_> {
             ],
             payload: DeadLetter::encode_payload(&serde_json::to_vec(known).unwrap_or_default()),
             reason: DISPATCH_LOST.to_owned(),
-            detail: format!("{lost}; event {} was not found", known.event_id),
+            detail: format!(
+                "{lost}; event {}, by which a hook made it, was not found",
+                known.event_id
+            ),
             attempts: 0,
             at,
         };

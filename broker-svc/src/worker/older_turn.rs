@@ -28,8 +28,11 @@ impl Worker<'_> {
         let Some(until) = self.inbox.doubt_until() else {
             return Ok(false);
         };
-        // An owner that died after it had held them may have appended a record of its own.
-        if !self.is_any_held(running).await? && !self.may_have_gone_on(running, until).await? {
+        // An owner that died after it had held them, or noted them as lost, may have appended a record of its own.
+        let (broker, session) = (self.broker, &self.claimed.session);
+        let noted = self.inbox.known_lost(broker, session, &running.dispatches).await?;
+        let was_begun = !noted.is_empty() || self.is_any_held(running).await?;
+        if !was_begun && !self.may_have_gone_on(running, until).await? {
             return Ok(false);
         }
 
@@ -50,7 +53,10 @@ impl Worker<'_> {
                 lost.push(dispatch);
             }
         }
-        self.dead_letter_lost(turn, &lost).await?;
+        // One that is noted has its dead letter.
+        let is_new = |dispatch: &&DispatchRef| !noted.contains(&dispatch.id);
+        let new: Vec<DispatchRef> = lost.iter().filter(is_new).cloned().collect();
+        self.dead_letter_lost(turn, &new).await?;
 
         let (lost_count, all) = (lost.len(), running.dispatches.len());
         tracing::error!(
@@ -105,6 +111,14 @@ impl Worker<'_> {
     /// Appends the end of `running`, whose dispatches are held but for those that are `lost`. The cursor does not pass the
     /// dispatches, which are not read yet; the ledger knows them when they are.
     async fn record_older_end(&mut self, running: &RunningTurn, lost: &[DispatchRef]) -> Result<(), RunSessionError> {
+        // Approvals of outside are settled behind an append of their own. It is newer than the loss: whoever goes on after
+        // a kill knows by it alone that the turn must not, if none of its dispatches is held.
+        if running.open_outside().next().is_some() {
+            for dispatch in lost {
+                let entry = self.dropped_entry(dispatch.clone(), DropReason::Lost);
+                self.owner.stage_entry(entry);
+            }
+        }
         self.settle_outside().await?;
         self.canceled = None;
         let why = "the ledger was restored to a state before its turn, which may have continued";

@@ -11,9 +11,6 @@ use super::wait::LOOK_EVERY;
 use crate::error::RunSessionError;
 use crate::queue::inbox::DispatchSearch;
 
-/// How long a turn waits for a dispatch that its stream has lost: hook-svc makes it again soon after it has noticed.
-pub(super) const MADE_AGAIN_WITHIN: Duration = Duration::from_secs(30);
-
 /// A worker's wait for a lost dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WhileWaiting {
@@ -24,7 +21,7 @@ pub(super) enum WhileWaiting {
 }
 
 impl Worker<'_> {
-    /// Searches for the dispatches `wanted` of the running turn. Waits up to [`MADE_AGAIN_WITHIN`] for those that
+    /// Searches for the dispatches `wanted` of the running turn. Waits up to `broker.lost_dispatch_ms` for those that
     /// `DISPATCHES` has lost; if the time passes or the turn is canceled, some are missing.
     ///
     /// # Errors
@@ -36,11 +33,12 @@ impl Worker<'_> {
     ) -> Result<DispatchSearch, RunSessionError> {
         let mut search = DispatchSearch::new(wanted);
         let begun = self.broker.clock.monotonic();
+        let patience = Duration::from_millis(self.broker.config.lost_dispatch_ms);
 
         loop {
             search.read_on(&self.broker.bus, &self.claimed.session).await?;
             let waited = self.broker.clock.monotonic().saturating_duration_since(begun);
-            let is_over = waited >= MADE_AGAIN_WITHIN
+            let is_over = waited >= patience
                 || match meanwhile {
                     WhileWaiting::ReadInbox => self.canceled.is_some(),
                     WhileWaiting::AppendNothing => self.are_held(&search.missing()).await?,

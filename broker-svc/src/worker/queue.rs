@@ -22,6 +22,9 @@ struct LeftOut {
     repeated: Vec<InboxItem>,
     /// Dispatches that may have been handled before; they are held.
     held: Vec<InboxItem>,
+    /// Held dispatches whose turn was given up because they were lost. Their ids are not remembered: an operator may redrive
+    /// the dead letter instead.
+    late: Vec<InboxItem>,
     /// Orders that may have been handled before; they have dead letters.
     unsure: Vec<InboxItem>,
 }
@@ -101,8 +104,9 @@ impl Worker<'_> {
             // copy: the first message may have come with it, and the machine does not know it yet.
             let is_unsure_order = doubt == Some(DoubtResolution::Unknown) && matches!(arrival, InboxItem::Order(_));
             let is_copy = doubt == Some(DoubtResolution::Repeated);
+            let is_late = doubt == Some(DoubtResolution::TurnLost);
             if doubt.is_some() {
-                let id = arrival.id().filter(|_| !is_unsure_order && !is_copy);
+                let id = arrival.id().filter(|_| !is_unsure_order && !is_copy && !is_late);
                 self.machine.note_known(id, &[arrival.sequence()]);
             }
 
@@ -120,7 +124,7 @@ impl Worker<'_> {
                     let why =
                         format!("{session} has given up the turn of the dispatch, which was lost and came too late");
                     hold_dispatch(self.broker, &pending, &why).await?;
-                    left.held.push(InboxItem::Dispatch(pending));
+                    left.late.push(InboxItem::Dispatch(pending));
                 }
                 (Some(DoubtResolution::Unknown), InboxItem::Order(placed)) => {
                     give_up_order(self.broker, session, &placed).await?;
@@ -173,7 +177,9 @@ impl Worker<'_> {
         }
 
         let one_by_one = left.repeated.iter().map(|arrival| (arrival, DropReason::Repeated));
-        for (arrival, reason) in one_by_one.chain(left.held.iter().map(|arrival| (arrival, DropReason::Held))) {
+        let held = left.held.iter().map(|arrival| (arrival, DropReason::Held));
+        let late = left.late.iter().map(|arrival| (arrival, DropReason::Lost));
+        for (arrival, reason) in one_by_one.chain(held).chain(late) {
             self.drop_arrival(arrival, &[arrival.sequence()], reason);
         }
     }

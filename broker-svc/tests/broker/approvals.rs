@@ -115,12 +115,22 @@ pub(crate) async fn serving(url: &str, name: &str, ask: &str) -> Serving {
 
 /// As [`serving`], with the whole of `personas.yaml` and `hooks.yaml`.
 pub(crate) async fn serving_with(url: &str, name: &str, personas: &str, hooks: &str) -> Serving {
+    serving_as(url, name, (personas, hooks), BrokerConfig::default()).await
+}
+
+/// As [`serving_with`], with section `[broker]`.
+pub(crate) async fn serving_as(
+    url: &str,
+    name: &str,
+    (personas, hooks): (&str, &str),
+    config: BrokerConfig,
+) -> Serving {
     let agent = Scripted {
         bus: connect_to(url, "test").await,
         asks: SUBJECT.to_owned(),
         tools: vec![("look", true), ("pay", false)],
     };
-    let broker = broker_at(url, name, personas, BrokerConfig::default()).await;
+    let broker = broker_at(url, name, personas, config).await;
     let rules = HookRules::parse(hooks, &broker.personas).expect("hooks");
 
     let broker = broker

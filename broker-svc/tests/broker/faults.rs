@@ -267,6 +267,7 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
         dispatch: one.into(),
         carrier: TraceCarrier::default(),
         is_repeated: false,
+        is_redriven: false,
     };
 
     let turn = Turn::for_pendings(

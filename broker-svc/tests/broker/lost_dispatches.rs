@@ -1,11 +1,13 @@
 //! Dispatches that `DISPATCHES` loses under their turns: made again in time, the turn goes on, whoever is killed meanwhile;
 //! else it ends, and each dispatch is held or in a dead letter.
 
+use std::collections::BTreeSet;
+
 use shared::bus::OutgoingMessage;
 use shared::clock::{Clock as _, SystemClock};
+use shared::model::approval::{ApprovalRequest, AskedIn, DeciderScope};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::Event;
-use shared::model::invocation::EventInvocations;
 use shared::model::ledger::{DropReason, LedgerEntry};
 use shared::model::session::SessionRef;
 use shared::testing::eventually;
@@ -17,8 +19,11 @@ use ulid::Ulid;
 
 use crate::approvals::trusted;
 use crate::bench::{Bench, session};
+use crate::event_search;
 use crate::killed::child_of;
-use crate::older_turns::{begun, end, ended_behind_its_copy, held, is_given_up, looking, put_back, send, serve};
+use crate::older_turns::{
+    begun, copied, end, ended_behind_its_copy, held, is_given_up, looking, put_back, send, serve, serve_impatient,
+};
 use crate::stepping::{SUBJECT, answer, effect};
 
 /// Publishes `dispatch` as hook-svc makes a lost one again. Returns its sequence.
@@ -218,24 +223,20 @@ async fn a_turn_of_an_older_ledger_waits_for_its_dispatch_and_holds_it() {
 /// Stores the event of `dispatch` and its record, as adapter-svc and hook-svc did.
 async fn with_event(bench: &Bench, dispatch: &Dispatch) -> Event {
     let event = Event::new(dispatch.event_id.clone(), "test", "ada", SystemClock.now());
-    let stored = bench
-        .bus
-        .publish(OutgoingMessage::event(&event, bench.bus.trust()))
-        .await;
-    let record = EventInvocations {
-        event_id: event.id.clone(),
-        event_seq: stored.expect("stored").sequence,
-        evaluated_by: "a".to_owned(),
-        started_at: SystemClock.now(),
-        finished_at: SystemClock.now(),
-        passed: 0,
-        hooks: Vec::new(),
-        passes: Vec::new(),
-        is_slim: false,
-    };
-    let out = OutgoingMessage::new(subject::invocation(0, &event.id), &record);
-    bench.bus.publish(out).await.expect("stored");
+    let stored = event_search::send(&bench.bus, &event).await;
+    event_search::note(&bench.bus, &event, &stored, Some(dispatch.id)).await;
     event
+}
+
+/// Has `EVENTS` lose `event`, and its source send it again: it gets another sequence.
+async fn sent_again(bench: &Bench, event: &Event) {
+    bench
+        .bus
+        .purge_subject(EVENTS, &subject::conversation("test", event.account(), "ada"))
+        .await
+        .expect("emptied");
+    let out = OutgoingMessage::event(event, bench.bus.trust()).msg_id("sent again");
+    bench.bus.publish(out).await.expect("stored");
 }
 
 /// Waits until the ledger of `session` says that the turn of `dispatch` ended because it is lost.
@@ -248,29 +249,35 @@ async fn is_lost(bench: &Bench, session: &SessionRef, dispatch: Ulid) {
     .await;
 }
 
-/// Nobody makes the dispatches of two turns again within 30 s.
+/// Nobody makes the dispatches of three turns again in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_whose_dispatch_is_not_made_again_leaves_a_dead_letter_that_can_be_redriven() {
-    let (late, redriven) = (session("main"), session("redriven"));
+    let (late, redriven, resent) = (session("main"), session("redriven"), session("resent"));
     let mut story = begun(&late).await;
-    send(&story, &redriven, 1).await;
-    story.plays("model", "hello", &[]).await;
-    story.bench.until_replies(2).await;
+    for of in [&redriven, &resent] {
+        send(&story, of, 1).await;
+        story.plays("model", "hello", &[]).await;
+    }
+    story.bench.until_replies(3).await;
     end(&mut story).await;
     story.bench.server.restart().await;
 
     let first = looking(&story, &late, 2).await;
     let second = looking(&story, &redriven, 2).await;
+    let third = looking(&story, &resent, 2).await;
+    let moved = with_event(&story.bench, &third).await;
+    sent_again(&story.bench, &moved).await;
     let event = with_event(&story.bench, &second).await;
     story.bench.bus.purge_subject(DISPATCHES, ">").await.expect("emptied");
 
-    serve(&mut story, "b2").await;
-    for of in [&late, &redriven] {
+    serve_impatient(&mut story, "b2").await;
+    for of in [&late, &redriven, &resent] {
         story.bench.claim(of).await;
     }
     is_lost(&story.bench, &late, first.id).await;
     is_lost(&story.bench, &redriven, second.id).await;
-    eventually("both slots are free", async || story.bench.claims().await == 0).await;
+    is_lost(&story.bench, &resent, third.id).await;
+    eventually("the slots are free", async || story.bench.claims().await == 0).await;
 
     let letters = letters(&story.bench).await;
     let of = |id: Ulid| {
@@ -279,38 +286,51 @@ async fn a_turn_whose_dispatch_is_not_made_again_leaves_a_dead_letter_that_can_b
             .find(|letter| letter.detail.contains(&id.to_string()))
             .expect("a letter")
     };
-    assert_eq!(letters.len(), 2);
+    assert_eq!(letters.len(), 3);
     assert_eq!(of(first.id).redrive_subject, "", "its event has no record");
     assert!(of(first.id).detail.contains("main"), "{}", of(first.id).detail);
-    assert_eq!(of(second.id).redrive_subject, subject::event(&event));
-    let payload = of(second.id).payload_bytes().expect("base64");
-    let stored = story
-        .bench
-        .bus
-        .at_sequence(EVENTS, 1)
-        .await
-        .expect("readable")
-        .expect("it is there");
-    assert_eq!(payload, stored.payload, "the whole event");
+    for (dispatch, event) in [(&second, &event), (&third, &moved)] {
+        let letter = of(dispatch.id);
+        assert_eq!(letter.redrive_subject, subject::event(event));
+        let stored = OutgoingMessage::event(event, story.bench.bus.trust()).payload;
+        assert_eq!(letter.payload_bytes().expect("base64"), stored, "the whole event");
+    }
 
-    // hook-svc makes one again, too late: an operator decides. Nothing of its turn is done again.
-    made_again(&story.bench, &first).await;
-    eventually("it is held", async || !held(&story).await.is_empty()).await;
-    let held: Vec<Ulid> = held(&story).await.iter().map(|one| one.id).collect();
-    assert_eq!(held, [first.id]);
+    // hook-svc makes two again, too late: an operator decides. Nothing of their turns is done again.
+    for late in [&first, &second] {
+        made_again(&story.bench, late).await;
+    }
+    eventually("they are held", async || held(&story).await.len() == 2).await;
+    let held: BTreeSet<Ulid> = held(&story).await.iter().map(|one| one.id).collect();
+    assert_eq!(held, BTreeSet::from([first.id, second.id]));
 
-    // The other's event is redriven: its hook fires once more, and the next effect is that turn's.
+    // The event of one is redriven: its hook fires once more, and the next effect is that turn's.
     let again = Dispatch {
         event_seq: 100,
         ..second
     };
-    let out = OutgoingMessage::new(subject::dispatch(&redriven), &again).msg_id("redriven");
+    let out = OutgoingMessage::new(subject::dispatch(&redriven), &again).msg_id(format!("redrive:100:{}", again.id));
     story.bench.bus.publish(out).await.expect("stored");
     story.bench.claim(&redriven).await;
     let effect = story.plays("model", "after all", &[]).await;
     assert_eq!(effect.id, "1", "the first call of a new turn");
-    let replies = story.bench.until_replies(3).await;
+    let replies = story.bench.until_replies(4).await;
     assert_eq!(replies.last().map(|reply| reply.content.as_str()), Some("after all"));
+
+    // An operator redrives a copy of the letter much later, when the server has forgotten the ids: it is recognised.
+    let copy = Dispatch {
+        event_seq: 101,
+        ..again
+    };
+    let out = OutgoingMessage::new(subject::dispatch(&redriven), &copy).msg_id(format!("redrive:101:{}", copy.id));
+    story.bench.bus.publish(out).await.expect("stored");
+    story.bench.claim(&redriven).await;
+    eventually("it is recognised", async || {
+        let dropped = dropped(&story.bench, &redriven).await;
+        dropped.last() == Some(&(copy.id, DropReason::Duplicate)) && story.bench.claims().await == 0
+    })
+    .await;
+    assert_eq!(story.bench.replies().await.len(), 4);
     story.stop().await;
 }
 
@@ -326,7 +346,7 @@ async fn a_turn_of_an_older_ledger_whose_dispatch_is_gone_leaves_a_dead_letter()
     story.bench.bus.purge_subject(DISPATCHES, ">").await.expect("emptied");
     assert!(story.bench.bus.stream_state(LEDGER).await.expect("its state").messages > 0);
 
-    serve(&mut story, "b3").await;
+    serve_impatient(&mut story, "b3").await;
     story.bench.claim(&busy).await;
     is_lost(&story.bench, &busy, sent.id).await;
     let letters = letters(&story.bench).await;
@@ -337,6 +357,101 @@ async fn a_turn_of_an_older_ledger_whose_dispatch_is_gone_leaves_a_dead_letter()
         letters[0].detail
     );
     assert!(held(&story).await.is_empty());
+    assert_eq!(story.bench.replies().await.len(), 2, "nothing is said again");
+
+    story.stop().await;
+}
+
+/// A question that the agent of `turn` asks by itself, for the message of `dispatch`.
+fn asks_outside(dispatch: &Dispatch, turn: Ulid) -> LedgerEntry {
+    let asked_in = AskedIn {
+        session: dispatch.target.clone(),
+        turn,
+        scope: DeciderScope::Owner,
+        initiator: None,
+        reason: None,
+        escalate_at: None,
+        place: dispatch.delivery_context.clone(),
+        causation: dispatch.causation.clone(),
+        outside: Some("hash".to_owned()),
+    };
+    LedgerEntry::ApprovalRequested {
+        request: ApprovalRequest {
+            id: Ulid::from(7_u128).to_string(),
+            call: "c".to_owned(),
+            tool: "pay".to_owned(),
+            arguments: serde_json::json!({}),
+            arguments_hash: "hash".to_owned(),
+            policy: "gate".to_owned(),
+            approvers: Vec::new(),
+            expires_at: SystemClock.now().plus(3_600_000),
+            asked_in: Some(Box::new(asked_in)),
+        },
+    }
+}
+
+/// The ledger is older, the dispatch of its turn is gone, and the owner that ends the turn is killed between its appends:
+/// the one for the approvals that the agent asked for by itself, and the end. Then hook-svc makes the dispatch again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_of_an_older_ledger_that_a_killed_owner_was_ending_does_not_go_on() {
+    let busy = session("main");
+    let mut story = begun(&busy).await;
+    end(&mut story).await;
+    story.bench.server.restart().await;
+    let sent = looking(&story, &busy, 2).await;
+    let turn = Ulid::from_parts(sent.id.timestamp_ms(), 7);
+    story.bench.append(&busy, vec![asks_outside(&sent, turn)]).await;
+    let older = copied(&mut story).await;
+
+    serve(&mut story, "b2").await;
+    story.bench.claim(&busy).await;
+    story.plays("look", "seen", &[]).await;
+    story.plays("model", "over", &[]).await;
+    eventually("the turn ends", async || {
+        story.bench.completed(&busy).await.len() == 2 && story.bench.claims().await == 0
+    })
+    .await;
+    put_back(&mut story, &older).await;
+    story.bench.bus.purge_subject(DISPATCHES, ">").await.expect("emptied");
+
+    serve_impatient(&mut story, "b3").await;
+    story.bench.claim(&busy).await;
+    is_lost(&story.bench, &busy, sent.id).await;
+    eventually("its slot is free", async || story.bench.claims().await == 0).await;
+    end(&mut story).await;
+    story.bench.server.restart().await;
+
+    // As if it was killed behind its first append.
+    let records = story.bench.ledger(&busy).await;
+    let first = records.iter().position(|(_, record)| {
+        let owned = |entry: &LedgerEntry| matches!(entry, LedgerEntry::Owned { broker, .. } if broker == "b3");
+        record.entries.iter().any(owned)
+    });
+    let (first, behind) = records[first.expect("an owner")..].split_first().expect("a record");
+    let ends = |entry: &LedgerEntry| matches!(entry, LedgerEntry::TurnInterrupted { .. });
+    assert!(!first.1.entries.iter().any(ends), "the end is an append of its own");
+    assert!(behind.iter().any(|(_, record)| record.entries.iter().any(ends)));
+    for (sequence, _) in behind {
+        assert!(
+            story
+                .bench
+                .bus
+                .delete_message(LEDGER, *sequence)
+                .await
+                .expect("deleted")
+        );
+    }
+
+    made_again(&story.bench, &sent).await;
+    serve(&mut story, "b4").await;
+    story.bench.claim(&busy).await;
+    is_given_up(&story, &busy).await;
+    let held: Vec<Ulid> = held(&story).await.iter().map(|one| one.id).collect();
+    assert_eq!(held, [sent.id]);
+    assert_eq!(letters(&story.bench).await.len(), 1, "of the owner that was killed");
+    let entries = story.bench.entries(&busy).await;
+    let begun = |entry: &LedgerEntry| matches!(entry, LedgerEntry::ToolStarted { .. });
+    assert!(!entries.iter().any(begun), "the call is not made");
     assert_eq!(story.bench.replies().await.len(), 2, "nothing is said again");
 
     story.stop().await;

@@ -1,6 +1,7 @@
 //! Turns that a ledger put back to an older state has as running: what they did since then is lost with its records, and
 //! is not done again. A turn that waits for a human goes on if nobody has decided.
 
+use broker_svc::config::BrokerConfig;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::approval::ApprovalStatus;
 use shared::model::dispatch::Dispatch;
@@ -14,7 +15,7 @@ use shared::wire::topology::streams::LEDGER;
 use tempfile::TempDir;
 use ulid::Ulid;
 
-use crate::approvals::{Story, asked, personas, serving_with, trusted};
+use crate::approvals::{Story, asked, personas, serving_as, serving_with, trusted};
 use crate::bench::session;
 
 /// Runs after each turn.
@@ -23,6 +24,16 @@ const HOOKS: &str = "enabled: true\nallow: {all: ['true']}\nhooks: [{name: late,
 /// Starts a broker, the only one.
 pub(crate) async fn serve(story: &mut Story, name: &str) {
     let broker = serving_with(&story.bench.server.url(), name, &personas("{}"), HOOKS).await;
+    story.brokers.push(broker);
+}
+
+/// As [`serve`], for a turn whose dispatch nobody makes again.
+pub(crate) async fn serve_impatient(story: &mut Story, name: &str) {
+    let config = BrokerConfig {
+        lost_dispatch_ms: 2_000,
+        ..BrokerConfig::default()
+    };
+    let broker = serving_as(&story.bench.server.url(), name, (&personas("{}"), HOOKS), config).await;
     story.brokers.push(broker);
 }
 

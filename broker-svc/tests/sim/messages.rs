@@ -63,6 +63,7 @@ impl World {
             dispatch,
             carrier: TraceCarrier::default(),
             is_repeated: false,
+            is_redriven: false,
         }));
         self.claim_perhaps();
     }

@@ -18,7 +18,7 @@ use shared::model::event::Event;
 use shared::model::hook::{HookResult, StoredAnswer};
 use shared::model::invocation::EventInvocations;
 use shared::model::time::UnixMillis;
-use shared::wire::headers::{THROUGH, TraceCarrier};
+use shared::wire::headers::{EVENT_SUBJECT, THROUGH, TraceCarrier};
 use shared::wire::subject;
 
 use crate::error::HandleEventError;
@@ -394,7 +394,12 @@ impl EventEvaluator {
         record: EventInvocations,
         carrier: &TraceCarrier,
     ) -> Result<(), HandleEventError> {
-        let name = format!("inv:{}", task.key);
+        // The server may remember the id of the record before: one that is redriven has a record of its own.
+        let name = if task.is_redriven() {
+            format!("inv:{}:{}", task.key, task.sequence)
+        } else {
+            format!("inv:{}", task.key)
+        };
         self.store_as(&name, task, record, carrier).await
     }
 
@@ -410,6 +415,7 @@ impl EventEvaluator {
             OutgoingMessage::new(subject::invocation(task.partition, &task.key), record)
                 .msg_id(name)
                 .header(THROUGH, task.through.load(Ordering::Relaxed).to_string())
+                .header(EVENT_SUBJECT, &task.incoming.subject)
                 .carrier(carrier)
         };
 

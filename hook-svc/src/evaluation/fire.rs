@@ -13,7 +13,7 @@ use shared::model::hook::{HookResult, StoredAnswer};
 use shared::model::invocation::{HookInvocation, HookOutcome};
 use shared::model::time::UnixMillis;
 use shared::wire::envelope::WireMessage as _;
-use shared::wire::headers::{CAUSATION, HOPS, TraceCarrier};
+use shared::wire::headers::{CAUSATION, HOPS, REDRIVE, TraceCarrier};
 use shared::wire::subject;
 use tokio::sync::watch;
 
@@ -221,14 +221,22 @@ impl FireExecutor {
         result: &HookResult,
         now: UnixMillis,
     ) -> Result<(Dispatch, OutgoingMessage), String> {
-        self.letter_of(HookFire {
+        let (dispatch, out) = self.letter_of(HookFire {
             event: &task.event,
             event_seq: task.sequence,
             hook_id: &wish.hook_id,
             traits: &wish.traits,
             result,
             evaluated_at: now,
-        })
+        })?;
+        if !task.is_redriven() {
+            return Ok((dispatch, out));
+        }
+
+        // The server may remember the message id of a dispatch that its stream has lost since, and would drop this one.
+        // The broker recognises a dispatch that it has consumed by its own id.
+        let id = format!("{REDRIVE}{}:{}", task.sequence, dispatch.id);
+        Ok((dispatch, out.msg_id(id)))
     }
 
     /// Builds the dispatch of `fire` and the message that stores it. Returns the reason if it is refused or invalid.

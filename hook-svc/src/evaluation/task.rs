@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use shared::bus::IncomingMessage;
 use shared::model::event::{Event, EventDirection, EventId};
 use shared::wire::headers::{MSG_ID, REDRIVE};
-use shared::wire::seal::change_hash;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::evaluation::order_gate::ConversationPlace;
@@ -18,7 +17,7 @@ use crate::runner::HeldSlots;
 pub(crate) struct EventTask {
     /// The event to evaluate.
     pub(crate) event: Event,
-    /// Id that tells this occurrence from all others, in records, stored answers and last fires ([`key_of`]).
+    /// Id that tells this occurrence from all others, in records, stored answers and last fires ([`shared::wire::seal::record_key`]).
     pub(crate) key: EventId,
     /// Sequence of the event in `EVENTS`.
     pub(crate) sequence: u64,
@@ -40,13 +39,6 @@ pub(crate) struct EventTask {
     pub(crate) lent: SharedPermits,
     /// Hooks that are called later, once that is decided; further tries use the same ones.
     pub(crate) deferred: Mutex<Option<Vec<String>>>,
-}
-
-/// Returns the event's id, or for a change of a known item an id of its own, so that the change is not taken for the
-/// first occurrence or for another change. The id depends on the content: a restored stream reuses sequences.
-pub(crate) fn key_of(event: &Event) -> EventId {
-    let own = change_hash(event).and_then(|hash| EventId::parse(format!("change:{hash}")).ok());
-    own.unwrap_or_else(|| event.id.clone())
 }
 
 /// Selects which of an event's hooks are called.

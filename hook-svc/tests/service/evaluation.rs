@@ -1,6 +1,7 @@
 //! Event → hooks → dispatches, claims, records.
 
 use serde_json::json;
+use shared::bus::OutgoingMessage;
 use shared::model::event::EventDirection;
 use shared::model::invocation::HookOutcome;
 use shared::model::permission::PermissionLevel;
@@ -70,6 +71,30 @@ async fn a_fire_becomes_a_dispatch_a_claim_and_a_record() {
         ["default/webchat:dm:v1"]
     );
 
+    world.wait_until_acked().await;
+}
+
+/// The first dispatch may be lost while the server still remembers its message id.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redriven_event_makes_its_dispatch_again_and_has_a_record_of_its_own() {
+    let world = World::with_one_replica(&[("echo.ts", ECHO)]).await;
+    let event = event("v1", 1, "echo please");
+    world.publish(&event).await;
+    world.record(&event).await;
+
+    let out = OutgoingMessage::event(&event, world.bus.trust()).msg_id("redrive:1:x");
+    let again = world.bus.publish(out).await.expect("stored").sequence;
+    eventually("it has its record", async || {
+        let records = world.invocations().await;
+        records.iter().any(|record| record.event_seq == again)
+    })
+    .await;
+
+    let dispatches = world.dispatches().await;
+    let [first, second] = dispatches.as_slice() else {
+        panic!("{dispatches:?}")
+    };
+    assert_eq!((first.id, second.event_seq), (second.id, again));
     world.wait_until_acked().await;
 }
 

@@ -133,6 +133,13 @@ impl EventInvocations {
         let deferred = self.hooks.iter().filter(|hook| hook.outcome.is_deferred());
         deferred.map(|hook| hook.hook_id.as_str())
     }
+
+    /// Returns whether a hook's fire has made the dispatch `id`.
+    #[must_use]
+    pub fn has_made(&self, id: Ulid) -> bool {
+        let mut hooks = self.hooks.iter();
+        hooks.any(|hook| matches!(hook.outcome, HookOutcome::Fired { dispatch, .. } if dispatch == id))
+    }
 }
 
 /// Passes of one hook since the last report. A crash loses at most one second of them.

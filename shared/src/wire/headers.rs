@@ -43,13 +43,16 @@ pub const WRITER: &str = "Nexus-Writer";
 /// Header of records in `INVOCATIONS`: the highest sequence of `EVENTS` that the partition's owner had received.
 /// Every earlier record is of an event up to this sequence.
 pub const THROUGH: &str = "Nexus-Through";
+/// Header of records in `INVOCATIONS`: the subject under which `EVENTS` stores the event. If its source sends the event
+/// again, the sequence in the record no longer leads to it.
+pub const EVENT_SUBJECT: &str = "Nexus-Event-Subject";
 /// Header of the dead letter of a held message: its key in KV `held`.
 pub const HELD: &str = "Nexus-Held";
 /// Time to live of a message.
 pub const TTL: &str = "Nats-TTL";
 
 /// Names that nearly every message has; they are not copied for each message.
-const KNOWN: [&str; 17] = [
+const KNOWN: [&str; 19] = [
     MSG_ID,
     CONTENT_TYPE,
     SCHEMA,
@@ -66,6 +69,8 @@ const KNOWN: [&str; 17] = [
     REPEATED,
     EXPECTED_LAST_SUBJECT_SEQUENCE,
     WRITER,
+    THROUGH,
+    EVENT_SUBJECT,
     TTL,
 ];
 

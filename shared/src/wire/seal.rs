@@ -171,6 +171,15 @@ pub fn change_hash(event: &Event) -> Option<String> {
     Some(HEXLOWER.encode(&Sha256::digest(encode_payload(&told, PayloadFormat::Cbor))))
 }
 
+/// Returns the id under which the event's record is stored: its own, or for a change of a known item one that is made of
+/// its content, so that the change is not taken for the first occurrence or for another change. A restored stream reuses
+/// sequences, so they are no part of it.
+#[must_use]
+pub fn record_key(event: &Event) -> EventId {
+    let own = change_hash(event).and_then(|hash| EventId::parse(format!("change:{hash}")).ok());
+    own.unwrap_or_else(|| event.id.clone())
+}
+
 /// A publisher outside the cluster that seals with its own key (`[edges.<name>]`).
 #[derive(Debug, Clone)]
 pub struct EdgeKey {

@@ -177,6 +177,11 @@ impl RunningTurn {
             .any(|asked| asked.approval == approval && asked.outside)
     }
 
+    /// Returns the questions that the agent itself asked and that are open for it.
+    pub fn open_outside(&self) -> impl Iterator<Item = &AskedApproval> {
+        self.asked.iter().filter(|asked| asked.outside && asked.is_open())
+    }
+
     /// Records a question at `now`. The turn waits for a question that its agent asks by itself only once it is
     /// recorded a second time.
     pub(super) fn apply_asked(&mut self, request: &ApprovalRequest, now: RecordTime) {

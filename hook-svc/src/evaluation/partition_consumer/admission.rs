@@ -7,6 +7,7 @@ use shared::bus::IncomingMessage;
 use shared::bus::dead_letter::MessageVerdict;
 use shared::bus::partition::OwnedPartition;
 use shared::model::event::Event;
+use shared::wire::seal::record_key;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::session::{MessageWork, PartitionSession};
@@ -14,7 +15,7 @@ use super::{MAX_UNCLEAN, PartitionConsumer};
 use crate::error::HandleEventError;
 use crate::evaluation::evaluator::StoredMarker;
 use crate::evaluation::redelivery_check::RedeliveryCheck;
-use crate::evaluation::task::{EvaluationRound, EventTask, SharedPermits, key_of};
+use crate::evaluation::task::{EvaluationRound, EventTask, SharedPermits};
 
 impl PartitionConsumer {
     /// Decides how to handle a message; returns `None` if it was done before.
@@ -32,7 +33,7 @@ impl PartitionConsumer {
         let partition = shift.partition;
 
         let mut task = EventTask {
-            key: key_of(&event),
+            key: record_key(&event),
             event,
             sequence: incoming.sequence,
             partition,

@@ -4,13 +4,14 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use shared::bus::partition::RedeliverySource;
+use shared::wire::seal::record_key;
 
 use super::deferred_events::{DeferredEvent, DeferredResult};
 use super::session::{PartitionSession, read};
 use super::{MAX_IN_MEMORY, PartitionConsumer};
 use crate::evaluation::conversations::ALWAYS;
 use crate::evaluation::order::ConversationHash;
-use crate::evaluation::task::{DeferredHooks, EvaluationRound, EventTask, SharedPermits, key_of};
+use crate::evaluation::task::{DeferredHooks, EvaluationRound, EventTask, SharedPermits};
 use crate::runner::HeldSlots;
 
 impl PartitionConsumer {
@@ -84,7 +85,7 @@ impl PartitionConsumer {
         let (seats, called) = found.unwrap_or_else(|| (HeldSlots::default(), owed.hooks.clone()));
 
         Some(EventTask {
-            key: key_of(&event),
+            key: record_key(&event),
             event,
             sequence: owed.numbers.sequence,
             partition,
