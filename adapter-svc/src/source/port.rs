@@ -21,7 +21,7 @@ use shared::platform::policy::DirectPolicy;
 use shared::retry::RetrySchedule;
 use shared::wire::watermark::SourceWatermark;
 
-pub use sink::{SinkContext, SourceFenced, SourceSink};
+pub use sink::{PutEventsError, SettledEvents, SinkContext, SourceFenced, SourceSink};
 
 /// Prefix of the ids of gaps.
 pub const GAP: &str = "gap";
@@ -34,6 +34,9 @@ pub const CALL_RETRY: RetrySchedule = RetrySchedule {
     max_attempts: 0,
     jitter: 0.5,
 };
+
+/// Time after which a source is tried again whose watermark is too large.
+const TOO_LARGE_AGAIN: Duration = Duration::from_mins(5);
 
 /// Reads from one account of a platform.
 #[async_trait]
@@ -71,6 +74,18 @@ pub enum SourceEnd {
 impl From<SourceFenced> for SourceEnd {
     fn from(SourceFenced: SourceFenced) -> Self {
         Self::Fenced
+    }
+}
+
+impl From<PutEventsError> for SourceEnd {
+    fn from(error: PutEventsError) -> Self {
+        match error {
+            PutEventsError::Fenced(fenced) => fenced.into(),
+            PutEventsError::WatermarkTooLarge { .. } => Self::Stopped {
+                reason: error.to_string(),
+                again: Some(TOO_LARGE_AGAIN),
+            },
+        }
     }
 }
 

@@ -13,5 +13,6 @@ mod slack;
 mod slack_socket;
 mod socket_api;
 mod telegram;
+mod watermark;
 mod web_api;
 mod world;
