@@ -1,5 +1,6 @@
 //! Where a source hands in its events: events first, then the watermark, fenced by the account's lease.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex as SyncMutex;
 use std::time::{Duration, Instant};
 
@@ -110,6 +111,8 @@ pub struct SourceSink {
     revision: Mutex<u64>,
     /// Dead letters of payloads that could not be read.
     letters: SyncMutex<HourlyAllowance>,
+    /// Senders whose codes could not be sent, with the time.
+    given_up: SyncMutex<BTreeMap<String, Instant>>,
 }
 
 impl SourceSink {
@@ -145,6 +148,7 @@ impl SourceSink {
             watermarks,
             revision: Mutex::new(revision),
             letters: SyncMutex::default(),
+            given_up: SyncMutex::default(),
         };
         Ok((sink, found))
     }
@@ -173,6 +177,11 @@ impl SourceSink {
     /// Returns how many payloads became dead letters.
     pub(super) const fn letters(&self) -> &SyncMutex<HourlyAllowance> {
         &self.letters
+    }
+
+    /// Returns the senders whose codes could not be sent.
+    pub(super) const fn given_up(&self) -> &SyncMutex<BTreeMap<String, Instant>> {
+        &self.given_up
     }
 
     /// Returns the reading of the monotonic clock.
