@@ -12,6 +12,7 @@ mod faults;
 mod pairing;
 mod process;
 mod slack;
+mod slack_process;
 mod slack_socket;
 mod socket_api;
 mod telegram;
