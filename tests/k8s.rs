@@ -176,6 +176,57 @@ fn traffic_is_denied_unless_named() {
     );
 }
 
+/// The services that read platforms' accounts, and those that send there.
+const WITH_ACCOUNTS: [&str; 2] = ["adapter-svc", "delivery-svc"];
+
+#[test]
+fn accounts_are_mounted_in_both_services_that_use_them_and_platforms_can_be_reached() {
+    let Some(objects) = render() else { return };
+    let maps = of_kind(&objects, "ConfigMap");
+    let settings = maps.into_iter().find(|map| name(map).starts_with("nexus-channels"));
+    let settings = settings.expect("a ConfigMap with the accounts");
+    let text = settings["data"]["channels.yaml"].as_str().expect("a file");
+    shared::platform::accounts::read_platforms(text).expect("the file is read");
+
+    for service in WITH_ACCOUNTS {
+        let deployments = of_kind(&objects, "Deployment");
+        let deployment = deployments.into_iter().find(|one| name(one) == service);
+        let pod = &deployment.expect("a service")["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        let find = |list: &Value, what: &str| {
+            let found = list.as_array().expect("a list").iter().find(|one| one["name"] == what);
+            found.cloned().unwrap_or_else(|| panic!("{service}: no {what}"))
+        };
+        let path = find(&container["env"], "NEXUS__FILES__CHANNELS")["value"].clone();
+        let mount = find(&container["volumeMounts"], "channels");
+        assert_eq!(
+            path.as_str().expect("a path"),
+            format!("{}/channels.yaml", mount["mountPath"].as_str().expect("a path")),
+            "{service}"
+        );
+        // By its generated name, so that a changed file restarts the pods.
+        assert_eq!(
+            find(&pod["volumes"], "channels")["configMap"]["name"],
+            name(settings),
+            "{service}"
+        );
+        assert_eq!(container["envFrom"][0]["secretRef"]["optional"], true, "{service}");
+        // What all services have is still there.
+        find(&container["env"], "NEXUS_CLUSTER_KEY");
+        find(&container["volumeMounts"], "config");
+    }
+
+    let egress = of_kind(&objects, "NetworkPolicy").into_iter().find(|policy| {
+        let ports = &policy["spec"]["egress"][0]["ports"];
+        ports[0]["port"] == 443
+    });
+    let egress = egress.expect("a policy for platforms");
+    let selected = &egress["spec"]["podSelector"]["matchExpressions"][0]["values"];
+    assert_eq!(*selected, serde_json::json!(WITH_ACCOUNTS));
+    let except = &egress["spec"]["egress"][0]["to"][0]["ipBlock"]["except"];
+    assert!(except.to_string().contains("169.254.0.0/16"), "{except}");
+}
+
 /// What Kubernetes mounts has to lie below its own folder.
 #[test]
 fn users_may_do_the_same_everywhere() {

@@ -9,7 +9,7 @@ pub mod service;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shared::bus::{Bus, CasError, Kv, OutgoingMessage, PublishError, ReadStreamError};
 use shared::clock::{SharedClock, SharedIds};
@@ -32,6 +32,10 @@ pub const MAX_CODES: u32 = 60;
 pub const MAX_WRONG_CODES: u32 = 10;
 /// Age from which a message is answered with no code, in milliseconds: its sender does not wait for an answer any more.
 const MAX_MESSAGE_AGE_MS: i64 = 600_000;
+/// Time for which a sender that was looked up counts as paired while the pairings cannot be read ([`PairingStore::was_paired`]).
+const REMEMBERED_FOR: Duration = Duration::from_mins(10);
+/// Maximum number of senders that are remembered as paired.
+const MAX_REMEMBERED: usize = 10_000;
 /// Number of tries of a change that others contend for.
 const MAX_TRIES: u32 = 8;
 
@@ -80,6 +84,8 @@ pub struct PairingStore {
     /// Codes that each account sent, as `{channel}/{account}`.
     codes: Arc<Mutex<BTreeMap<String, HourlyAllowance>>>,
     wrong: Arc<Mutex<HourlyAllowance>>,
+    /// Senders that were paired when they were looked up, by their keys, with the time.
+    paired: Arc<Mutex<BTreeMap<String, Instant>>>,
 }
 
 /// A pairing as bucket and `AUDIT` together say.
@@ -104,6 +110,7 @@ impl PairingStore {
             ids,
             codes: Arc::default(),
             wrong: Arc::default(),
+            paired: Arc::default(),
         }
     }
 
@@ -114,7 +121,37 @@ impl PairingStore {
     /// Returns [`PairingError`] if the bucket or `AUDIT` cannot be read.
     pub async fn is_paired(&self, event: &Event) -> Result<bool, PairingError> {
         let known = self.find(&event.channel, event.account(), &event.from.id).await?;
-        Ok(may_write(known.pairing.as_ref(), known.last.as_ref()))
+        let is_paired = may_write(known.pairing.as_ref(), known.last.as_ref());
+        self.remember(event, is_paired);
+        Ok(is_paired)
+    }
+
+    /// Returns whether the sender of `event` was paired when it was looked up last, at most ten minutes ago. It counts only
+    /// while the pairings cannot be read, and then a withdrawal by another replica is not known.
+    #[must_use]
+    pub fn was_paired(&self, event: &Event) -> bool {
+        let key = pairing_key(&event.channel, event.account(), &event.from.id);
+        let paired = self.paired.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = paired.get(&key);
+        at.is_some_and(|at| self.clock.monotonic().saturating_duration_since(*at) < REMEMBERED_FOR)
+    }
+
+    fn remember(&self, event: &Event, is_paired: bool) {
+        let (key, now) = (
+            pairing_key(&event.channel, event.account(), &event.from.id),
+            self.clock.monotonic(),
+        );
+        let mut paired = self.paired.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_paired {
+            paired.remove(&key);
+            return;
+        }
+        if paired.len() >= MAX_REMEMBERED {
+            paired.retain(|_, at| now.saturating_duration_since(*at) < REMEMBERED_FOR);
+        }
+        if paired.len() < MAX_REMEMBERED || paired.contains_key(&key) {
+            paired.insert(key, now);
+        }
     }
 
     /// Sends a code to the stranger who wrote `event`, unless the stranger has one. The code is stored before it is sent;
@@ -282,6 +319,11 @@ impl PairingStore {
             Err(error) => return Err(error.into()),
         }
 
+        if !granted {
+            let key = pairing_key(&record.channel, &record.account, &record.sender);
+            let mut paired = self.paired.lock().unwrap_or_else(PoisonError::into_inner);
+            paired.remove(&key);
+        }
         let pairing = pairing.decided(record.decision.clone());
         match self.write(&pairing, known.revision).await {
             Ok(()) => {}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use shared::bus::Bus;
-use shared::clock::{SharedClock, SharedIds, pause};
+use shared::clock::{SharedClock, SharedIds, SystemClock, pause};
 use shared::llm::LlmConfig;
 use shared::platform::accounts::{PlatformAccounts, read_platforms};
 use shared::platform::discord::{self, DiscordAccount};
@@ -26,6 +26,8 @@ use crate::outbox::EventSpool;
 use crate::pairing::PairingStore;
 use crate::pairing::service::service_spec;
 use crate::publisher::SpoolPublisher;
+use crate::source::discord::account_context::AccountContext;
+use crate::source::discord::address_gate::AddressGates;
 use crate::source::discord::client as discord_client;
 use crate::source::discord::gateway::DiscordSource;
 use crate::source::port::accounts::start_sources;
@@ -369,9 +371,19 @@ fn discord_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Source
     }
 
     let http = discord_client::open_http().context("discord: cannot make an HTTP client")?;
+    // Waits are those of the runtime, whatever the time is.
+    let timer: SharedClock = Arc::new(SystemClock);
+    let mut gates = AddressGates::default();
     let sources = accounts.map(|(name, account)| -> Arc<dyn Source> {
-        let ids = around.ids.clone();
-        Arc::new(DiscordSource::new(name.clone(), account.clone(), http.clone(), ids))
+        Arc::new(DiscordSource::new(AccountContext {
+            name: name.clone(),
+            account: account.clone(),
+            http: http.clone(),
+            ids: around.ids.clone(),
+            timer: timer.clone(),
+            clock: around.clock.clone(),
+            gate: gates.gate(account.base_url.join("").as_str()),
+        }))
     });
     Ok(sources.collect())
 }

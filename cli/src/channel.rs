@@ -1,8 +1,11 @@
 //! `nexus channel`: the accounts on platforms, and the strangers who may write to them.
 
 mod check;
+mod discord;
 mod finding;
 mod pairings;
+mod platform_call;
+mod slack;
 mod state;
 mod telegram;
 

@@ -5,19 +5,27 @@
 //! channels' histories. Source: `docs/design/channels.md` §1; `docs/discord.md`; `docs/adr/0027-discords-gateway-is-ours.md`.
 
 pub mod account_context;
-pub mod backfill;
+pub mod address_gate;
+mod api_error;
+mod backfill;
+mod call_waits;
 pub mod client;
-pub mod content;
-pub mod drive;
+mod content;
+mod deferred;
+mod drive;
+mod finished_call;
 pub mod gateway;
-pub mod link;
-pub mod message;
-pub mod normalize;
-pub mod places;
-pub mod progress;
-pub mod reader;
-pub mod snowflake;
-pub mod socket;
+mod link;
+mod lookups;
+mod message;
+mod normalize;
+mod places;
+mod progress;
+mod reader;
+mod snowflake;
+mod socket;
+mod store;
+mod taken;
 
 use std::collections::BTreeSet;
 

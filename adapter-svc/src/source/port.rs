@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod accounts;
+pub(crate) mod http_date;
 pub mod sink;
 pub mod strangers;
 mod unreadable;
@@ -22,7 +23,7 @@ use shared::platform::policy::DirectPolicy;
 use shared::retry::RetrySchedule;
 use shared::wire::watermark::SourceWatermark;
 
-pub use sink::{SinkContext, SourceFenced, SourceSink};
+pub use sink::{PutEventsError, SettledEvents, SinkContext, SourceFenced, SourceSink};
 
 /// Prefix of the ids of gaps.
 pub const GAP: &str = "gap";
@@ -35,6 +36,9 @@ pub const CALL_RETRY: RetrySchedule = RetrySchedule {
     max_attempts: 0,
     jitter: 0.5,
 };
+
+/// Time after which a source is tried again whose watermark is too large.
+const TOO_LARGE_AGAIN: Duration = Duration::from_mins(5);
 
 /// Reads from one account of a platform.
 #[async_trait]
@@ -72,6 +76,18 @@ pub enum SourceEnd {
 impl From<SourceFenced> for SourceEnd {
     fn from(SourceFenced: SourceFenced) -> Self {
         Self::Fenced
+    }
+}
+
+impl From<PutEventsError> for SourceEnd {
+    fn from(error: PutEventsError) -> Self {
+        match error {
+            PutEventsError::Fenced(fenced) => fenced.into(),
+            PutEventsError::WatermarkTooLarge { .. } => Self::Stopped {
+                reason: error.to_string(),
+                again: Some(TOO_LARGE_AGAIN),
+            },
+        }
     }
 }
 

@@ -12,8 +12,8 @@ use crate::discord_api::{DiscordApi, DiscordFaults, FIRST_CHANNEL, GUILD, THREAD
 use crate::world::{Replica, START, World};
 
 pub(crate) const MAIN: &str = "77.main.secret";
-const OTHER: &str = "78.other.secret";
-const PART: &str = "discord/main";
+pub(crate) const OTHER: &str = "78.other.secret";
+pub(crate) const PART: &str = "discord/main";
 
 /// The stand-in with a token for each account.
 struct Discord(DiscordApi);
@@ -23,7 +23,7 @@ fn token(account: &str) -> &'static str {
 }
 
 /// The content of `channels.yaml` for the stand-in.
-fn channels(world: &World, api: &DiscordApi, keys: &str) -> String {
+pub(crate) fn channels(world: &World, api: &DiscordApi, keys: &str) -> String {
     let (main, other, address) = (world.secret(MAIN), world.secret(OTHER), &api.address);
     let base = format!("base_url: 'http://{address}/api', ws_url: 'ws://{address}/gateway'");
     format!(
@@ -108,25 +108,25 @@ impl Platform for Discord {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_source_of_discord_holds_to_the_contract() {
-    check_source(async |world: &World| Discord(DiscordApi::start(world.bus.clone()).await)).await;
+    check_source(async |world: &World| Discord(DiscordApi::start(world.bus.clone(), world.clock.clone()).await)).await;
 }
 
 /// A world, the stand-in, and a replica that reads.
-async fn start(keys: &str) -> (World, DiscordApi, Replica) {
+pub(crate) async fn start(keys: &str) -> (World, DiscordApi, Replica) {
     let world = World::start().await;
-    let api = DiscordApi::start(world.bus.clone()).await;
+    let api = DiscordApi::start(world.bus.clone(), world.clock.clone()).await;
     let replica = world.replica("adapter-svc-0", &channels(&world, &api, keys)).await;
     replica.says(PART, "reading as nexus77").await;
     (world, api, replica)
 }
 
-async fn confirmed(api: &DiscordApi, count: usize) {
+pub(crate) async fn confirmed(api: &DiscordApi, count: usize) {
     eventually("the messages are confirmed", async || api.confirmed(MAIN) >= count).await;
     assert_eq!(api.early(MAIN), Vec::<String>::new());
 }
 
 /// The events that are no gaps, and the reasons of the gaps.
-async fn events(world: &World) -> (Vec<Event>, Vec<String>) {
+pub(crate) async fn events(world: &World) -> (Vec<Event>, Vec<String>) {
     let (gaps, events): (Vec<Event>, Vec<Event>) = world
         .events()
         .await
@@ -273,7 +273,7 @@ async fn a_session_that_is_over_is_made_up_for_from_the_histories_page_by_page()
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_stop_the_account_with_words_and_a_spent_number_of_sessions_is_waited_for() {
     let world = World::start().await;
-    let api = DiscordApi::start(world.bus.clone()).await;
+    let api = DiscordApi::start(world.bus.clone(), world.clock.clone()).await;
     let faults = DiscordFaults {
         closes_with: Some(4_014),
         ..DiscordFaults::default()

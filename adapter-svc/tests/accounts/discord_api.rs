@@ -11,6 +11,7 @@ use axum::response::Response;
 use axum::routing::any;
 use serde_json::{Value, json};
 use shared::bus::Bus;
+use shared::clock::SharedClock;
 use shared::model::event::PlatformIds;
 use shared::model::time::UnixMillis;
 use tokio::sync::watch;
@@ -36,6 +37,8 @@ pub(crate) struct DiscordApi {
     bots: Arc<Mutex<BTreeMap<String, Bot>>>,
     changed: watch::Sender<u64>,
     bus: Bus,
+    /// The vendor's clock.
+    pub(crate) clock: SharedClock,
 }
 
 /// A session with everything that was dispatched in it.
@@ -64,6 +67,9 @@ pub(crate) struct Bot {
     most_open: usize,
     pub(crate) pressed: Vec<String>,
     pub(crate) asked: Vec<String>,
+    /// Paths of all calls, and of those that were refused because of a limit.
+    pub(crate) paths: Vec<String>,
+    pub(crate) refused: Vec<String>,
     pub(crate) faults: DiscordFaults,
     early: Vec<String>,
 }
@@ -91,6 +97,14 @@ pub(crate) struct DiscordFaults {
     pub(crate) closed_channels: Vec<String>,
     /// Number of sessions that may not be begun any more.
     pub(crate) has_no_starts: bool,
+    /// Paths of the API whose calls are refused with 429, and the seconds that the answer names.
+    pub(crate) limited: BTreeMap<String, f64>,
+    /// Every call is refused with 429 by a server before the API.
+    pub(crate) is_barred: bool,
+    /// A session, a number in it, and the text that is sent in place of that dispatch.
+    pub(crate) garbage: Option<(usize, u64, &'static str)>,
+    /// What the list of a guild says of the rights in its channels.
+    pub(crate) overwrites: Value,
 }
 
 /// The id of the item `number` that was made at `at`.
@@ -109,19 +123,21 @@ pub(crate) fn message(id: &str, channel: &str, text: &str) -> Value {
 }
 
 impl DiscordApi {
-    /// Starts the stand-in; `bus` is asked what is stored when dispatches are confirmed.
-    pub(crate) async fn start(bus: Bus) -> Self {
+    /// Starts the stand-in, whose answers have the time of `clock`; `bus` is asked what is stored when dispatches are
+    /// confirmed.
+    pub(crate) async fn start(bus: Bus, clock: SharedClock) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let api = Self {
             address: listener.local_addr().expect("an address").to_string(),
             bots: Arc::default(),
             changed: watch::channel(0).0,
             bus,
+            clock,
         };
 
         let routes = Router::new()
             .route("/{path}/", any(open_socket))
-            .merge(discord_rest::routes())
+            .merge(discord_rest::routes(&api))
             .with_state(api.clone());
         tokio::spawn(async move { axum::serve(listener, routes).await });
         api
@@ -236,6 +252,16 @@ impl DiscordApi {
     /// The channels whose histories were asked for.
     pub(crate) fn asked(&self, token: &str) -> Vec<String> {
         self.with(token, |bot| bot.asked.clone())
+    }
+
+    /// The paths of all calls.
+    pub(crate) fn paths(&self, token: &str) -> Vec<String> {
+        self.with(token, |bot| bot.paths.clone())
+    }
+
+    /// The paths of calls that were refused because of a limit.
+    pub(crate) fn refused(&self, token: &str) -> Vec<String> {
+        self.with(token, |bot| bot.refused.clone())
     }
 
     pub(crate) fn early(&self, token: &str) -> Vec<String> {
@@ -420,7 +446,8 @@ fn guild(bot: &Bot) -> Value {
     };
     let channels = (FIRST_CHANNEL..FIRST_CHANNEL + 7).map(|channel| {
         let id = channel.to_string();
-        json!({"id": id, "type": 0, "name": "general", "last_message_id": newest(&id)})
+        json!({"id": id, "type": 0, "name": "general", "last_message_id": newest(&id),
+            "permission_overwrites": bot.faults.overwrites})
     });
     let threads = json!([{"id": THREAD, "type": 11, "parent_id": FIRST_CHANNEL.to_string(), "owner_id": "5", "name": "talk",
         "last_message_id": newest(THREAD)}]);
@@ -458,7 +485,13 @@ async fn exchange(
             };
         }
         for frame in &frames {
-            send(socket, frame).await?;
+            let garbage = api.lock().get(token)?.faults.garbage;
+            match garbage {
+                Some((of, number, text)) if of == session && frame["s"] == number => {
+                    socket.send(Message::Text(text.into())).await.ok()?;
+                }
+                Some(_) | None => send(socket, frame).await?,
+            }
         }
         sent += frames.len();
 

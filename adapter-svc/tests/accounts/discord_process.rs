@@ -1,6 +1,7 @@
 //! The real process with an account on Discord, killed and replaced.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock};
@@ -31,7 +32,7 @@ async fn killed_at_any_point_it_loses_and_doubles_nothing_whether_or_not_its_ses
     let (nats, bus) = shared::testing::world().await;
     let asking = connect_to(&nats.url(), "asking").await;
     let folder = tempfile::tempdir().expect("a folder");
-    let api = DiscordApi::start(bus.clone()).await;
+    let api = DiscordApi::start(bus.clone(), Arc::new(SystemClock)).await;
 
     let mut expected = BTreeSet::new();
     let mut process = start(&nats, &api, &folder);

@@ -1,10 +1,12 @@
 //! The REST API of the stand-in.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::Router;
-use axum::extract::{Json, Path, Query, State};
+use axum::extract::{Json, Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
@@ -12,7 +14,15 @@ use serde_json::{Value, json};
 use crate::discord_api::{DiscordApi, FIRST_CHANNEL, GUILD, THREAD, bot_id};
 
 /// The routes of the API.
-pub(crate) fn routes() -> Router<DiscordApi> {
+pub(crate) fn routes(api: &DiscordApi) -> Router<DiscordApi> {
+    let clock = api.clock.clone();
+    let date = middleware::map_response(move |mut response: Response| {
+        let now = UNIX_EPOCH + Duration::from_millis(clock.now().0.unsigned_abs());
+        let value = httpdate::fmt_http_date(now).parse().expect("a date");
+        response.headers_mut().insert("date", value);
+        std::future::ready(response)
+    });
+    let limits = middleware::from_fn_with_state(api.clone(), limit);
     Router::new()
         .route("/api/users/@me", get(own_user))
         .route("/api/gateway/bot", get(gateway))
@@ -20,6 +30,40 @@ pub(crate) fn routes() -> Router<DiscordApi> {
         .route("/api/channels/{channel}/messages", get(history))
         .route("/api/guilds/{guild}/members/{user}", get(member))
         .route("/api/interactions/{id}/{token}/callback", post(press))
+        .layer(limits)
+        .layer(date)
+}
+
+/// Refuses a call that is limited.
+async fn limit(State(api): State<DiscordApi>, request: Request, next: Next) -> Response {
+    let value = request
+        .headers()
+        .get("authorization")
+        .and_then(|value| value.to_str().ok());
+    let token = value
+        .and_then(|value| value.strip_prefix("Bot "))
+        .expect("a bot")
+        .to_owned();
+    let path = request.uri().path().to_owned();
+    let (is_barred, after) = api.with(&token, |bot| {
+        bot.paths.push(path.clone());
+        let after = bot.faults.limited.get(&path).copied();
+        if bot.faults.is_barred || after.is_some() {
+            bot.refused.push(path.clone());
+        }
+        (bot.faults.is_barred, after)
+    });
+    let status = StatusCode::TOO_MANY_REQUESTS;
+    if is_barred {
+        return (status, [("retry-after", "600")], "error code: 1015").into_response();
+    }
+    match after {
+        Some(after) => {
+            let body = json!({"message": "You are being rate limited.", "retry_after": after, "global": false});
+            (status, Json(body)).into_response()
+        }
+        None => next.run(request).await,
+    }
 }
 
 /// A call that is refused.

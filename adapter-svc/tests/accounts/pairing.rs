@@ -16,6 +16,7 @@ use shared::model::pairing_api::{
 use shared::model::reply::Reply;
 use shared::testing::{SeededIds, eventually};
 use shared::wire::headers::Headers;
+use shared::wire::topology::topology;
 
 use crate::bot_api::BotApi;
 use crate::telegram::{MAIN, message};
@@ -350,4 +351,39 @@ async fn an_old_message_gets_no_code() {
     late.timestamp = START.plus(-600_000);
     store.offer_code(&late).await.expect("done");
     assert_eq!(replies(&world).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_code_that_cannot_be_sent_holds_up_nobody() {
+    let world = World::start().await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
+    let replica = world.replica("adapter-svc-0", &channels(&world, &api, "")).await;
+
+    // The stream refuses every code.
+    assert!(world.bus.delete_stream("DELIVERIES").await.expect("deleted"));
+    let mut narrow = topology(1);
+    for stream in narrow.streams.iter_mut().filter(|stream| stream.name == "DELIVERIES") {
+        stream.max_message_bytes = 100;
+    }
+    world.bus.ensure_topology(&narrow, false).await.expect("made");
+    for number in 1..=6 {
+        api.add(MAIN, "message", &message(number, START));
+    }
+    eventually("the messages are confirmed", async || api.confirmed(MAIN) == 6).await;
+    world.stored(6).await;
+
+    // Their senders are not tried again, and are sent a code in the next hour.
+    assert!(world.bus.delete_stream("DELIVERIES").await.expect("deleted"));
+    world
+        .bus
+        .ensure_topology(&topology(1), false)
+        .await
+        .expect("made again");
+    api.add(MAIN, "message", &message(8, START));
+    eventually("the next message is confirmed", async || api.confirmed(MAIN) == 7).await;
+    assert_eq!(replies(&world).await, []);
+    world.clock.advance(u64::try_from(CODE_LASTS_MS).expect("positive"));
+    api.add(MAIN, "message", &message(15, START.plus(CODE_LASTS_MS)));
+    eventually("a code is sent", async || replies(&world).await.len() == 1).await;
+    replica.stop().await;
 }

@@ -381,7 +381,27 @@ async fn without_the_bus_a_stranger_is_to_be_posted_again_and_others_are_taken()
     let keys = "allow: [U9], groups: {C1: {}}";
     let replica = world.replica("adapter-svc-0", &channels(&world, &api, keys)).await;
     replica.says("slack/main", "receiving").await;
+
+    // User 8 was paired and has just written; user 6X was paired and has not.
+    for (number, sender) in [(10, "U8"), (11, "U6X")] {
+        let first = message(number, START, &format!("D{number}"), &json!({"user": sender}));
+        post(&replica, &first).await;
+        let request = GrantPairing {
+            channel: "slack".to_owned(),
+            account: "main".to_owned(),
+            code: code(replies(&world).await.last().expect("a code")),
+        };
+        let answer: PairingAnswer = ask(&world, "grant", &request).await.expect("granted");
+        assert!(answer.changed);
+    }
+    post(&replica, &message(12, START, "D10", &json!({"user": "U8"}))).await;
+    world.stored(3).await;
     world.nats.kill9();
+
+    let silent = Delivery::event(&message(13, START, "D11", &json!({"user": "U6X"})), START);
+    assert_eq!(silent.post(&url(&replica, "main"), 0).await.0, 503);
+    let known = Delivery::event(&message(14, START, "D10", &json!({"user": "U8"})), START);
+    assert_eq!(known.post(&url(&replica, "main"), 0).await.0, 200);
 
     let stranger = Delivery::event(&message(1, START, "D1", &json!({})), START);
     let (status, body) = stranger.post(&url(&replica, "main"), 0).await;
@@ -399,7 +419,13 @@ async fn without_the_bus_a_stranger_is_to_be_posted_again_and_others_are_taken()
         stranger.post(&url(&replica, "main"), 1).await.0 == 200
     })
     .await;
-    world.stored(3).await;
-    assert_eq!(replies(&world).await.len(), 1);
+    assert_eq!(silent.post(&url(&replica, "main"), 1).await.0, 200);
+    let events = world.stored(8).await;
+    for number in [12, 13, 14] {
+        let ends = format!(".{number:06}");
+        let event = events.iter().find(|event| event.source_id.ends_with(&ends));
+        assert_eq!(event.expect("stored").tags, Vec::<String>::new(), "{number}");
+    }
+    assert_eq!(replies(&world).await.len(), 3);
     replica.stop().await;
 }

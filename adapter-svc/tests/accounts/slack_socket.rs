@@ -3,13 +3,21 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use shared::model::event::UNPAIRED;
+use shared::model::pairing_api::{GrantPairing, PairingAnswer};
 use shared::testing::eventually;
 
+use crate::pairing::{ask, code, replies};
 use crate::socket_api::SocketApi;
 use crate::world::{START, World};
 
 /// The content of `channels.yaml` for the stand-in.
 fn channels(world: &World, api: &SocketApi) -> String {
+    channels_with(world, api, "direct: open")
+}
+
+/// As [`channels`], with `keys` of the account.
+fn channels_with(world: &World, api: &SocketApi, keys: &str) -> String {
     let (token, app, base) = (
         world.secret("xoxb-main-secret"),
         world.secret("xapp-main-secret"),
@@ -17,7 +25,7 @@ fn channels(world: &World, api: &SocketApi) -> String {
     );
     format!(
         "slack: {{accounts: {{main: {{token: '{token}', app_token: '{app}', receive: socket, base_url: '{base}', \
-         direct: open}}}}}}"
+         {keys}}}}}}}"
     )
 }
 
@@ -156,5 +164,39 @@ async fn a_refused_token_other_connections_and_a_closed_door_are_said() {
     for (_, part) in replica.health.readiness().parts {
         assert!(!part.detail.contains("secret"), "{}", part.detail);
     }
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_is_sent_one_code_and_writes_once_paired() {
+    let world = World::start().await;
+    let api = SocketApi::start(world.bus.clone()).await;
+    let replica = world
+        .replica("adapter-svc-0", &channels_with(&world, &api, "allow: [U9]"))
+        .await;
+    replica.says("slack/main", "receiving").await;
+
+    // The same payload over two connections, as after one that ended before it was acknowledged.
+    api.bring(&message(1));
+    api.bring(&message(1));
+    api.bring(&message(2));
+    acknowledged(&api, 3).await;
+    let stored = world.stored(2).await;
+    assert!(stored.iter().all(|event| event.tags == [UNPAIRED]), "{stored:#?}");
+    let told = replies(&world).await;
+    assert_eq!(told.len(), 1, "one code: {told:?}");
+    assert_eq!(told[0].delivery_context.peer_id.as_deref(), Some("D1"));
+
+    let request = GrantPairing {
+        channel: "slack".to_owned(),
+        account: "main".to_owned(),
+        code: code(&told[0]),
+    };
+    let answer: PairingAnswer = ask(&world, "grant", &request).await.expect("granted");
+    assert!(answer.changed);
+    api.bring(&message(3));
+    acknowledged(&api, 4).await;
+    assert_eq!(world.stored(3).await[2].tags, Vec::<String>::new());
+    assert_eq!(replies(&world).await.len(), 1);
     replica.stop().await;
 }

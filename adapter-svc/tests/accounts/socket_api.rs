@@ -109,6 +109,12 @@ impl SocketApi {
         self.lock().sent.len()
     }
 
+    /// Number of envelopes that are not acknowledged.
+    pub(crate) fn waiting(&self) -> usize {
+        let state = self.lock();
+        state.waiting.len() + state.sent.len()
+    }
+
     pub(crate) fn early(&self) -> Vec<String> {
         self.lock().early.clone()
     }

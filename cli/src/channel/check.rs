@@ -2,9 +2,13 @@
 
 use anyhow::{Context as _, Result};
 use shared::platform::accounts::read_platforms;
+use shared::platform::discord::DISCORD;
+use shared::platform::slack::SLACK;
 use shared::platform::telegram::TELEGRAM;
 
+use super::discord::check_discord;
 use super::finding::CheckFinding;
+use super::slack::check_slack;
 use super::telegram::check_telegram;
 use super::{AccountId, read_channels_file};
 use crate::args::Common;
@@ -18,19 +22,26 @@ use crate::output::View;
 pub(super) async fn check_account(common: &Common, id: &AccountId) -> Result<()> {
     let accounts = read_platforms(&read_channels_file(common)?);
     let accounts = accounts.context("files.channels: has faults").exit(Exit::Usage)?;
-    let found = match id.channel.as_str() {
-        TELEGRAM => accounts.telegram.accounts.get(&id.name),
+    let (telegram, discord, slack) = (
+        accounts.telegram.accounts,
+        accounts.discord.accounts,
+        accounts.slack.accounts,
+    );
+    let missing = || {
+        let text = format!("no account `{id}` in files.channels");
+        failure(Exit::NotFound, text)
+    };
+
+    let findings = match id.channel.as_str() {
+        TELEGRAM => check_telegram(telegram.get(&id.name).ok_or_else(missing)?).await?,
+        DISCORD => check_discord(discord.get(&id.name).ok_or_else(missing)?).await?,
+        SLACK => check_slack(slack.get(&id.name).ok_or_else(missing)?).await?,
         other => {
-            let text = format!("accounts of `{other}` cannot be checked: only those of {TELEGRAM} can");
+            let text =
+                format!("accounts of `{other}` cannot be checked: only those of {TELEGRAM}, {DISCORD} and {SLACK} can");
             return Err(failure(Exit::Refused, text));
         }
     };
-    let Some(account) = found else {
-        let text = format!("no account `{id}` in files.channels");
-        return Err(failure(Exit::NotFound, text));
-    };
-
-    let findings = check_telegram(account).await?;
     show_findings(common, id, &findings)
 }
 

@@ -3,43 +3,21 @@
 //! Source: <https://core.telegram.org/bots/api#getme>, <https://core.telegram.org/bots/api#getwebhookinfo>. The URL of a
 //! call has the token, so no error is shown with its URL.
 
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use reqwest::Url;
-use reqwest::redirect::Policy;
 use serde::de::DeserializeOwned;
 use shared::platform::bot_api::{BotAnswer, BotUser, WebhookInfo};
 use shared::platform::telegram::{ReceiveMode, TelegramAccount};
 
 use super::finding::CheckFinding;
-
-/// Maximum time of a call.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum size of an answer, in bytes.
-const MAX_ANSWER_BYTES: usize = 1024 * 1024;
-
-/// The outcome of a call that brought no result.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum CallFault {
-    /// The token is not accepted; the value is Telegram's own text.
-    Token(String),
-    /// Another answer, or none.
-    Other(String),
-}
+use super::platform_call::{CallFault, open_client, send_request};
 
 /// Asks Telegram about the bot of `account`.
 ///
 /// # Errors
 /// Fails if no HTTP client can be made.
 pub(super) async fn check_telegram(account: &TelegramAccount) -> Result<Vec<CheckFinding>> {
-    let client = reqwest::Client::builder()
-        .timeout(PATIENCE)
-        // A redirect would show the token to another host.
-        .redirect(Policy::none())
-        .build()
-        .context("failed to make an HTTP client")?;
-
+    let client = open_client(concat!("nexus/", env!("CARGO_PKG_VERSION")))?;
     let bot = call::<BotUser>(&client, account, "getMe").await;
     // A token that is not accepted has no webhook to be asked for.
     let webhook = match &bot {
@@ -54,31 +32,9 @@ async fn call<T: DeserializeOwned>(
     account: &TelegramAccount,
     method: &str,
 ) -> Result<T, CallFault> {
-    let unreachable = |error: reqwest::Error| {
-        let error = error.without_url();
-        CallFault::Other(format!(
-            "Telegram cannot be reached: {}",
-            shared::error_chain::describe_error(&error)
-        ))
-    };
-    let mut response = client
-        .post(account.method_url(method))
-        .json(&serde_json::json!({}))
-        .send()
-        .await
-        .map_err(unreachable)?;
-    let status = response.status().as_u16();
-
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
-        if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-            return Err(CallFault::Other(
-                "the answer is too long: is `base_url` right?".to_owned(),
-            ));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    read_answer(status, &body)
+    let request = client.post(account.method_url(method)).json(&serde_json::json!({}));
+    let answer = send_request("Telegram", request).await?;
+    read_answer(answer.status, &answer.body)
 }
 
 /// Returns the result in the `body` of an answer with `status`.

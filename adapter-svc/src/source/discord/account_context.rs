@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use shared::clock::SharedIds;
+use shared::clock::{SharedClock, SharedIds};
 use shared::platform::discord::DiscordAccount;
 use shared::retry::RetrySchedule;
 
-use super::client::ApiCallError;
+use super::address_gate::AddressGate;
+use super::api_error::ApiCallError;
 use crate::source::port::{CALL_RETRY, SourceEnd};
 
 /// Time after which an account that was stopped is tried again.
@@ -22,7 +23,7 @@ const START_AGAIN: RetrySchedule = RetrySchedule {
 };
 
 /// The end of a source, as the error that ends its loop.
-pub type SourceResult<T> = Result<T, SourceEnd>;
+pub(super) type SourceResult<T> = Result<T, SourceEnd>;
 
 /// An account with what reading it needs.
 #[derive(Debug)]
@@ -35,12 +36,18 @@ pub struct AccountContext {
     pub http: reqwest::Client,
     /// Source of random numbers.
     pub ids: SharedIds,
+    /// Clock of waits, which goes on with [`shared::clock::pause`].
+    pub timer: SharedClock,
+    /// Clock of the process.
+    pub clock: SharedClock,
+    /// Calls of all accounts from this address.
+    pub gate: AddressGate,
 }
 
 impl AccountContext {
     /// Returns a random number in 0..1.
     #[must_use]
-    pub fn draw_jitter(&self) -> f64 {
+    pub(super) fn draw_jitter(&self) -> f64 {
         let random = self.ids.ulid().random() & 0xFFFF;
         #[expect(clippy::cast_precision_loss, reason = "16 bits fit")]
         let drawn = random as f64 / 65_536.0;
@@ -49,13 +56,13 @@ impl AccountContext {
 
     /// Returns the wait after the connection or call number `failures` in succession failed.
     #[must_use]
-    pub fn retry_wait(&self, failures: u32) -> Duration {
+    pub(super) fn retry_wait(&self, failures: u32) -> Duration {
         CALL_RETRY.delay(failures, self.draw_jitter()).unwrap_or(AGAIN)
     }
 
     /// Returns the wait before another session after `starts` in succession that did not last.
     #[must_use]
-    pub fn start_wait(&self, starts: u32) -> Duration {
+    pub(super) fn start_wait(&self, starts: u32) -> Duration {
         START_AGAIN.delay(starts, self.draw_jitter()).unwrap_or(AGAIN)
     }
 
@@ -63,11 +70,11 @@ impl AccountContext {
     ///
     /// # Errors
     /// Returns the end of the source if the token is not accepted.
-    pub fn wait_after(&self, error: &ApiCallError, failures: u32) -> SourceResult<Duration> {
+    pub(super) fn wait_after(&self, error: &ApiCallError, failures: u32) -> SourceResult<Duration> {
         match error {
             ApiCallError::Unauthorized(_) => Err(stopped(error.to_string())),
             // Never sooner than the vendor says.
-            ApiCallError::Limited(asked) => Ok(*asked),
+            ApiCallError::Limited { after, .. } => Ok((*after).max(self.retry_wait(failures))),
             ApiCallError::Refused { .. } | ApiCallError::Unreachable(_) | ApiCallError::Malformed(_) => {
                 Ok(self.retry_wait(failures))
             }
@@ -77,7 +84,7 @@ impl AccountContext {
 
 /// Returns the end of a source for which an operator must do something: `reason` says what.
 #[must_use]
-pub fn stopped(reason: String) -> SourceEnd {
+pub(super) fn stopped(reason: String) -> SourceEnd {
     SourceEnd::Stopped {
         reason,
         again: Some(AGAIN),

@@ -1,43 +1,112 @@
 //! Reads channels' histories: what was written while no session was there. Source:
 //! <https://discord.com/developers/docs/resources/message#get-channel-messages>.
 
-use std::time::Duration;
+use std::time::Instant;
 
+use futures_util::FutureExt as _;
 use serde_json::Value;
-use shared::clock::{Clock as _, SystemClock};
 
 use super::account_context::SourceResult;
-use super::client::{ApiCallError, PAGE};
+use super::api_error::ApiCallError;
+use super::call_waits::CallRoute;
+use super::client::PAGE;
+use super::finished_call::FinishedCall;
 use super::normalize::DispatchPayload;
 use super::reader::GatewayReader;
+use super::taken::TakenBatch;
+
+/// Status with which the vendor refuses what the bot may not see.
+const FORBIDDEN: u16 = 403;
 
 impl GatewayReader<'_> {
-    /// Returns the wait before the next page of a history is read; `None` = there is none to read.
-    pub(super) fn until_backfill(&self) -> Option<Duration> {
-        self.progress.next_pending(None)?;
-        let from = self.backfill_from?;
-        Some(from.saturating_duration_since(SystemClock.monotonic()))
+    /// Starts to read the next page of a history that may be read at `now`.
+    pub(super) fn start_history(&mut self, now: Instant) {
+        let Some((channel, after)) = self.next_history(now) else {
+            return;
+        };
+
+        self.last_read = Some(channel.clone());
+        self.is_reading_history = true;
+        let client = self.client.clone();
+        let call = async move {
+            let page = client.messages_after(&channel, after).await;
+            FinishedCall::History(channel, after, page)
+        };
+        self.calls.push(call.boxed());
     }
 
-    /// Reads and stores the next page of a history.
-    pub(super) async fn read_history(&mut self) -> SourceResult<()> {
-        // In turn, so that a channel that cannot be read now holds up no other.
-        let Some((channel, after)) = self.progress.next_pending(self.last_read.as_deref()) else {
-            return Ok(());
-        };
-        self.last_read = Some(channel.clone());
-        self.check_held()?;
+    /// Returns the channel whose history may be read at `now`, and the id from which on: in turn, so that a channel that
+    /// cannot be read now holds up no other.
+    fn next_history(&self, now: Instant) -> Option<(String, u64)> {
+        let mut pending = self.progress.pending_after(self.last_read.as_deref());
+        let next = pending.find(|(channel, _)| {
+            let is_known = self.places.channel(channel).is_some();
+            let route = CallRoute::History((*channel).clone());
+            is_known && self.waits.wait_of(&route, now).is_none() && !self.lacks_roles(channel)
+        });
+        next.map(|(channel, after)| (channel.clone(), after))
+    }
 
-        match self.client.messages_after(&channel, after).await {
-            Ok(page) => self.store_page(&channel, after, page).await,
+    /// Returns whether the roles in the guild of `channel` are to be asked for first.
+    fn lacks_roles(&self, channel: &str) -> bool {
+        let guild = self.places.channel(channel).and_then(|place| place.guild_id.as_ref());
+        guild.is_some_and(|guild| self.wanted_roles.contains(guild))
+    }
+
+    /// Takes in the `answer` to the call for the page of the history of `channel` behind `after`.
+    pub(super) async fn take_page(
+        &mut self,
+        channel: &str,
+        after: u64,
+        answer: Result<Vec<Value>, ApiCallError>,
+    ) -> SourceResult<()> {
+        let route = CallRoute::History(channel.to_owned());
+        let page = match answer {
+            Ok(page) => page,
             Err(error) if error.is_final() => {
-                let now = self.sink.now();
-                let gap = self.progress.give_up_channel(&channel, after, &error.to_string(), now);
-                let position = self.progress.to_position(now);
-                Ok(self.sink.gap(&gap, position).await?)
+                self.waits.note_refused(&route, &error, self.instant());
+                return self.give_up_history(channel, after, &error).await;
             }
-            Err(error) => self.wait_for_history(&error),
+            Err(error) => return self.note_failure(&route, &error),
+        };
+        self.waits.note_success(&route);
+
+        // It is read once more when they are known; places of histories are asked for anyhow.
+        if let Some(lookup) = self.missing_for_page(channel, &page) {
+            self.wanted_roles.extend(lookup.guild().map(str::to_owned));
+            return Ok(());
         }
+        self.store_page(channel, after, page).await
+    }
+
+    /// Returns the call that must be made before the events of `page`, of the history of `channel`, can be made.
+    fn missing_for_page(&self, channel: &str, page: &[Value]) -> Option<CallRoute> {
+        let mut lookups = page
+            .iter()
+            .filter_map(|message| self.missing_lookup(channel, "MESSAGE_CREATE", message, false));
+        lookups.next()
+    }
+
+    /// Takes in that the history of `channel` cannot be read any more, because of `error`.
+    async fn give_up_history(&mut self, channel: &str, after: u64, error: &ApiCallError) -> SourceResult<()> {
+        let now = self.now();
+        let gap = self.progress.give_up_channel(channel, after, &error.to_string(), now);
+        if let ApiCallError::Refused { status: FORBIDDEN, .. } = error {
+            self.progress.hide_channel(channel, self.places.rights(channel));
+        }
+        if gap.is_none() {
+            tracing::info!(
+                account = self.context.name,
+                channel,
+                %error,
+                "a channel is not for the bot; it is not asked for again until the bot's rights change"
+            );
+        }
+        let position = self.progress.make_position(now);
+        let gaps: Vec<_> = gap.into_iter().collect();
+        self.put_batch(Vec::new(), &gaps, position).await?;
+        self.report();
+        Ok(())
     }
 
     async fn store_page(&mut self, channel: &str, after: u64, page: Vec<Value>) -> SourceResult<()> {
@@ -57,30 +126,23 @@ impl GatewayReader<'_> {
         // The vendor's order is the newest first.
         messages.sort_by_key(|(id, _)| *id);
 
-        let mut events = Vec::new();
+        let mut batch = TakenBatch::default();
         for (_, message) in &messages {
-            let around = self.find_surroundings(channel, message, false).await?;
+            let around = self.surroundings(channel, "MESSAGE_CREATE", message);
             let payload = DispatchPayload {
                 kind: "MESSAGE_CREATE",
                 data: message,
                 token: channel,
             };
-            events.extend(self.normalize(&around, payload).await);
+            let events = self.normalize(&around, payload, &mut batch);
+            batch.events.extend(events);
         }
 
         // The end of a history is an empty page: until then others may write.
-        self.progress.note_page(channel, messages.last().map(|(id, _)| *id));
-        let now = self.sink.now();
-        let position = self.progress.to_position(now);
-        self.sink.put(events, position).await?;
+        self.progress
+            .note_page(channel, after, messages.last().map(|(id, _)| *id));
+        self.store_batch(batch).await?;
         self.report();
-        Ok(())
-    }
-
-    fn wait_for_history(&mut self, error: &ApiCallError) -> SourceResult<()> {
-        let wait = self.context.wait_after(error, 1)?;
-        tracing::warn!(account = self.context.name, %error, "failed to read a channel's history; retrying");
-        self.backfill_from = Some(SystemClock.monotonic() + wait);
         Ok(())
     }
 }

@@ -2,14 +2,22 @@
 //!
 //! Source: <https://discord.com/developers/docs/reference>, <https://discord.com/developers/docs/topics/rate-limits>.
 
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use reqwest::RequestBuilder;
 use reqwest::header::{AUTHORIZATION, HeaderMap, RETRY_AFTER};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use shared::clock::SharedClock;
+use shared::model::time::UnixMillis;
 use shared::platform::discord::{ChannelPlace, DiscordAccount, USER_AGENT};
+
+use super::account_context::AccountContext;
+use super::address_gate::AddressGate;
+use super::api_error::{ApiCallError, LimitScope};
+use crate::source::port::http_date::read_http_date;
 
 /// Maximum time for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,39 +42,6 @@ const BARRED: Duration = Duration::from_mins(1);
 
 /// Maximum wait that the vendor may ask for.
 const MAX_ASKED: Duration = Duration::from_hours(24);
-
-/// The reason why a call failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ApiCallError {
-    /// The token is not valid.
-    #[error("the token is not accepted ({0})")]
-    Unauthorized(String),
-    /// Too many calls; the value is the wait that the vendor asks for.
-    #[error("too many calls; retry in {} s", .0.as_secs())]
-    Limited(Duration),
-    /// The vendor refused the call.
-    #[error("error {status}: {words}")]
-    Refused {
-        /// HTTP status.
-        status: u16,
-        /// The vendor's words.
-        words: String,
-    },
-    /// There was no answer.
-    #[error("no answer: {0}")]
-    Unreachable(String),
-    /// The answer does not have the form that the vendor documents.
-    #[error("unreadable answer: {0}")]
-    Malformed(String),
-}
-
-impl ApiCallError {
-    /// Returns whether what was asked for is not there, or not for this bot, so that asking again is no use.
-    #[must_use]
-    pub const fn is_final(&self) -> bool {
-        matches!(self, Self::Refused { status: 400..=404, .. })
-    }
-}
 
 /// The bot, as `GET /users/@me` says.
 #[derive(Debug, Clone, Deserialize)]
@@ -110,13 +85,21 @@ struct ErrorBody {
     code: u64,
     #[serde(default)]
     retry_after: Option<f64>,
+    #[serde(default)]
+    global: bool,
 }
 
-/// A client of one account. Its `Debug` output has no token.
+/// A client of one account. Its `Debug` output has no token. Clones share what they know of the vendor's time.
 #[derive(Clone)]
 pub struct DiscordClient {
     http: reqwest::Client,
     account: DiscordAccount,
+    gate: AddressGate,
+    /// Clock of waits, and that of the process.
+    timer: SharedClock,
+    clock: SharedClock,
+    /// Time of the vendor's last answer, and when it came.
+    told: Arc<Mutex<Option<(UnixMillis, Instant)>>>,
 }
 
 // By hand: the account's token must not be printed.
@@ -127,10 +110,26 @@ impl std::fmt::Debug for DiscordClient {
 }
 
 impl DiscordClient {
-    /// Returns the client of `account`, which calls by `http`.
+    /// Returns the client of the account of `context`.
     #[must_use]
-    pub const fn new(http: reqwest::Client, account: DiscordAccount) -> Self {
-        Self { http, account }
+    pub(super) fn new(context: &AccountContext) -> Self {
+        Self {
+            http: context.http.clone(),
+            account: context.account.clone(),
+            gate: context.gate.clone(),
+            timer: context.timer.clone(),
+            clock: context.clock.clone(),
+            told: Arc::default(),
+        }
+    }
+
+    /// Returns the vendor's time, as its last answer told it; `None` before the first one.
+    #[must_use]
+    pub fn vendor_time(&self) -> Option<UnixMillis> {
+        let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let (time, at) = told?;
+        let since = self.clock.monotonic().saturating_duration_since(at);
+        Some(time.plus(i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
     }
 
     /// Returns who the bot is.
@@ -208,12 +207,24 @@ impl DiscordClient {
     }
 
     async fn call(&self, request: RequestBuilder, within: Duration) -> Result<Vec<u8>, ApiCallError> {
+        self.gate.check(self.timer.monotonic())?;
+        let answer = self.send(request, within).await;
+        if let Err(error) = &answer {
+            self.gate.note_error(error, self.timer.monotonic());
+        }
+        answer
+    }
+
+    async fn send(&self, request: RequestBuilder, within: Duration) -> Result<Vec<u8>, ApiCallError> {
         let request = request
             .header(AUTHORIZATION, self.account.authorization())
             .timeout(within);
         let mut response = request.send().await.map_err(describe)?;
         let status = response.status().as_u16();
         let headers = response.headers().clone();
+        if let Some(time) = read_http_date(&headers) {
+            *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some((time, self.clock.monotonic()));
+        }
 
         let mut bytes = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(describe)? {
@@ -254,6 +265,7 @@ fn read_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiCallError> {
 fn read_error(status: u16, headers: &HeaderMap, body: &[u8]) -> ApiCallError {
     let read: Option<ErrorBody> = serde_json::from_slice(body).ok();
     let (is_api, error) = (read.is_some(), read.unwrap_or_default());
+    let scope = limit_scope(headers, &error);
     let mut words = error.message;
     words.truncate(words.floor_char_boundary(MAX_WORDS));
     if error.code != 0 {
@@ -271,11 +283,27 @@ fn read_error(status: u16, headers: &HeaderMap, body: &[u8]) -> ApiCallError {
                 .retry_after
                 .and_then(|after| Duration::try_from_secs_f64(after).ok());
             let asked = exact.max(header).filter(|asked| !asked.is_zero()).unwrap_or(BARRED);
-            ApiCallError::Limited(asked.min(MAX_ASKED))
+            ApiCallError::Limited {
+                after: asked.min(MAX_ASKED),
+                scope,
+            }
         }
         // A filter between answers in its own form, and says nothing about what was asked for.
         400..=499 if !is_api => ApiCallError::Unreachable(format!("status {status}, not from the API")),
         _ => ApiCallError::Refused { status, words },
+    }
+}
+
+/// Returns the calls that a limit is about. The API says its limits in its own form; what does not have it is the answer of
+/// a server before the API, which limits addresses.
+fn limit_scope(headers: &HeaderMap, error: &ErrorBody) -> LimitScope {
+    let is_vendors =
+        error.retry_after.is_some() || headers.keys().any(|name| name.as_str().starts_with("x-ratelimit-"));
+    let is_global = error.global || headers.contains_key("x-ratelimit-global");
+    match (is_vendors, is_global) {
+        (false, _) => LimitScope::Address,
+        (true, true) => LimitScope::Account,
+        (true, false) => LimitScope::Route,
     }
 }
 
@@ -312,7 +340,11 @@ mod tests {
 
     #[test]
     fn errors_are_told_apart() {
-        let limited = |millis| ApiCallError::Limited(Duration::from_millis(millis));
+        let limited_by = |millis, scope| ApiCallError::Limited {
+            after: Duration::from_millis(millis),
+            scope,
+        };
+        let limited = |millis| limited_by(millis, LimitScope::Route);
         assert_eq!(
             read(401, None, r#"{"message": "401: Unauthorized", "code": 0}"#),
             ApiCallError::Unauthorized("401 401: Unauthorized".to_owned())
@@ -325,7 +357,22 @@ mod tests {
             read(429, Some("9"), r#"{"message": "x", "retry_after": 1.25}"#),
             limited(9_000)
         );
-        assert_eq!(read(429, None, "<html>"), limited(60_000));
+        assert_eq!(
+            read(
+                429,
+                Some("1"),
+                r#"{"message": "x", "retry_after": 1.25, "global": true}"#
+            ),
+            limited_by(1_250, LimitScope::Account)
+        );
+        // Not in the API's form: a server before it, which knows addresses only.
+        for body in ["<html>", "error code: 1015", "{}", r#"{"error": "slow down"}"#] {
+            assert_eq!(read(429, None, body), limited_by(60_000, LimitScope::Address), "{body}");
+        }
+        assert_eq!(
+            read(429, Some("300"), "<html>"),
+            limited_by(300_000, LimitScope::Address)
+        );
         assert_eq!(
             read(429, Some("0"), r#"{"message": "x", "retry_after": -1}"#),
             limited(60_000)

@@ -15,7 +15,7 @@ const IS_VOICE_MESSAGE: u64 = 1 << 13;
 
 /// The content of a message.
 #[derive(Debug, Default)]
-pub struct MessageContent {
+pub(super) struct MessageContent {
     /// Content types, those of files first.
     pub kinds: Vec<&'static str>,
     /// Text.
@@ -27,7 +27,7 @@ pub struct MessageContent {
 /// Returns the content of `message`. A message without text gets lines that say what it is, so that it is found by its
 /// words.
 #[must_use]
-pub fn content_of(message: &Message) -> MessageContent {
+pub(super) fn content_of(message: &Message) -> MessageContent {
     let mut content = MessageContent::default();
     let mut lines: Vec<String> = Vec::new();
 

@@ -7,17 +7,20 @@
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use shared::clock::{Clock as _, SharedIds, SystemClock, pause};
-use shared::platform::discord::{DISCORD, DiscordAccount, SocketUrl};
+use serde_json::json;
+use shared::clock::pause;
+use shared::model::time::UnixMillis;
+use shared::platform::discord::{DISCORD, SocketUrl};
 use shared::platform::policy::DirectPolicy;
 use shared::wire::watermark::SourceWatermark;
 use tokio::sync::{mpsc, watch};
 
 use super::DiscordBot;
 use super::account_context::{AccountContext, SourceResult, stopped};
-use super::client::{ApiCallError, DiscordClient};
+use super::api_error::ApiCallError;
+use super::client::DiscordClient;
 use super::drive::LinkDriver;
-use super::link::{CloseReason, GatewayLink};
+use super::link::{CloseReason, GatewayLink, GatewaySession};
 use super::progress::DiscordProgress;
 use super::reader::GatewayReader;
 use super::socket::open_socket;
@@ -32,6 +35,10 @@ const MAX_START_WAIT: Duration = Duration::from_hours(24);
 /// Time for which a session must last, so that the next one is begun without a wait.
 const LASTS: Duration = Duration::from_mins(2);
 
+/// Number of connections that end at one position because a message cannot be read, after which the session is given up:
+/// a resumed one brings the message again.
+const MAX_UNREADABLE: u32 = 3;
+
 /// Number of dispatches on their way to the reader.
 const QUEUE: usize = 100;
 
@@ -40,15 +47,10 @@ const QUEUE: usize = 100;
 pub struct DiscordSource(AccountContext);
 
 impl DiscordSource {
-    /// Returns the source of the account `name`, which calls by `http`.
+    /// Returns the source of the account of `context`.
     #[must_use]
-    pub const fn new(name: String, account: DiscordAccount, http: reqwest::Client, ids: SharedIds) -> Self {
-        Self(AccountContext {
-            name,
-            account,
-            http,
-            ids,
-        })
+    pub const fn new(context: AccountContext) -> Self {
+        Self(context)
     }
 }
 
@@ -67,13 +69,16 @@ impl Source for DiscordSource {
     }
 
     async fn run(&self, from: Option<SourceWatermark>, sink: &SourceSink) -> SourceEnd {
+        let now = self.0.timer.monotonic();
         let mut connector = GatewayConnector {
             context: &self.0,
             sink,
-            client: DiscordClient::new(self.0.http.clone(), self.0.account.clone()),
+            client: DiscordClient::new(&self.0),
             failures: 0,
             starts: 0,
-            live_at: SystemClock.monotonic(),
+            live_at: now,
+            gateway_from: now,
+            unreadable: None,
         };
         match connector.keep_connected(from.as_ref()).await {
             Ok(never) => match never {},
@@ -93,6 +98,10 @@ struct GatewayConnector<'a> {
     starts: u32,
     /// Time at which the account was read last.
     live_at: Instant,
+    /// Time from which the gateway may be asked for.
+    gateway_from: Instant,
+    /// Position at which the last connection ended whose message could not be read, and the number of those that did.
+    unreadable: Option<(GatewaySession, u32)>,
 }
 
 impl<'a> GatewayConnector<'a> {
@@ -104,11 +113,11 @@ impl<'a> GatewayConnector<'a> {
             }
 
             reader.is_live = false;
-            let begun = SystemClock.monotonic();
+            let begun = self.context.timer.monotonic();
             let left = self.connect(&mut reader).await?;
             if reader.is_live {
                 self.failures = 0;
-                self.live_at = SystemClock.monotonic();
+                self.live_at = self.context.timer.monotonic();
                 if self.live_at.saturating_duration_since(begun) > LASTS {
                     self.starts = 0;
                 }
@@ -116,6 +125,12 @@ impl<'a> GatewayConnector<'a> {
 
             match left {
                 Ok(CloseReason::Resume(words)) => self.wait(&words, Duration::ZERO).await?,
+                Ok(CloseReason::Unreadable(words)) => {
+                    if self.is_unreadable_for_good(&reader) {
+                        self.give_up_session(&mut reader, &words).await;
+                    }
+                    self.wait(&words, Duration::ZERO).await?;
+                }
                 Ok(CloseReason::Identify(words)) => {
                     reader.progress.position.session = None;
                     // The vendor asks for one to five seconds.
@@ -126,6 +141,38 @@ impl<'a> GatewayConnector<'a> {
                 Err(error) => self.wait_after(&error).await?,
             }
         }
+    }
+
+    /// Notes that a message of the gateway could not be read behind the position of `reader`. Returns whether that happened
+    /// so often that it will never be read.
+    fn is_unreadable_for_good(&mut self, reader: &GatewayReader<'_>) -> bool {
+        let at = reader.progress.position.session.clone();
+        let before = self.unreadable.take();
+        let count = match (&before, &at) {
+            (Some((known, count)), Some(at)) if known == at => count.saturating_add(1),
+            (_, _) => 1,
+        };
+        self.unreadable = at.map(|at| (at, count));
+        count >= MAX_UNREADABLE
+    }
+
+    /// Gives up the session of `reader`, whose next message cannot be read because of `words`. The next session tells the
+    /// gap that this leaves.
+    async fn give_up_session(&mut self, reader: &mut GatewayReader<'_>, words: &str) {
+        let Some(session) = reader.progress.position.session.take() else {
+            return;
+        };
+        tracing::error!(
+            account = self.context.name,
+            seq = session.seq,
+            reason = words,
+            "a message of the gateway cannot be read; another session is begun"
+        );
+        metrics::counter!("nexus_source_refused_total", "source" => DISCORD, "reason" => "unreadable").increment(1);
+        // The message itself cannot be read, so that nobody knows what it would show to whom.
+        let payload = json!({"session": session.id, "behind": session.seq});
+        self.sink.give_up_payload(&payload, "unreadable", words).await;
+        self.unreadable = None;
     }
 
     /// Asks who the bot is.
@@ -158,7 +205,8 @@ impl<'a> GatewayConnector<'a> {
     async fn connect(&mut self, reader: &mut GatewayReader<'_>) -> SourceResult<Result<CloseReason, ApiCallError>> {
         let session = reader.progress.position.session.clone();
         // If the session's own gateway does not answer, any other resumes it, in turn.
-        let is_own_turn = self.failures == 0 || !self.failures.is_multiple_of(2);
+        let may_ask = self.context.timer.monotonic() >= self.gateway_from;
+        let is_own_turn = self.failures == 0 || !self.failures.is_multiple_of(2) || !may_ask;
         let own = session.as_ref().filter(|_| is_own_turn);
         let own = own.and_then(|session| SocketUrl::parse(&session.resume_url).ok());
         let found = match own {
@@ -188,6 +236,8 @@ impl<'a> GatewayConnector<'a> {
             jitter: self.context.draw_jitter(),
             items,
             stored: confirmed,
+            account: &self.context.name,
+            timer: &self.context.timer,
         };
         let (left, read) = tokio::join!(driver.drive(socket, link), reader.read(received, stored));
         read?;
@@ -198,6 +248,11 @@ impl<'a> GatewayConnector<'a> {
     async fn find_gateway(&mut self, is_begun: bool) -> SourceResult<Result<SocketUrl, ApiCallError>> {
         let found = match self.client.gateway().await {
             Ok(found) => found,
+            // A session can be resumed meanwhile.
+            Err(ApiCallError::Limited { after, scope }) if !is_begun => {
+                self.gateway_from = self.context.timer.monotonic() + after;
+                return Ok(Err(ApiCallError::Unreachable(format!("the gateway's limit{scope}"))));
+            }
             Err(error) => return Ok(Err(error)),
         };
 
@@ -234,7 +289,7 @@ impl<'a> GatewayConnector<'a> {
     async fn wait(&mut self, words: &str, least: Duration) -> SourceResult<()> {
         self.failures = self.failures.saturating_add(1);
         let wait = self.context.retry_wait(self.failures).max(least);
-        let silent = SystemClock.monotonic().saturating_duration_since(self.live_at);
+        let silent = self.context.timer.monotonic().saturating_duration_since(self.live_at);
         tracing::warn!(
             account = self.context.name,
             failures = self.failures,
@@ -243,8 +298,13 @@ impl<'a> GatewayConnector<'a> {
             "connection to Discord ended; connecting again"
         );
         metrics::counter!("nexus_source_failures_total", "source" => DISCORD).increment(1);
-        self.sink
-            .report(Err(&format!("failing for {} s: {words}", silent.as_secs())));
+        let until = i64::try_from(wait.as_millis()).map_or(i64::MAX, |wait| self.sink.now().plus(wait).0);
+        let until = UnixMillis(until).to_rfc3339();
+        let told = format!(
+            "failing for {} s: {words}; waiting until {until} to connect",
+            silent.as_secs()
+        );
+        self.sink.report(Err(&told));
 
         if !self.sink.is_held() {
             return Err(SourceEnd::Fenced);

@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 
 /// What the bot is told: guilds and their messages and reactions, direct messages and reactions, and the content of
 /// messages.
-pub const INTENTS: u64 = 1 | 1 << 9 | 1 << 10 | 1 << 12 | 1 << 13 | 1 << 15;
+pub(super) const INTENTS: u64 = 1 | 1 << 9 | 1 << 10 | 1 << 12 | 1 << 13 | 1 << 15;
 
 /// Code with which a socket is closed whose session goes on: 1000 and 1001 would end it.
-pub const CLOSE_AND_RESUME: u16 = 4000;
+pub(super) const CLOSE_AND_RESUME: u16 = 4000;
 
 /// A session, which can be resumed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GatewaySession {
+pub(super) struct GatewaySession {
     /// Id of the session.
     pub id: String,
     /// URL at which it is resumed.
@@ -30,7 +30,7 @@ pub struct GatewaySession {
 
 /// Something that happened, in the order of the session.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Dispatch {
+pub(super) struct Dispatch {
     /// Id of the session.
     pub session: String,
     /// Number in the session.
@@ -43,7 +43,7 @@ pub struct Dispatch {
 
 /// What follows from an input. Its `Debug` output has no message to send, because the first one has the token.
 #[derive(Clone, PartialEq)]
-pub enum LinkStep {
+pub(super) enum LinkStep {
     /// Send a message.
     Send(Value),
     /// Hand over a dispatch.
@@ -68,18 +68,31 @@ impl std::fmt::Debug for LinkStep {
 
 /// Why a socket is left.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CloseReason {
+pub(super) enum CloseReason {
     /// The session goes on at another socket.
     Resume(String),
+    /// A message of the gateway cannot be read. The session goes on at another socket, where it comes again.
+    Unreadable(String),
     /// The session is over; another one is begun.
     Identify(String),
     /// An operator must do something: what it is.
     Stop(String),
 }
 
+impl CloseReason {
+    /// Returns whether the session goes on, and brings again what was not stored.
+    #[must_use]
+    pub(super) const fn is_resumable(&self) -> bool {
+        match self {
+            Self::Resume(_) | Self::Unreadable(_) => true,
+            Self::Identify(_) | Self::Stop(_) => false,
+        }
+    }
+}
+
 /// A connection; see the module.
 #[derive(Debug)]
-pub struct GatewayLink {
+pub(super) struct GatewayLink {
     session: Option<GatewaySession>,
     heartbeat: Option<Heartbeat>,
 }
@@ -94,21 +107,15 @@ struct Heartbeat {
 impl GatewayLink {
     /// Returns a connection that resumes `session`, or begins one.
     #[must_use]
-    pub const fn new(session: Option<GatewaySession>) -> Self {
+    pub(super) const fn new(session: Option<GatewaySession>) -> Self {
         Self {
             session,
             heartbeat: None,
         }
     }
 
-    /// Returns the session.
-    #[must_use]
-    pub const fn session(&self) -> Option<&GatewaySession> {
-        self.session.as_ref()
-    }
-
     /// Notes that the events of all dispatches up to `seq` are stored.
-    pub fn confirm(&mut self, seq: u64) {
+    pub(super) fn confirm(&mut self, seq: u64) {
         if let Some(session) = &mut self.session {
             session.seq = session.seq.max(seq);
         }
@@ -116,12 +123,12 @@ impl GatewayLink {
 
     /// Returns the time at which [`GatewayLink::on_time`] is due.
     #[must_use]
-    pub fn next_time(&self) -> Option<Instant> {
+    pub(super) fn next_time(&self) -> Option<Instant> {
         self.heartbeat.as_ref().map(|heartbeat| heartbeat.next)
     }
 
     /// Takes in `frame`, a message of the gateway, at `now`. `jitter` in 0..1 is random, and `token` the bot's.
-    pub fn on_frame(&mut self, frame: &Value, token: &str, jitter: f64, now: Instant) -> Vec<LinkStep> {
+    pub(super) fn on_frame(&mut self, frame: &Value, token: &str, jitter: f64, now: Instant) -> Vec<LinkStep> {
         let data = frame.get("d").unwrap_or(&Value::Null);
         match frame.get("op").and_then(Value::as_u64) {
             Some(0) => self.on_dispatch(frame, data),
@@ -142,7 +149,7 @@ impl GatewayLink {
     }
 
     /// Takes in that the time is `now`.
-    pub fn on_time(&mut self, now: Instant) -> Vec<LinkStep> {
+    pub(super) fn on_time(&mut self, now: Instant) -> Vec<LinkStep> {
         let Some(heartbeat) = &mut self.heartbeat else {
             return Vec::new();
         };
@@ -156,6 +163,13 @@ impl GatewayLink {
         heartbeat.is_answered = false;
         heartbeat.next = now + heartbeat.interval;
         vec![self.beat()]
+    }
+
+    /// Notes that nothing is read from the socket, so that the answer to a heartbeat may be there and is not seen.
+    pub(super) const fn excuse_silence(&mut self) {
+        if let Some(heartbeat) = &mut self.heartbeat {
+            heartbeat.is_answered = true;
+        }
     }
 
     fn on_hello(&mut self, data: &Value, token: &str, jitter: f64, now: Instant) -> Vec<LinkStep> {
@@ -187,7 +201,8 @@ impl GatewayLink {
             frame.get("t").and_then(Value::as_str),
         );
         let (Some(seq), Some(kind)) = (seq, kind) else {
-            return Vec::new();
+            let words = "a dispatch without its number or kind".to_owned();
+            return vec![LinkStep::Close(CloseReason::Unreadable(words))];
         };
 
         if kind == "READY" {
@@ -223,7 +238,7 @@ fn leave_and_resume(why: &str) -> LinkStep {
 
 /// Returns why a socket is left that the gateway closed with `code` and `words`; `None` = it broke without a code.
 #[must_use]
-pub fn close_reason(code: Option<u16>, words: &str) -> CloseReason {
+pub(super) fn close_reason(code: Option<u16>, words: &str) -> CloseReason {
     let Some(code) = code else {
         return CloseReason::Resume("the connection broke".to_owned());
     };

@@ -11,7 +11,7 @@ use shared::platform::discord::ChannelPlace;
 /// A user, or a webhook that speaks as one.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct User {
+pub(super) struct User {
     /// Id.
     pub id: String,
     /// User name.
@@ -25,7 +25,7 @@ pub struct User {
 /// A user in a guild.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct Member {
+pub(super) struct Member {
     /// Name in the guild.
     pub nick: Option<String>,
     /// Ids of the roles.
@@ -37,7 +37,7 @@ pub struct Member {
 /// The message that another one answers, forwards or is about.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct MessageReference {
+pub(super) struct MessageReference {
     /// 0 or absent = an answer or a note, 1 = a forwarded message.
     #[serde(rename = "type")]
     pub kind: Option<u64>,
@@ -50,7 +50,7 @@ pub struct MessageReference {
 /// A file of a message.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct File {
+pub(super) struct File {
     /// Id.
     pub id: String,
     /// Name.
@@ -68,7 +68,7 @@ pub struct File {
 /// A sticker of a message.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct StickerItem {
+pub(super) struct StickerItem {
     /// Id.
     pub id: String,
     /// Name.
@@ -80,7 +80,7 @@ pub struct StickerItem {
 /// What a poll asks, or one of its answers.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct PollMedia {
+pub(super) struct PollMedia {
     /// Words.
     pub text: Option<String>,
 }
@@ -88,7 +88,7 @@ pub struct PollMedia {
 /// An answer of a poll.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct PollAnswer {
+pub(super) struct PollAnswer {
     /// Answer.
     pub poll_media: Option<PollMedia>,
 }
@@ -96,7 +96,7 @@ pub struct PollAnswer {
 /// A poll.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct Poll {
+pub(super) struct Poll {
     /// Question.
     pub question: Option<PollMedia>,
     /// Answers.
@@ -106,7 +106,7 @@ pub struct Poll {
 /// A message.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct Message {
+pub(super) struct Message {
     /// Id.
     pub id: String,
     /// Channel; the thread, if it is in one.
@@ -153,13 +153,13 @@ pub struct Message {
 impl Message {
     /// Returns the text.
     #[must_use]
-    pub fn text(&self) -> &str {
+    pub(super) fn text(&self) -> &str {
         self.content.as_deref().unwrap_or_default()
     }
 
     /// Returns whether somebody said it: it is no note of the vendor's.
     #[must_use]
-    pub fn is_said(&self) -> bool {
+    pub(super) fn is_said(&self) -> bool {
         matches!(self.kind.unwrap_or(0), 0 | 19 | 20 | 23)
     }
 }
@@ -167,7 +167,7 @@ impl Message {
 /// A deleted message, or several.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct Deletion {
+pub(super) struct Deletion {
     /// Id of one message.
     pub id: Option<String>,
     /// Ids of several.
@@ -179,7 +179,7 @@ pub struct Deletion {
 /// The emoji of a reaction.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct Emoji {
+pub(super) struct Emoji {
     /// Id of a guild's own emoji.
     pub id: Option<String>,
     /// The emoji, or the name of a guild's own.
@@ -189,7 +189,7 @@ pub struct Emoji {
 impl Emoji {
     /// Returns the emoji, or `:name:` of a guild's own.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let name = self.name.clone().unwrap_or_default();
         if self.id.is_some() { format!(":{name}:") } else { name }
     }
@@ -198,7 +198,7 @@ impl Emoji {
 /// A reaction that was added or taken back, or all of a message that were removed.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct Reaction {
+pub(super) struct Reaction {
     /// Who reacted; absent if all reactions were removed.
     pub user_id: Option<String>,
     /// Channel.
@@ -214,7 +214,7 @@ pub struct Reaction {
 /// What was pressed, or chosen.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct PressData {
+pub(super) struct PressData {
     /// Id of the button or list, which is what it says.
     pub custom_id: Option<String>,
     /// Choices from a list.
@@ -224,7 +224,7 @@ pub struct PressData {
 /// An interaction.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct Interaction {
+pub(super) struct Interaction {
     /// Id.
     pub id: String,
     /// Channel.
@@ -244,4 +244,4 @@ pub struct Interaction {
 }
 
 /// Type of an interaction with a button or a list.
-pub const PRESS: u64 = 3;
+pub(super) const PRESS: u64 = 3;

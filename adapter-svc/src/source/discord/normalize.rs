@@ -28,7 +28,7 @@ const HASH_DIGITS: usize = 12;
 
 /// A dispatch, with what identifies it: its session and its number there. The vendor sends it again under both.
 #[derive(Debug, Clone, Copy)]
-pub struct DispatchPayload<'a> {
+pub(super) struct DispatchPayload<'a> {
     /// Kind, e.g. `MESSAGE_CREATE`.
     pub kind: &'a str,
     /// Content.
@@ -39,7 +39,7 @@ pub struct DispatchPayload<'a> {
 
 /// Returns the channel in which `data`, a dispatch of `kind`, happened; `None` if it belongs to none.
 #[must_use]
-pub fn dispatch_channel<'a>(kind: &str, data: &'a Value) -> Option<&'a str> {
+pub(super) fn dispatch_channel<'a>(kind: &str, data: &'a Value) -> Option<&'a str> {
     let belongs = kind.starts_with("MESSAGE_") || kind == "INTERACTION_CREATE";
     data.get("channel_id").and_then(Value::as_str).filter(|_| belongs)
 }
@@ -48,7 +48,7 @@ pub fn dispatch_channel<'a>(kind: &str, data: &'a Value) -> Option<&'a str> {
 ///
 /// # Errors
 /// Returns [`RefuseDispatchError`] with the reason why the dispatch becomes no event.
-pub fn dispatch_events(
+pub(super) fn dispatch_events(
     bot: &DiscordBot,
     around: &MessagePlace,
     payload: DispatchPayload<'_>,
@@ -445,7 +445,7 @@ fn kept_payload(data: &Value, own: &str, is_edit: bool) -> Value {
 /// Returns the dispatch of `kind` with `data`, which nobody can read, without what nobody may read from it; see
 /// `HIDDEN_KEYS`. `own` is the bot's id.
 #[must_use]
-pub fn refused_payload(kind: &str, data: &Value, own: &str) -> Value {
+pub(super) fn refused_payload(kind: &str, data: &Value, own: &str) -> Value {
     without_own_messages(&json!({kind: data}), own)
 }
 

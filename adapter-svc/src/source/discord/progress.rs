@@ -17,7 +17,7 @@ use crate::source::port::SourceGap;
 use crate::source::port::sink::SourcePosition;
 
 /// Interval in which the watermark is written although nothing happens, in milliseconds.
-pub const NOTE_EVERY_MS: i64 = 60_000;
+pub(super) const NOTE_EVERY_MS: i64 = 60_000;
 
 /// Time that is read again before a channel's newest message, in milliseconds: messages of one time may come in another
 /// order than that of their ids.
@@ -26,10 +26,19 @@ const OVERLAP_MS: i64 = 10_000;
 /// Maximum number of channels with a mark of their own.
 const MAX_MARKS: usize = 1_000;
 
+/// Maximum number of channels whose histories are to be read.
+const MAX_PENDING: usize = 2_000;
+
+/// Maximum number of channels that are known to be hidden.
+const MAX_HIDDEN: usize = 1_000;
+
+/// Part of the account that a gap names if more histories are to be read than [`MAX_PENDING`].
+const LEFT_OUT: &str = "left-out";
+
 /// The position in a watermark. Values are ids of messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct DiscordPosition {
+pub(super) struct DiscordPosition {
     /// Session to be resumed: a hint, which may be lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<GatewaySession>,
@@ -42,11 +51,14 @@ pub struct DiscordPosition {
     /// By channel whose history is to be read: the id from which on.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pending: BTreeMap<String, u64>,
+    /// By channel whose history the bot may not read: the rights under which it was refused, 0 if they were not known.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub hidden: BTreeMap<String, u64>,
 }
 
 /// How far the account of one bot is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiscordProgress {
+pub(super) struct DiscordProgress {
     /// The bot and the token that the position is of.
     of: String,
     /// Position.
@@ -57,14 +69,15 @@ pub struct DiscordProgress {
     /// Time up to which everything was stored when the session was begun.
     complete_before: UnixMillis,
     noted_at: UnixMillis,
+    /// Whether histories are left out that would have been read, and that is not told yet.
+    is_left_out: bool,
+    /// Whether that was told in this session.
+    is_told: bool,
 }
 
 /// What is stored when a session was begun.
 #[derive(Debug)]
-pub struct SessionStart {
-    /// Position with the events before the session. It has the former session: a crash before the gap is stored finds
-    /// that session, which is over, and tells the gap then.
-    pub before: SourcePosition,
+pub(super) struct SessionStart {
     /// The gap that the former session left; `None` at the first start.
     pub gap: Option<SourceGap>,
     /// Position with the gap, and with the new session.
@@ -74,7 +87,7 @@ pub struct SessionStart {
 impl DiscordProgress {
     /// Returns the progress of the bot `bot_id` with a token of hash `token_hash`, as the watermark `from` says at `now`.
     #[must_use]
-    pub fn resume(bot_id: &str, token_hash: &str, from: Option<&SourceWatermark>, now: UnixMillis) -> Self {
+    pub(super) fn resume(bot_id: &str, token_hash: &str, from: Option<&SourceWatermark>, now: UnixMillis) -> Self {
         let fresh = Self {
             of: format!("bot {bot_id} {token_hash}"),
             position: DiscordPosition::default(),
@@ -82,6 +95,8 @@ impl DiscordProgress {
             complete_until: now,
             complete_before: now,
             noted_at: UnixMillis(0),
+            is_left_out: false,
+            is_told: false,
         };
         // Ids are the vendor's, so that they hold for every token of the bot, but not for another bot's rights.
         let from = from.filter(|from| from.of.starts_with(&format!("bot {bot_id} ")));
@@ -103,16 +118,21 @@ impl DiscordProgress {
         }
     }
 
-    /// Takes in that a session was begun at `now` in which the bot is in `guilds`. Returns what is to be stored, in its
-    /// order.
-    pub fn start_session(&mut self, session: GatewaySession, guilds: &[String], now: UnixMillis) -> SessionStart {
-        let before = self.to_position(now);
+    /// Takes in that a session was begun at `now` in which the bot is in `guilds`. Returns what is to be stored. What came
+    /// before is stored with the position of before, which does not count as complete up to now: a crash in between tells the
+    /// gap then.
+    pub(super) fn start_session(
+        &mut self,
+        session: GatewaySession,
+        guilds: &[String],
+        now: UnixMillis,
+    ) -> SessionStart {
         let gap = self.begin_session(session, guilds, now);
         if let Some(gap) = &gap {
             self.note_gap(gap.to);
         }
-        let after = self.to_position(now);
-        SessionStart { before, gap, after }
+        let after = self.make_position(now);
+        SessionStart { gap, after }
     }
 
     /// Takes in that a session was begun. Returns the gap that this leaves; `None` at the first start.
@@ -132,30 +152,87 @@ impl DiscordProgress {
         for guild in guilds {
             self.enter_guild(guild, now);
         }
+        self.is_told = false;
         // Direct channels are in no list, and threads may be archived.
-        for (channel, newest) in &self.position.channels {
-            let from = before(*newest);
-            let pending = self.position.pending.entry(channel.clone()).or_insert(from);
-            *pending = from.min(*pending);
+        for (channel, newest) in self.position.channels.clone() {
+            self.add_pending(&channel, before(newest));
         }
         gap
     }
 
+    /// Notes that the history of `channel` is to be read from `from` on, or from an earlier id that is known already.
+    fn add_pending(&mut self, channel: &str, from: u64) {
+        let pending = &mut self.position.pending;
+        if let Some(known) = pending.get_mut(channel) {
+            *known = from.min(*known);
+        } else if pending.len() < MAX_PENDING {
+            pending.insert(channel.to_owned(), from);
+        } else {
+            self.is_left_out = true;
+        }
+    }
+
+    /// Returns the gap of the histories that are left out since the last call, once a session.
+    pub(super) fn take_left_out(&mut self, now: UnixMillis) -> Option<SourceGap> {
+        let is_left_out = std::mem::take(&mut self.is_left_out);
+        if !is_left_out || std::mem::replace(&mut self.is_told, true) {
+            return None;
+        }
+        Some(SourceGap {
+            from: self.complete_before,
+            to: now,
+            item: Some(LEFT_OUT.to_owned()),
+            reason: "more channels have news than Nexus keeps positions of: messages of this time in some of them are missing"
+                .to_owned(),
+        })
+    }
+
+    /// Notes that the message `id` of `channel`, which came from the gateway, is to be read from the history instead.
+    pub(super) fn leave_to_history(&mut self, channel: &str, id: u64) {
+        self.add_pending(channel, before(id));
+    }
+
+    /// Makes the position smaller, by leaving out the half that matters least: first marks, the oldest ones, and then
+    /// histories. Returns `false` if nothing can be left out.
+    pub(super) fn compact(&mut self) -> bool {
+        let marks = self.position.channels.len();
+        let had_hidden = !std::mem::take(&mut self.position.hidden).is_empty();
+        if marks > 0 {
+            self.keep_marks(marks / 2);
+            return true;
+        }
+
+        let pending = self.position.pending.len();
+        if pending == 0 {
+            return had_hidden;
+        }
+        while self.position.pending.len() > pending / 2 {
+            self.position.pending.pop_last();
+        }
+        self.is_left_out = true;
+        true
+    }
+
     /// Takes in that the bot is in `guild`, at `now` for the first time unless it is known.
-    pub fn enter_guild(&mut self, guild: &str, now: UnixMillis) {
+    pub(super) fn enter_guild(&mut self, guild: &str, now: UnixMillis) {
         let from = first_id_at(now);
         self.position.guilds.entry(guild.to_owned()).or_insert(from);
     }
 
     /// Takes in that the bot is not in `guild` any more.
-    pub fn leave_guild(&mut self, guild: &str) {
+    pub(super) fn leave_guild(&mut self, guild: &str) {
         self.position.guilds.remove(guild);
     }
 
-    /// Takes in that the newest message of `channel` of `guild` is `newest`: what is not stored is to be read.
-    pub fn note_listed(&mut self, guild: &str, channel: &str, newest: Option<u64>) {
+    /// Takes in that the newest message of `channel` of `guild` is `newest`: what is not stored is to be read, unless the
+    /// channel is hidden and the bot's rights are still `rights`.
+    pub(super) fn note_listed(&mut self, guild: &str, channel: &str, newest: Option<u64>, rights: u64) {
         let newest = newest.unwrap_or(0);
         let position = &mut self.position;
+        if position.hidden.get(channel).is_some_and(|known| *known == rights) {
+            return;
+        }
+        position.hidden.remove(channel);
         match position.channels.get(channel) {
             // One of the same time with a lower id would have come by then.
             Some(mark) if newest <= *mark && time_of(*mark).plus(OVERLAP_MS) < self.complete_before => {
@@ -166,7 +243,7 @@ impl DiscordProgress {
             None => {
                 let floor = position.guilds.get(guild).copied().unwrap_or(u64::MAX);
                 if newest > floor {
-                    position.pending.entry(channel.to_owned()).or_insert(floor);
+                    self.add_pending(channel, floor);
                 }
             }
         }
@@ -174,28 +251,37 @@ impl DiscordProgress {
 
     /// Takes in that the message `id` of `channel` came from the gateway. It says nothing about those before it while
     /// the channel's history is to be read.
-    pub fn note_message(&mut self, channel: &str, id: u64) {
+    pub(super) fn note_message(&mut self, channel: &str, id: u64) {
         if self.position.pending.contains_key(channel) {
             return;
         }
         self.mark(channel, id);
     }
 
-    /// Returns the next channel whose history is to be read, and the id from which on: the one behind `last`, in turn.
+    /// Returns whether `channel` has a mark.
     #[must_use]
-    pub fn next_pending(&self, last: Option<&str>) -> Option<(String, u64)> {
-        let pending = &self.position.pending;
-        let behind = last.and_then(|last| {
-            pending
-                .range::<str, _>((Bound::Excluded(last), Bound::Unbounded))
-                .next()
-        });
-        let next = behind.or_else(|| pending.first_key_value());
-        next.map(|(channel, after)| (channel.clone(), *after))
+    pub(super) fn has_mark(&self, channel: &str) -> bool {
+        self.position.channels.contains_key(channel)
     }
 
-    /// Takes in that the history of `channel` is stored up to `last`; `None` = to its end.
-    pub fn note_page(&mut self, channel: &str, last: Option<u64>) {
+    /// Returns the channels whose histories are to be read, and the ids from which on: first those behind `last`, so that
+    /// each has its turn.
+    pub(super) fn pending_after(&self, last: Option<&str>) -> impl Iterator<Item = (&String, u64)> {
+        let pending = &self.position.pending;
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let behind = pending.range::<str, _>((from, Bound::Unbounded));
+        // Without a last one all of them are behind.
+        let up_to = last.map_or(Bound::Excluded(""), Bound::Included);
+        let before = pending.range::<str, _>((Bound::Unbounded, up_to));
+        behind.chain(before).map(|(channel, after)| (channel, *after))
+    }
+
+    /// Takes in that the history of `channel` behind `after` is stored up to `last`; `None` = to its end.
+    pub(super) fn note_page(&mut self, channel: &str, after: u64, last: Option<u64>) {
+        // Meanwhile something earlier was left to the history.
+        if self.position.pending.get(channel) != Some(&after) {
+            return;
+        }
         match last {
             Some(last) => {
                 self.position.pending.insert(channel.to_owned(), last);
@@ -208,24 +294,53 @@ impl DiscordProgress {
         }
     }
 
-    /// Takes in that `channel` cannot be read any more, from `after` on. Returns the gap.
-    pub fn give_up_channel(&mut self, channel: &str, after: u64, why: &str, now: UnixMillis) -> SourceGap {
+    /// Takes in that `channel` cannot be read any more, from `after` on. Returns the gap; `None` if nothing of the channel
+    /// was ever read, so that nothing is missing.
+    pub(super) fn give_up_channel(
+        &mut self,
+        channel: &str,
+        after: u64,
+        why: &str,
+        now: UnixMillis,
+    ) -> Option<SourceGap> {
         self.position.pending.remove(channel);
-        self.position.channels.remove(channel);
-        SourceGap {
+        let was_marked = self.position.channels.remove(channel).is_some();
+        // From its guild's floor a channel is read that never had a message for the bot.
+        let is_from_floor = self.position.guilds.values().any(|floor| *floor == after);
+        (was_marked || !is_from_floor).then(|| SourceGap {
             from: time_of(after),
             to: now,
             item: Some(channel.to_owned()),
             reason: format!("the history of channel {channel} cannot be read: {why}"),
+        })
+    }
+
+    /// Notes that the bot may not read the history of `channel` with the rights `rights`, 0 if they are not known.
+    pub(super) fn hide_channel(&mut self, channel: &str, rights: u64) {
+        let hidden = &mut self.position.hidden;
+        if hidden.len() < MAX_HIDDEN || hidden.contains_key(channel) {
+            hidden.insert(channel.to_owned(), rights);
+        }
+    }
+
+    /// Forgets that `channel` is hidden, or that any channel is: the bot's rights may have changed.
+    pub(super) fn forget_hidden(&mut self, channel: Option<&str>) {
+        match channel {
+            Some(channel) => drop(self.position.hidden.remove(channel)),
+            None => self.position.hidden.clear(),
         }
     }
 
     fn mark(&mut self, channel: &str, id: u64) {
-        let position = &mut self.position;
-        let mark = position.channels.entry(channel.to_owned()).or_insert(id);
+        let mark = self.position.channels.entry(channel.to_owned()).or_insert(id);
         *mark = id.max(*mark);
+        self.keep_marks(MAX_MARKS);
+    }
 
-        while position.channels.len() > MAX_MARKS {
+    /// Removes the oldest marks beyond `most`.
+    fn keep_marks(&mut self, most: usize) {
+        let position = &mut self.position;
+        while position.channels.len() > most {
             let oldest = position.channels.iter().min_by_key(|(_, id)| **id);
             let Some((channel, id)) = oldest.map(|(channel, id)| (channel.clone(), *id)) else {
                 return;
@@ -239,25 +354,25 @@ impl DiscordProgress {
     }
 
     /// Notes that everything up to `now` is stored, if no history is to be read.
-    pub fn note_complete(&mut self, now: UnixMillis) {
+    pub(super) fn note_complete(&mut self, now: UnixMillis) {
         if self.position.pending.is_empty() {
             self.complete_until = self.complete_until.max(now);
         }
     }
 
     /// Notes that the gap up to `to` is told.
-    pub fn note_gap(&mut self, to: UnixMillis) {
+    pub(super) fn note_gap(&mut self, to: UnixMillis) {
         self.complete_until = self.complete_until.max(to);
     }
 
     /// Returns whether the watermark must be written at `now` although no event came.
     #[must_use]
-    pub fn is_note_due(&self, now: UnixMillis) -> bool {
+    pub(super) fn is_note_due(&self, now: UnixMillis) -> bool {
         now.since(self.noted_at) >= NOTE_EVERY_MS
     }
 
     /// Returns the content of the watermark, to be written at `now`.
-    pub fn to_position(&mut self, now: UnixMillis) -> SourcePosition {
+    pub(super) fn make_position(&mut self, now: UnixMillis) -> SourcePosition {
         self.noted_at = now;
         SourcePosition {
             of: self.of.clone(),

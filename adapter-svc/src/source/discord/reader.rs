@@ -1,26 +1,36 @@
 //! Reads what a socket brings: dispatches become events, which are stored before they are confirmed.
+//!
+//! A dispatch of which it is not known where it happened waits for a call of the API ([`super::lookups`]), with the later
+//! ones of its channel; those of other channels go on, and so does the reading of histories.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use serde_json::Value;
-use shared::clock::{Clock as _, SystemClock, pause};
+use shared::clock::pause;
 use shared::model::event::{Event, EventDirection};
-use shared::platform::discord::{ChannelPlace, DIRECT_CHANNEL, DISCORD, DiscordAccount};
+use shared::model::time::UnixMillis;
+use shared::platform::discord::{DISCORD, DiscordAccount};
 use shared::platform::policy::AccessPolicy;
 use tokio::sync::{mpsc, watch};
 
 use super::account_context::{AccountContext, SourceResult};
-use super::client::{ApiCallError, DiscordClient};
-use super::drive::LinkItem;
+use super::call_waits::CallWaits;
+use super::client::DiscordClient;
+use super::deferred::DeferredDispatches;
+use super::drive::{HeldDispatch, LinkItem};
+use super::finished_call::FinishedCall;
 use super::link::{Dispatch, GatewaySession};
-use super::message::Interaction;
 use super::normalize::{DispatchPayload, dispatch_channel, dispatch_events, refused_payload};
 use super::places::KnownPlaces;
 use super::progress::DiscordProgress;
+use super::taken::TakenBatch;
 use super::{DiscordBot, MessagePlace, RefuseDispatchError};
+use crate::source::port::SourceSink;
 use crate::source::port::access::apply_access;
-use crate::source::port::{SourceEnd, SourceSink};
 
 /// Maximum number of dispatches that are stored together.
 const BATCH: usize = 100;
@@ -31,28 +41,32 @@ const LISTS_WITHIN: Duration = Duration::from_secs(5);
 /// Number of deletions that are remembered, so that a repeated one is no second event.
 const REMEMBERED: usize = 1_000;
 
-/// What became of a call.
-enum CallAnswer<T> {
-    Found(T),
-    /// The vendor refuses it for good.
-    Refused,
-    /// It is to be made again.
-    Again,
-}
-
 /// A running source with what it knows.
 #[derive(Debug)]
-pub struct GatewayReader<'a> {
+pub(super) struct GatewayReader<'a> {
     pub(super) context: &'a AccountContext,
     pub(super) sink: &'a SourceSink,
     pub(super) client: DiscordClient,
     pub(super) bot: DiscordBot,
     pub(super) progress: DiscordProgress,
     pub(super) places: KnownPlaces,
+    pub(super) waits: CallWaits,
+    /// Dispatches that wait for a call.
+    pub(super) deferred: DeferredDispatches,
+    /// Number of the last dispatch of the session that was taken in, whether or not it waits.
+    pub(super) taken_seq: u64,
+    /// By channel: the time until which its dispatches but messages are missing, which is told.
+    pub(super) told_missing: BTreeMap<String, Instant>,
+    /// Guilds whose roles a page of a history needs.
+    pub(super) wanted_roles: BTreeSet<String>,
+    /// Calls under way: at most one for a place or roles, and one for a history.
+    pub(super) calls: FuturesUnordered<BoxFuture<'static, FinishedCall>>,
+    pub(super) is_looking_up: bool,
+    pub(super) is_reading_history: bool,
     /// Guilds of the session that were not listed yet.
     unlisted: BTreeSet<String>,
     /// Time from which histories are read.
-    pub(super) backfill_from: Option<Instant>,
+    pub(super) backfill_from: Instant,
     /// Channel of whose history a page was read last.
     pub(super) last_read: Option<String>,
     deleted: VecDeque<String>,
@@ -65,7 +79,7 @@ pub struct GatewayReader<'a> {
 impl<'a> GatewayReader<'a> {
     /// Returns the reader of `bot`, which has read up to `progress`.
     #[must_use]
-    pub fn new(
+    pub(super) fn new(
         context: &'a AccountContext,
         sink: &'a SourceSink,
         client: DiscordClient,
@@ -79,8 +93,16 @@ impl<'a> GatewayReader<'a> {
             bot,
             progress,
             places: KnownPlaces::default(),
+            waits: CallWaits::default(),
+            deferred: DeferredDispatches::default(),
+            taken_seq: 0,
+            told_missing: BTreeMap::new(),
+            wanted_roles: BTreeSet::new(),
+            calls: FuturesUnordered::new(),
+            is_looking_up: false,
+            is_reading_history: false,
             unlisted: BTreeSet::new(),
-            backfill_from: Some(SystemClock.monotonic()),
+            backfill_from: context.timer.monotonic(),
             last_read: None,
             deleted: VecDeque::new(),
             is_live: false,
@@ -88,75 +110,119 @@ impl<'a> GatewayReader<'a> {
         }
     }
 
+    /// Returns the vendor's time, by which its ids are made; this host's if the vendor has told none yet.
+    pub(super) fn now(&self) -> UnixMillis {
+        self.client.vendor_time().unwrap_or_else(|| self.sink.now())
+    }
+
+    /// Returns the reading of the clock of waits.
+    pub(super) fn instant(&self) -> Instant {
+        self.context.timer.monotonic()
+    }
+
     /// Reads `items` until there are no more, and histories meanwhile. `stored` is told up to where events are stored.
     ///
     /// # Errors
     /// Returns the reason why the source ends.
-    pub async fn read(&mut self, mut items: mpsc::Receiver<LinkItem>, stored: watch::Sender<u64>) -> SourceResult<()> {
+    pub(super) async fn read(
+        &mut self,
+        mut items: mpsc::Receiver<LinkItem>,
+        stored: watch::Sender<u64>,
+    ) -> SourceResult<()> {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
-            let wait = self.until_backfill();
+            let now = self.instant();
+            self.start_calls(now);
+            let wait = self.until_next_call(now);
             tokio::select! {
                 count = items.recv_many(&mut batch, BATCH) => {
                     if count == 0 {
                         return Ok(());
                     }
-                    if let Some(seq) = self.take_items(std::mem::take(&mut batch), &items).await? {
-                        stored.send_replace(seq);
-                    }
+                    self.take_items(std::mem::take(&mut batch), &items).await?;
                 }
-                () = pause(wait.unwrap_or_default()), if wait.is_some() => self.read_history().await?,
+                Some(finished) = self.calls.next(), if !self.calls.is_empty() => self.take_call(finished).await?,
+                () = pause(wait.unwrap_or_default()), if wait.is_some() => continue,
+            }
+            if let Some(session) = &self.progress.position.session {
+                stored.send_replace(session.seq);
             }
         }
     }
 
-    /// Stores the events of `items`, behind which `later` come. Returns the number of the last dispatch among them.
-    async fn take_items(
-        &mut self,
-        items: Vec<LinkItem>,
-        later: &mpsc::Receiver<LinkItem>,
-    ) -> SourceResult<Option<u64>> {
-        let mut events = Vec::new();
-        let (mut last, mut is_new) = (None, false);
+    /// Stores the events of `items`, behind which `later` come.
+    async fn take_items(&mut self, items: Vec<LinkItem>, later: &mpsc::Receiver<LinkItem>) -> SourceResult<()> {
+        let mut batch = TakenBatch::default();
+        let mut is_new = false;
+        // Held until their events are stored.
+        let mut held = Vec::with_capacity(items.len());
         for item in items {
             match item {
                 LinkItem::Alive => self.report(),
-                LinkItem::Dispatch(dispatch) => {
-                    is_new |= dispatch.kind == "READY";
-                    last = Some(dispatch.seq);
-                    self.take_dispatch(&dispatch, &mut events).await?;
-                    if let Some(session) = &mut self.progress.position.session {
-                        // Numbers ascend; what comes again is below.
-                        session.seq = session.seq.max(dispatch.seq);
-                    }
+                LinkItem::Dispatch(taken) if taken.dispatch.kind == "READY" => {
+                    is_new = true;
+                    self.begin_session(&taken.dispatch, std::mem::take(&mut batch)).await?;
                 }
+                LinkItem::Dispatch(taken) => held.extend(self.take_dispatch(taken, &mut batch)?),
             }
         }
 
-        let now = self.sink.now();
+        let now = self.now();
         // What has arrived by now is among them.
-        if later.is_empty() {
+        if later.is_empty() && self.deferred.is_empty() {
             self.progress.note_complete(now);
         }
-        if !events.is_empty() || is_new || self.progress.is_note_due(now) {
-            let position = self.progress.to_position(now);
-            self.sink.put(events, position).await?;
+        if !batch.is_empty() || is_new || self.progress.is_note_due(now) {
+            self.store_batch(batch).await?;
+        } else {
+            self.note_stored();
         }
-        Ok(last)
+        drop(held);
+        Ok(())
     }
 
-    /// Takes in `dispatch`, whose events are added to `events`.
-    async fn take_dispatch(&mut self, dispatch: &Dispatch, events: &mut Vec<Event>) -> SourceResult<()> {
-        let Dispatch { kind, data, .. } = dispatch;
-        match kind.as_str() {
-            "READY" => return self.begin_session(dispatch, std::mem::take(events)).await,
-            "RESUMED" => {
-                self.is_live = true;
-                self.report();
-            }
+    /// Takes in `taken`, whose events are added to `batch`. Returns it, unless it waits for a call.
+    fn take_dispatch(&mut self, taken: HeldDispatch, batch: &mut TakenBatch) -> SourceResult<Option<HeldDispatch>> {
+        let Dispatch { kind, data, seq, .. } = &taken.dispatch;
+        // Numbers ascend; what comes again is below.
+        self.taken_seq = self.taken_seq.max(*seq);
+        if kind == "RESUMED" {
+            self.is_live = true;
+            self.report();
+        }
+        self.read_surroundings(kind, data);
+        batch.gaps.extend(self.progress.take_left_out(self.now()));
+
+        let Some(channel) = dispatch_channel(kind, data).map(str::to_owned) else {
+            return Ok(Some(taken));
+        };
+        if self.deferred.holds(&channel) || self.missing_lookup(&channel, kind, data, true).is_some() {
+            self.defer(&channel, taken, batch);
+            return Ok(None);
+        }
+        self.add_events(&channel, &taken.dispatch, batch);
+        Ok(Some(taken))
+    }
+
+    /// Takes in what a dispatch of `kind` says about guilds and channels.
+    fn read_surroundings(&mut self, kind: &str, data: &Value) {
+        let id = data.get("id").and_then(Value::as_str);
+        match kind {
             "GUILD_DELETE" if data.get("unavailable").and_then(Value::as_bool) != Some(true) => {
-                if let Some(guild) = data.get("id").and_then(Value::as_str) {
+                if let Some(guild) = id {
                     self.progress.leave_guild(guild);
+                }
+            }
+            "CHANNEL_CREATE" | "CHANNEL_UPDATE" | "CHANNEL_DELETE" | "THREAD_CREATE" | "THREAD_UPDATE" => {
+                self.progress.forget_hidden(id);
+            }
+            "GUILD_UPDATE" | "GUILD_ROLE_CREATE" | "GUILD_ROLE_UPDATE" | "GUILD_ROLE_DELETE" => {
+                self.progress.forget_hidden(None);
+            }
+            "GUILD_MEMBER_UPDATE" => {
+                let user = data.pointer("/user/id").and_then(Value::as_str);
+                if user == Some(&self.bot.user_id) {
+                    self.progress.forget_hidden(None);
                 }
             }
             _ => {}
@@ -164,38 +230,41 @@ impl<'a> GatewayReader<'a> {
 
         let listed = self.places.read_dispatch(kind, data, &self.bot.user_id);
         if kind == "GUILD_CREATE" {
-            let guild = data.get("id").and_then(Value::as_str).unwrap_or_default();
-            self.progress.enter_guild(guild, self.sink.now());
+            let guild = id.unwrap_or_default();
+            self.progress.enter_guild(guild, self.now());
             for channel in listed {
-                self.progress.note_listed(guild, &channel.id, channel.newest);
+                self.progress
+                    .note_listed(guild, &channel.id, channel.newest, channel.rights);
             }
             self.unlisted.remove(guild);
             if self.unlisted.is_empty() {
-                self.backfill_from = self.backfill_from.map(|from| from.min(SystemClock.monotonic()));
+                self.backfill_from = self.backfill_from.min(self.instant());
             }
         }
+    }
 
-        let Some(channel) = dispatch_channel(kind, data) else {
-            return Ok(());
-        };
-        let around = self.find_surroundings(channel, data, true).await?;
+    /// Adds the events of `dispatch`, which happened in `channel`, to `batch`. What they need is known.
+    pub(super) fn add_events(&mut self, channel: &str, dispatch: &Dispatch, batch: &mut TakenBatch) {
+        let Dispatch { kind, data, .. } = dispatch;
+        let around = self.surroundings(channel, kind, data);
         let token = format!("{}/{}", dispatch.session, dispatch.seq);
         let payload = DispatchPayload {
             kind,
             data,
             token: &token,
         };
-        events.extend(self.normalize(&around, payload).await);
 
         let id = data.get("id").and_then(Value::as_str).and_then(|id| id.parse().ok());
-        if let (Some(id), "MESSAGE_CREATE") = (id, kind.as_str()) {
-            self.progress.note_message(channel, id);
+        match (self.normalize(&around, payload, batch), id) {
+            (events, Some(id)) if kind == "MESSAGE_CREATE" => {
+                batch.add_message(channel, id, around.place.is_direct(), events);
+            }
+            (events, _) => batch.events.extend(events),
         }
-        Ok(())
     }
 
-    /// Takes in that a session was begun. `before` are events of dispatches before it.
-    async fn begin_session(&mut self, dispatch: &Dispatch, before: Vec<Event>) -> SourceResult<()> {
+    /// Takes in that a session was begun. `before` is of dispatches before it.
+    async fn begin_session(&mut self, dispatch: &Dispatch, before: TakenBatch) -> SourceResult<()> {
         let data = &dispatch.data;
         let resume_url = data.get("resume_gateway_url").and_then(Value::as_str);
         let session = GatewaySession {
@@ -211,34 +280,41 @@ impl<'a> GatewayReader<'a> {
         let ids = guilds.iter().filter_map(|guild| guild.get("id")?.as_str());
         let guilds: Vec<String> = ids.map(str::to_owned).collect();
 
-        let now = self.sink.now();
+        if !before.is_empty() {
+            self.store_batch(before).await?;
+        }
+        // The session that is over does not bring them again.
+        self.leave_deferred_to_histories();
+        let now = self.now();
         let start = self.progress.start_session(session, &guilds, now);
+        self.taken_seq = dispatch.seq;
         self.unlisted = guilds.into_iter().collect();
         let wait = if self.unlisted.is_empty() {
             Duration::ZERO
         } else {
             LISTS_WITHIN
         };
-        self.backfill_from = Some(SystemClock.monotonic() + wait);
+        self.backfill_from = self.instant() + wait;
         self.is_live = true;
 
-        if !before.is_empty() {
-            self.sink.put(before, start.before).await?;
-        }
-        match start.gap {
-            Some(gap) => self.sink.gap(&gap, start.after).await?,
-            None => self.sink.put(Vec::new(), start.after).await?,
-        }
+        let gaps: Vec<_> = start.gap.into_iter().chain(self.progress.take_left_out(now)).collect();
+        self.put_batch(Vec::new(), &gaps, start.after).await?;
         self.report();
         Ok(())
     }
 
-    /// Returns the events of `payload`, as who may write and what was told before leave them.
-    pub(super) async fn normalize(&mut self, around: &MessagePlace, payload: DispatchPayload<'_>) -> Vec<Event> {
+    /// Returns the events of `payload`, as who may write and what was told before leave them. What cannot be read is added
+    /// to `batch` as a dead letter.
+    pub(super) fn normalize(
+        &mut self,
+        around: &MessagePlace,
+        payload: DispatchPayload<'_>,
+        batch: &mut TakenBatch,
+    ) -> Vec<Event> {
         let mut events = match dispatch_events(&self.bot, around, payload, self.sink.now()) {
             Ok(events) => events,
             Err(reason) => {
-                self.give_up_dispatch(payload, &reason).await;
+                self.give_up_dispatch(payload, &reason, batch);
                 Vec::new()
             }
         };
@@ -251,7 +327,7 @@ impl<'a> GatewayReader<'a> {
     }
 
     /// Counts a dispatch that makes no event because of `reason`. One that cannot be read becomes a dead letter.
-    async fn give_up_dispatch(&self, payload: DispatchPayload<'_>, reason: &RefuseDispatchError) {
+    fn give_up_dispatch(&self, payload: DispatchPayload<'_>, reason: &RefuseDispatchError, batch: &mut TakenBatch) {
         let (account, dispatch) = (&self.context.name, payload.token);
         metrics::counter!("nexus_source_refused_total", "source" => DISCORD, "reason" => reason.name()).increment(1);
         match reason {
@@ -262,9 +338,7 @@ impl<'a> GatewayReader<'a> {
                 tracing::error!(account, dispatch, %reason, "dispatch refused");
                 // Without the texts of the bot's own messages, which may have codes.
                 let kept = refused_payload(payload.kind, payload.data, &self.bot.user_id);
-                self.sink
-                    .give_up_payload(&kept, reason.name(), &reason.to_string())
-                    .await;
+                batch.add_letter(kept, reason.name(), reason.to_string());
             }
         }
     }
@@ -285,116 +359,8 @@ impl<'a> GatewayReader<'a> {
         true
     }
 
-    /// Returns what surrounds `data`, which happened in `channel`: known, or asked for. `is_live` says that it came from
-    /// the gateway, which names the guild.
-    pub(super) async fn find_surroundings(
-        &mut self,
-        channel: &str,
-        data: &Value,
-        is_live: bool,
-    ) -> SourceResult<MessagePlace> {
-        let place = self.find_place(channel, data, is_live).await?;
-        let mentions_roles = data.get("mention_roles").and_then(Value::as_array);
-        let mentions_roles = mentions_roles.is_some_and(|roles| !roles.is_empty());
-        let own_roles = match place.guild_id.as_deref().filter(|_| mentions_roles) {
-            Some(guild) => self.find_roles(guild).await?,
-            None => BTreeSet::new(),
-        };
-        Ok(MessagePlace { place, own_roles })
-    }
-
-    async fn find_place(&mut self, channel: &str, data: &Value, is_live: bool) -> SourceResult<ChannelPlace> {
-        if let Some(known) = self.places.channel(channel) {
-            return Ok(known.clone());
-        }
-
-        let guild = data.get("guild_id").and_then(Value::as_str).map(str::to_owned);
-        let told: Option<Interaction> = serde_json::from_value(data.clone()).ok();
-        let told = told.and_then(|interaction| interaction.channel);
-        let place = match (told, &guild) {
-            (Some(told), _) if told.kind == DIRECT_CHANNEL || told.guild_id.is_some() => told,
-            (_, None) if is_live => ChannelPlace {
-                kind: DIRECT_CHANNEL,
-                ..ChannelPlace::default()
-            },
-            (_, _) => {
-                let place = self.ask_place(channel).await?;
-                place.unwrap_or(ChannelPlace {
-                    guild_id: guild,
-                    ..ChannelPlace::default()
-                })
-            }
-        };
-        self.places.note_channel(channel, place.clone());
-        Ok(place)
-    }
-
-    async fn find_roles(&mut self, guild: &str) -> SourceResult<BTreeSet<String>> {
-        if let Some(known) = self.places.roles(guild) {
-            return Ok(known.clone());
-        }
-        let mut roles = BTreeSet::new();
-        for failures in 1.. {
-            self.check_held()?;
-            let answer = self.client.own_roles(guild, &self.bot.user_id).await;
-            match self.settle_call(answer, failures).await? {
-                CallAnswer::Found(found) => {
-                    roles = found.into_iter().collect();
-                    break;
-                }
-                CallAnswer::Refused => break,
-                CallAnswer::Again => {}
-            }
-        }
-        self.places.note_roles(guild, roles.clone());
-        Ok(roles)
-    }
-
-    /// Returns what became of the call that ended with `answer`, number `failures` of those that failed in succession.
-    /// One that may be made again is, after the wait in which this returns.
-    async fn settle_call<T: Send>(
-        &self,
-        answer: Result<T, ApiCallError>,
-        failures: u32,
-    ) -> SourceResult<CallAnswer<T>> {
-        let error = match answer {
-            Ok(found) => return Ok(CallAnswer::Found(found)),
-            Err(error) if error.is_final() => return Ok(CallAnswer::Refused),
-            Err(error) => error,
-        };
-
-        let wait = self.context.wait_after(&error, failures)?;
-        tracing::warn!(account = self.context.name, %error, "call of Discord's API failed; retrying");
-        pause(wait).await;
-        Ok(CallAnswer::Again)
-    }
-
-    /// Returns that the account may be used for a call.
-    pub(super) fn check_held(&self) -> SourceResult<()> {
-        if self.sink.is_held() {
-            Ok(())
-        } else {
-            Err(SourceEnd::Fenced)
-        }
-    }
-
-    /// Asks what `channel` is; `None` = the vendor does not say.
-    async fn ask_place(&self, channel: &str) -> SourceResult<Option<ChannelPlace>> {
-        for failures in 1.. {
-            self.check_held()?;
-            let answer = self.client.channel(channel).await;
-            match self.settle_call(answer, failures).await? {
-                CallAnswer::Found(place) => return Ok(Some(place)),
-                CallAnswer::Refused => break,
-                CallAnswer::Again => {}
-            }
-        }
-        Ok(None)
-    }
-
-    /// Reports that the account is read.
+    /// Reports that the account is read, and what waits.
     pub(super) fn report(&self) {
-        let pending = self.progress.position.pending.len();
         let name = &self.bot.username;
         if self.lacks_content {
             let words = format!(
@@ -402,17 +368,27 @@ impl<'a> GatewayReader<'a> {
                  bot's page of the developer portal"
             );
             self.sink.report(Err(&words));
-        } else if pending == 0 {
-            self.sink.report(Ok(&format!("reading as {name}")));
-        } else {
-            self.sink
-                .report(Ok(&format!("reading as {name}, and the history of {pending} channels")));
+            return;
+        }
+
+        let pending = match self.progress.position.pending.len() {
+            0 => String::new(),
+            pending => format!(", and the history of {pending} channels"),
+        };
+        match self.waits.longest(self.instant()) {
+            None => self.sink.report(Ok(&format!("reading as {name}{pending}"))),
+            Some((left, what)) => {
+                let left = i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
+                let until = self.sink.now().plus(left).to_rfc3339();
+                let words = format!("reading as {name}{pending}; waiting until {until} for {what}");
+                self.sink.report(Err(&words));
+            }
         }
     }
 }
 
 /// Tags `event`, or makes it an observed one, as the settings of `account` say.
-pub(super) fn apply_policy(account: &DiscordAccount, event: &mut Event) {
+fn apply_policy(account: &DiscordAccount, event: &mut Event) {
     let peer = &event.peer;
     let policy = account.channel_policy(&peer.id, peer.guild_id.as_deref());
     let groups: BTreeMap<_, _> = policy

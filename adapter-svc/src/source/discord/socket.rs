@@ -12,7 +12,8 @@ use shared::platform::discord::SocketUrl;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
-use super::client::{ApiCallError, describe};
+use super::api_error::ApiCallError;
+use super::client::describe;
 
 /// Maximum time until the socket is open.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
@@ -24,13 +25,17 @@ const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 const ACCEPT_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// An open socket.
-pub type GatewaySocket = WebSocketStream<reqwest::Upgraded>;
+pub(super) type GatewaySocket = WebSocketStream<reqwest::Upgraded>;
 
 /// Opens the socket at `url`. `nonce` is random.
 ///
 /// # Errors
 /// Returns [`ApiCallError`] if there is no connection, or no WebSocket at the URL.
-pub async fn open_socket(http: &reqwest::Client, url: &SocketUrl, nonce: u128) -> Result<GatewaySocket, ApiCallError> {
+pub(super) async fn open_socket(
+    http: &reqwest::Client,
+    url: &SocketUrl,
+    nonce: u128,
+) -> Result<GatewaySocket, ApiCallError> {
     let key = STANDARD.encode(nonce.to_be_bytes());
     let request = http
         .get(url.upgrade_url())

@@ -1,5 +1,6 @@
 //! Where a source hands in its events: events first, then the watermark, fenced by the account's lease.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex as SyncMutex;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,38 @@ pub(super) const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the account's lease is held by another replica")]
 pub struct SourceFenced;
+
+/// The reason why events, or the watermark behind them, cannot be stored.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PutEventsError {
+    /// This replica does not hold the account any more. The events may be stored.
+    #[error(transparent)]
+    Fenced(#[from] SourceFenced),
+    /// The server takes no value of this size. The events are stored.
+    #[error("the watermark {key} has {bytes} bytes, which is more than the server takes; raise its `max_payload`")]
+    WatermarkTooLarge {
+        /// Key in KV `watermarks`.
+        key: String,
+        /// Size of the message, in bytes.
+        bytes: usize,
+    },
+}
+
+/// Events of which it is settled who may write.
+#[derive(Debug)]
+pub struct SettledEvents {
+    events: Vec<Event>,
+    /// Messages that are answered with a code.
+    strangers: Vec<Event>,
+}
+
+impl SettledEvents {
+    /// Returns the events, in the order in which they were given.
+    #[must_use]
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+}
 
 /// Parts of the process that sinks use. Clones share them.
 #[derive(Debug, Clone)]
@@ -78,6 +111,8 @@ pub struct SourceSink {
     revision: Mutex<u64>,
     /// Dead letters of payloads that could not be read.
     letters: SyncMutex<HourlyAllowance>,
+    /// Senders whose codes could not be sent, with the time.
+    given_up: SyncMutex<BTreeMap<String, Instant>>,
 }
 
 impl SourceSink {
@@ -113,6 +148,7 @@ impl SourceSink {
             watermarks,
             revision: Mutex::new(revision),
             letters: SyncMutex::default(),
+            given_up: SyncMutex::default(),
         };
         Ok((sink, found))
     }
@@ -143,6 +179,11 @@ impl SourceSink {
         &self.letters
     }
 
+    /// Returns the senders whose codes could not be sent.
+    pub(super) const fn given_up(&self) -> &SyncMutex<BTreeMap<String, Instant>> {
+        &self.given_up
+    }
+
     /// Returns the reading of the monotonic clock.
     pub(super) fn monotonic(&self) -> Instant {
         self.context.clock.monotonic()
@@ -163,13 +204,37 @@ impl SourceSink {
     /// them to the platform. Strangers among the senders get a code, if the account pairs.
     ///
     /// # Errors
-    /// Returns [`SourceFenced`] if this replica does not hold the account any more. The events may be stored then.
-    pub async fn put(&self, mut events: Vec<Event>, position: SourcePosition) -> Result<(), SourceFenced> {
+    /// Returns [`PutEventsError`] if this replica does not hold the account any more, or the watermark is too large.
+    pub async fn put(&self, events: Vec<Event>, position: SourcePosition) -> Result<(), PutEventsError> {
+        let settled = self.settle(events).await?;
+        self.put_settled(settled, &[], position).await
+    }
+
+    /// Tags `events` that are old, and lets in those whose senders are paired, so that a source can tell before it makes its
+    /// position. To be stored with [`SourceSink::put_settled`].
+    ///
+    /// # Errors
+    /// Returns [`SourceFenced`] if this replica does not hold the account any more.
+    pub async fn settle(&self, mut events: Vec<Event>) -> Result<SettledEvents, SourceFenced> {
         for event in &mut events {
             apply_age_gate(event, self.context.age_gate_ms);
         }
-
         let strangers = self.let_paired_in(&mut events).await?;
+        Ok(SettledEvents { events, strangers })
+    }
+
+    /// As [`SourceSink::put`], with events that are settled, and the events of `gaps`.
+    ///
+    /// # Errors
+    /// Returns the error of [`SourceSink::put`].
+    pub async fn put_settled(
+        &self,
+        settled: SettledEvents,
+        gaps: &[SourceGap],
+        position: SourcePosition,
+    ) -> Result<(), PutEventsError> {
+        let SettledEvents { mut events, strangers } = settled;
+        events.extend(gaps.iter().filter_map(|gap| self.tell_gap(gap)));
         self.store(events).await?;
         self.offer_codes(&strangers).await?;
         self.write_watermark(position).await
@@ -179,7 +244,13 @@ impl SourceSink {
     ///
     /// # Errors
     /// Returns the error of [`SourceSink::put`].
-    pub async fn gap(&self, gap: &SourceGap, position: SourcePosition) -> Result<(), SourceFenced> {
+    pub async fn gap(&self, gap: &SourceGap, position: SourcePosition) -> Result<(), PutEventsError> {
+        let settled = self.settle(Vec::new()).await?;
+        self.put_settled(settled, std::slice::from_ref(gap), position).await
+    }
+
+    /// Counts and logs `gap`, and returns its event.
+    fn tell_gap(&self, gap: &SourceGap) -> Option<Event> {
         tracing::warn!(
             channel = self.channel,
             account = self.account,
@@ -187,14 +258,15 @@ impl SourceSink {
             "events were lost"
         );
         metrics::counter!("nexus_source_gaps_total", "source" => self.channel).increment(1);
-        match gap_event(self.channel, &self.account, gap, self.now()) {
-            Ok(event) => self.put(vec![event], position).await,
-            // Names of accounts are short; the watermark goes on in any case.
-            Err(error) => {
-                tracing::error!(%error, "failed to store a gap");
-                self.put(Vec::new(), position).await
-            }
-        }
+        let event = gap_event(self.channel, &self.account, gap, self.now());
+        // Names of accounts are short; the watermark goes on in any case.
+        event
+            .inspect_err(|error| tracing::error!(%error, "failed to store a gap"))
+            .ok()
+            .map(|mut event| {
+                apply_age_gate(&mut event, self.context.age_gate_ms);
+                event
+            })
     }
 
     /// Reports the account's state to `/readyz`: sound, or `degraded` with the fault. One account never makes the
@@ -280,7 +352,7 @@ impl SourceSink {
         }
     }
 
-    async fn write_watermark(&self, position: SourcePosition) -> Result<(), SourceFenced> {
+    async fn write_watermark(&self, position: SourcePosition) -> Result<(), PutEventsError> {
         let SourcePosition {
             of,
             position,
@@ -306,8 +378,11 @@ impl SourceSink {
                     return Ok(());
                 }
                 // Another replica has opened the account, or the bucket was restored: it is read again.
-                Err(CasError::Conflict { .. }) => return Err(SourceFenced),
-                Err(error) => {
+                Err(CasError::Conflict { .. }) => return Err(SourceFenced.into()),
+                Err(CasError::Publish(PublishError::TooLarge { size, .. })) => {
+                    return Err(PutEventsError::WatermarkTooLarge { key, bytes: size });
+                }
+                Err(error @ (CasError::Publish(_) | CasError::Read(_))) => {
                     tracing::warn!(
                         key,
                         error = describe_error(&error),
@@ -318,7 +393,7 @@ impl SourceSink {
             }
         }
 
-        Err(SourceFenced)
+        Err(SourceFenced.into())
     }
 }
 

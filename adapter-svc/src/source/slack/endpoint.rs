@@ -19,7 +19,7 @@ use super::threads::apply_policy;
 use crate::error::RequestRejection;
 use crate::pairing::{PairingError, PairingStore};
 use crate::source::port::apply_age_gate;
-use crate::source::port::strangers::settle_strangers;
+use crate::source::port::strangers::{settle_remembered, settle_strangers};
 use crate::source::webhook::signature::{SignatureChecks, SigningKey};
 
 /// Maximum distance of a signed time from now, in seconds; Slack's own figure.
@@ -92,9 +92,13 @@ impl SlackEndpoint {
         };
         let settled = settle_strangers(&self.pairings, self.account.direct, &mut events);
         let settled = tokio::time::timeout(PAIRINGS_WITHIN, settled).await;
-        let strangers = settled
-            .map_err(|_| RequestRejection::UnknownPairings)?
-            .map_err(failed)?;
+        let strangers = match settled.map(|settled| settled.map_err(failed)) {
+            Ok(Ok(strangers)) => strangers,
+            // Slack posts a payload for five minutes only: those who were paired a moment ago need not wait for the bus.
+            Ok(Err(_)) | Err(_) if settle_remembered(&self.pairings, self.account.direct, &mut events) => Vec::new(),
+            Ok(Err(rejection)) => return Err(rejection),
+            Err(_) => return Err(RequestRejection::UnknownPairings),
+        };
         store(&events).await?;
         for message in &strangers {
             self.pairings.offer_code(message).await.map_err(failed)?;

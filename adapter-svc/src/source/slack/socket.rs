@@ -25,7 +25,7 @@ use super::post_payload::note_refused;
 use super::threads::apply_policy;
 use super::{RefusePayloadError, SlackBot};
 use crate::source::port::sink::SourcePosition;
-use crate::source::port::{Source, SourceEnd, SourceFenced, SourceGap, SourceSink};
+use crate::source::port::{PutEventsError, Source, SourceEnd, SourceGap, SourceSink};
 
 /// Interval in which the connection is tried.
 const PING_EVERY: Duration = Duration::from_secs(15);
@@ -333,7 +333,7 @@ impl<'a> SocketReader<'a> {
         Ok(self.put(Vec::new(), now).await?)
     }
 
-    async fn put(&mut self, events: Vec<shared::model::event::Event>, now: UnixMillis) -> Result<(), SourceFenced> {
+    async fn put(&mut self, events: Vec<shared::model::event::Event>, now: UnixMillis) -> Result<(), PutEventsError> {
         self.sink.put(events, self.position(now)).await?;
         (self.complete_until, self.noted_at) = (Some(now), now);
         Ok(())

@@ -5,12 +5,13 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use reqwest::header::DATE;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shared::model::time::UnixMillis;
 use shared::platform::bot_api::{BotAnswer, BotUser, WebhookInfo};
 use shared::platform::telegram::TelegramAccount;
+
+use crate::source::port::http_date::read_http_date;
 
 /// Maximum time for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -129,11 +130,7 @@ impl BotClient {
             .timeout(wait + ANSWER_TIMEOUT)
             .json(body);
         let mut response = request.send().await.map_err(|error| describe(&error))?;
-        if let Some(time) = response
-            .headers()
-            .get(DATE)
-            .and_then(|date| read_date(date.to_str().ok()?))
-        {
+        if let Some(time) = read_http_date(response.headers()) {
             self.platform_time.store(time.0, Ordering::Relaxed);
         }
         let status = i64::from(response.status().as_u16());
@@ -185,13 +182,6 @@ pub const ALLOWED_UPDATES: [&str; 10] = [
     "chat_member",
     "chat_join_request",
 ];
-
-/// Reads the time in the header `Date` of an answer.
-fn read_date(date: &str) -> Option<UnixMillis> {
-    let time = httpdate::parse_http_date(date).ok()?;
-    let since = time.duration_since(std::time::UNIX_EPOCH).ok()?;
-    i64::try_from(since.as_millis()).ok().map(UnixMillis)
-}
 
 /// Reads the answer to a call: its status, the seconds of `Retry-After`, and its body.
 fn read_answer<T: DeserializeOwned>(status: i64, retry_after: Option<u64>, body: &[u8]) -> Result<T, BotCallError> {
@@ -253,13 +243,6 @@ mod tests {
 
     fn read(status: i64, retry_after: Option<u64>, body: &str) -> Result<i64, BotCallError> {
         read_answer(status, retry_after, body.as_bytes())
-    }
-
-    #[test]
-    fn the_time_of_the_server_is_in_its_answers() {
-        let date = |text: &str| read_date(text).map(|time| time.0);
-        assert_eq!(date("Tue, 14 Nov 2023 22:13:20 GMT"), Some(1_700_000_000_000));
-        assert_eq!([date(""), date("yesterday")], [None, None]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::normalize::{update_events, without_own_messages};
 use super::progress::UpdateProgress;
 use super::{BotAccount, RefuseUpdateError};
 use crate::source::port::access::apply_access;
-use crate::source::port::{CALL_RETRY, Source, SourceEnd, SourceFenced, SourceSink};
+use crate::source::port::{CALL_RETRY, PutEventsError, Source, SourceEnd, SourceSink};
 
 /// Time for which the server waits for the first update of a call.
 const LONG_POLL: Duration = Duration::from_secs(50);
@@ -312,7 +312,7 @@ impl<'a> UpdatePoller<'a> {
         Ok(self.sink.put(Vec::new(), position).await?)
     }
 
-    async fn store(&mut self, ready: Vec<ReadyEvent>) -> Result<(), SourceFenced> {
+    async fn store(&mut self, ready: Vec<ReadyEvent>) -> Result<(), PutEventsError> {
         self.handled
             .extend(ready.iter().flat_map(|ready| ready.updates.iter().copied()));
         let mut events: Vec<Event> = ready.into_iter().map(|ready| ready.event).collect();

@@ -58,7 +58,7 @@ fn a_session_is_begun_and_a_known_one_resumed_from_what_is_stored() {
         matches!(&run.frame(&ready())[..], [LinkStep::Dispatch(dispatch)] if dispatch.kind == "READY" && dispatch.session == "s2")
     );
     assert_eq!(
-        run.link.session().map(|session| session.resume_url.as_str()),
+        run.link.session.as_ref().map(|session| session.resume_url.as_str()),
         Some("wss://r")
     );
 
@@ -88,7 +88,7 @@ fn heartbeats_say_what_is_stored_and_an_unanswered_one_ends_the_connection() {
     );
     assert_eq!(run.pass(41_249), []);
     assert!(matches!(&run.pass(1)[..], [LinkStep::Close(CloseReason::Resume(_))]));
-    assert_eq!(run.link.session().map(|session| session.seq), Some(4));
+    assert_eq!(run.link.session.as_ref().map(|session| session.seq), Some(4));
 }
 
 #[test]
@@ -132,6 +132,7 @@ fn close_codes_resume_begin_anew_or_stop_with_words() {
     ] {
         let told = match close_reason(code, "words") {
             CloseReason::Resume(_) => "resume",
+            CloseReason::Unreadable(_) => "unreadable",
             CloseReason::Identify(_) => "identify",
             CloseReason::Stop(_) => "stop",
         };

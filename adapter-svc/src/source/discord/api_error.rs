@@ -1,0 +1,73 @@
+//! Calls of Discord's API that failed: what was said, and which calls must wait.
+//!
+//! Source: <https://discord.com/developers/docs/topics/rate-limits>.
+
+use std::time::Duration;
+
+/// The reason why a call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApiCallError {
+    /// The token is not valid.
+    #[error("the token is not accepted ({0})")]
+    Unauthorized(String),
+    /// Too many calls.
+    #[error("too many calls{scope}; retry in {} s", .after.as_secs())]
+    Limited {
+        /// Wait that the vendor asks for.
+        after: Duration,
+        /// Calls that must wait.
+        scope: LimitScope,
+    },
+    /// The vendor refused the call.
+    #[error("error {status}: {words}")]
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// The vendor's words.
+        words: String,
+    },
+    /// There was no answer.
+    #[error("no answer: {0}")]
+    Unreachable(String),
+    /// The answer does not have the form that the vendor documents.
+    #[error("unreadable answer: {0}")]
+    Malformed(String),
+}
+
+/// The calls that a limit is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitScope {
+    /// Those of one route and channel.
+    Route,
+    /// All calls of the bot.
+    Account,
+    /// All calls from this address, of every bot: the answer is that of a server before the API.
+    Address,
+}
+
+impl std::fmt::Display for LimitScope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Route => "",
+            Self::Account => " of the bot",
+            Self::Address => " from this address",
+        })
+    }
+}
+
+impl ApiCallError {
+    /// Returns whether the vendor counts the call as invalid, so that too many bar this address.
+    #[must_use]
+    pub const fn is_invalid_call(&self) -> bool {
+        matches!(
+            self,
+            Self::Unauthorized(_) | Self::Limited { .. } | Self::Refused { status: 403, .. }
+        )
+    }
+
+    /// Returns whether what was asked for is not there, or not for this bot, so that asking again is no use.
+    #[must_use]
+    pub const fn is_final(&self) -> bool {
+        matches!(self, Self::Refused { status: 400..=404, .. })
+    }
+}

@@ -1,0 +1,163 @@
+//! Dispatches that wait until it is known where they happened. *Pure.*
+//!
+//! Those of one channel keep their order; those of others go on. The session is confirmed up to the first that waits, so
+//! that a crash brings all of them again.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::drive::HeldDispatch;
+use super::link::Dispatch;
+
+/// Maximum number of channels whose dispatches wait.
+const MAX_CHANNELS: usize = 200;
+
+/// Maximum number of dispatches that wait.
+const MAX_DISPATCHES: usize = 2_000;
+
+/// Maximum size of the dispatches that wait, in bytes as the gateway sent them.
+const MAX_BYTES: usize = 16 * 1024 * 1024;
+
+/// The dispatches that wait, by channel.
+#[derive(Debug, Default)]
+pub(super) struct DeferredDispatches {
+    channels: BTreeMap<String, VecDeque<HeldDispatch>>,
+    count: usize,
+    bytes: usize,
+}
+
+impl DeferredDispatches {
+    /// Returns whether dispatches of `channel` wait.
+    #[must_use]
+    pub(super) fn holds(&self, channel: &str) -> bool {
+        self.channels.contains_key(channel)
+    }
+
+    /// Returns whether none waits.
+    #[must_use]
+    pub(super) fn is_empty(&self) -> bool {
+        self.channels.is_empty()
+    }
+
+    /// Returns the channels with their first dispatches.
+    pub(super) fn fronts(&self) -> impl Iterator<Item = (&str, &Dispatch)> {
+        let fronts = self.channels.iter();
+        fronts.filter_map(|(channel, queue)| Some((channel.as_str(), &queue.front()?.dispatch)))
+    }
+
+    /// Returns the lowest number of the dispatches of `session` that wait.
+    #[must_use]
+    pub(super) fn first_seq(&self, session: &str) -> Option<u64> {
+        let fronts = self.channels.values().flat_map(|queue| queue.iter());
+        let of_session = fronts.filter(|held| held.dispatch.session == session);
+        of_session.map(|held| held.dispatch.seq).min()
+    }
+
+    /// Adds `held`, which happened in `channel`. Returns whether a bound is reached with it. One that is there already,
+    /// because the session was resumed, is not added again.
+    pub(super) fn push(&mut self, channel: &str, held: HeldDispatch) -> bool {
+        let queue = self.channels.entry(channel.to_owned()).or_default();
+        let is_known = |known: &HeldDispatch| {
+            known.dispatch.session == held.dispatch.session && known.dispatch.seq >= held.dispatch.seq
+        };
+        if !queue.back().is_some_and(is_known) {
+            self.count += 1;
+            self.bytes += held.bytes;
+            queue.push_back(held);
+        }
+        self.channels.len() > MAX_CHANNELS || self.count > MAX_DISPATCHES || self.bytes > MAX_BYTES
+    }
+
+    /// Removes the first dispatch of `channel`.
+    pub(super) fn pop(&mut self, channel: &str) -> Option<HeldDispatch> {
+        let queue = self.channels.get_mut(channel)?;
+        let held = queue.pop_front();
+        if queue.is_empty() {
+            self.channels.remove(channel);
+        }
+        if let Some(held) = &held {
+            self.count -= 1;
+            self.bytes -= held.bytes;
+        }
+        held
+    }
+
+    /// Removes all dispatches of `channel`.
+    pub(super) fn take(&mut self, channel: &str) -> Vec<HeldDispatch> {
+        std::iter::from_fn(|| self.pop(channel)).collect()
+    }
+
+    /// Returns the channels and ids of the messages that wait.
+    #[must_use]
+    pub(super) fn messages(&self) -> Vec<(String, u64)> {
+        let all = self.channels.iter();
+        let all = all.flat_map(|(channel, queue)| queue.iter().map(move |held| (channel, &held.dispatch)));
+        let messages = all.filter(|(_, dispatch)| dispatch.kind == "MESSAGE_CREATE");
+        let ids = messages.filter_map(|(channel, dispatch)| {
+            let id = dispatch.data.get("id")?.as_str()?.parse().ok()?;
+            Some((channel.clone(), id))
+        });
+        ids.collect()
+    }
+
+    /// Returns the channels.
+    #[must_use]
+    pub(super) fn channels(&self) -> Vec<String> {
+        self.channels.keys().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn held(session: &str, seq: u64, bytes: usize) -> HeldDispatch {
+        let dispatch = Dispatch {
+            session: session.to_owned(),
+            seq,
+            kind: "MESSAGE_CREATE".to_owned(),
+            data: Value::Null,
+        };
+        HeldDispatch::new(dispatch, bytes)
+    }
+
+    #[test]
+    fn a_channel_keeps_its_order_and_the_session_is_confirmed_up_to_the_first() {
+        let mut deferred = DeferredDispatches::default();
+        assert!(deferred.is_empty() && deferred.first_seq("s").is_none());
+        for (channel, seq) in [("1", 7), ("2", 5), ("1", 8), ("1", 9)] {
+            assert!(!deferred.push(channel, held("s", seq, 10)));
+        }
+        // A resumed session brings them again.
+        assert!(!deferred.push("1", held("s", 7, 10)));
+        assert_eq!(deferred.first_seq("s"), Some(5));
+        assert_eq!(deferred.first_seq("other"), None);
+        let seqs: Vec<u64> = deferred.take("1").iter().map(|held| held.dispatch.seq).collect();
+        assert_eq!(seqs, [7, 8, 9]);
+        assert_eq!(deferred.take("1").len(), 0);
+        assert!(deferred.holds("2") && !deferred.holds("1"));
+        assert_eq!((deferred.count, deferred.bytes), (1, 10));
+    }
+
+    #[test]
+    fn channels_dispatches_and_bytes_have_a_bound_each() {
+        let mut many = DeferredDispatches::default();
+        for number in 0..u64::try_from(MAX_DISPATCHES).expect("small") {
+            assert!(!many.push("1", held("s", number, 1)), "{number}");
+        }
+        assert!(many.push("1", held("s", 1_000_000, 1)));
+
+        let mut wide = DeferredDispatches::default();
+        for number in 0..MAX_CHANNELS {
+            assert!(!wide.push(&number.to_string(), held("s", 1, 1)), "{number}");
+        }
+        assert!(wide.push("one more", held("s", 2, 1)));
+
+        let mut large = DeferredDispatches::default();
+        assert!(!large.push("1", held("s", 1, MAX_BYTES)));
+        assert!(large.push("1", held("s", 2, 1)));
+        large.take("1");
+        assert!(!large.push("1", held("s", 3, MAX_BYTES)));
+    }
+}
