@@ -10,20 +10,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Response, Url};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use shared::model::hook_api::OPERATOR;
+use shared::platform::public_address::{NoPublicAddress, PublicResolver};
 use tokio::sync::Semaphore;
 
-use crate::host::server_origin::{ParseOriginError, ServerOrigin, is_public};
+use crate::host::server_origin::{ParseOriginError, ServerOrigin};
 use crate::runner::{CallError, CallResult, CallUsage, HookSource, HostCall, NOT_AVAILABLE, ScriptHost};
 
 /// Longest time for a fetch, including the wait for its turn.
@@ -118,7 +117,7 @@ impl FetchHost {
         let client = Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
-            .dns_resolver(Arc::new(OnlyPublic))
+            .dns_resolver(PublicResolver::default())
             .build();
 
         Ok(Self {
@@ -282,36 +281,12 @@ fn bad_arguments(what: &str) -> CallError {
 }
 
 fn unreachable_error(error: &reqwest::Error) -> CallError {
-    let is_forbidden = std::iter::successors(std::error::Error::source(error), |error| error.source())
-        .any(|cause| cause.is::<NoPublicAddress>());
-    let code = if is_forbidden {
+    let code = if NoPublicAddress::is_cause_of(error) {
         "forbidden_address"
     } else {
         "unreachable"
     };
     CallError::new(code, format!("fetch(): {}", shared::error_chain::describe_error(error)))
-}
-
-/// Error for a name that has only addresses in this network.
-#[derive(Debug, thiserror::Error)]
-#[error("{0} has no public address")]
-struct NoPublicAddress(String);
-
-/// Resolver that keeps only public addresses. An IP address in the grant itself is not resolved.
-#[derive(Debug)]
-struct OnlyPublic;
-
-impl Resolve for OnlyPublic {
-    fn resolve(&self, name: Name) -> Resolving {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let public: Vec<SocketAddr> = found.filter(|address| is_public(address.ip())).collect();
-            if public.is_empty() {
-                return Err(NoPublicAddress(name.as_str().to_owned()).into());
-            }
-            Ok(Box::new(public.into_iter()) as Addrs)
-        })
-    }
 }
 
 #[cfg(test)]
