@@ -8,6 +8,7 @@ pub mod account_context;
 pub mod backfill;
 pub mod client;
 pub mod content;
+pub mod download;
 pub mod drive;
 pub mod gateway;
 pub mod link;

@@ -7,6 +7,8 @@ mod discord_api;
 mod discord_process;
 mod discord_rest;
 mod faults;
+mod file_shelf;
+mod files;
 mod pairing;
 mod process;
 mod slack;

@@ -9,7 +9,7 @@ use reqwest::header::DATE;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shared::model::time::UnixMillis;
-use shared::platform::bot_api::{BotAnswer, BotUser, WebhookInfo};
+use shared::platform::bot_api::{BotAnswer, BotFile, BotUser, WebhookInfo};
 use shared::platform::telegram::TelegramAccount;
 
 /// Maximum time for a connection.
@@ -120,6 +120,14 @@ impl BotClient {
         let body = json!({"callback_query_id": id});
         let _: Value = self.call("answerCallbackQuery", &body, Duration::ZERO).await?;
         Ok(())
+    }
+
+    /// Returns where the file with the id `file_id` is.
+    ///
+    /// # Errors
+    /// Returns [`BotCallError`] if the call fails.
+    pub async fn find_file(&self, file_id: &str) -> Result<BotFile, BotCallError> {
+        self.call("getFile", &json!({"file_id": file_id}), Duration::ZERO).await
     }
 
     async fn call<T: DeserializeOwned>(&self, method: &str, body: &Value, wait: Duration) -> Result<T, BotCallError> {
