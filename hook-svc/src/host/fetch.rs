@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Response, Url};
 use serde::Deserialize;
@@ -34,8 +36,11 @@ const AT_ONCE: usize = 16;
 /// Most fetches of one hook that run at once, so that a slow server leaves turns to other hooks.
 const AT_ONCE_EACH: usize = 4;
 
-/// Largest body that is sent or read, in bytes.
+/// Largest text that is sent, and largest body that is read, in bytes.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
+
+/// Largest body of bytes that is sent, such as a file, in bytes.
+const MAX_SENT_BYTES: usize = 8 * 1024 * 1024 + 64 * 1024;
 
 /// Most headers of a request.
 const MAX_HEADERS: usize = 64;
@@ -73,6 +78,9 @@ struct Arguments {
     headers: Option<BTreeMap<String, String>>,
     #[serde(default)]
     body: Option<String>,
+    /// Body in base64, from a script that sends bytes.
+    #[serde(default)]
+    body_base64: Option<String>,
     #[serde(default)]
     timeout: Option<f64>,
 }
@@ -237,8 +245,18 @@ fn build_request(client: &Client, url: Url, given: Arguments) -> Result<reqwest:
         all.append(header, value);
     }
 
-    let body = given.body.unwrap_or_default();
-    if body.len() > MAX_BODY_BYTES {
+    let (body, most) = match (given.body, given.body_base64) {
+        (None, Some(coded)) => {
+            let bytes = STANDARD
+                .decode(coded)
+                .map_err(|_| bad_arguments("the body is not base64"))?;
+            (bytes, MAX_SENT_BYTES)
+        }
+        (Some(text), None) => (text.into_bytes(), MAX_BODY_BYTES),
+        (None, None) => (Vec::new(), MAX_BODY_BYTES),
+        (Some(_), Some(_)) => return Err(bad_arguments("two bodies")),
+    };
+    if body.len() > most {
         return Err(bad_arguments(&format!("a body of {} bytes", body.len())));
     }
 
