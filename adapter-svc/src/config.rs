@@ -1,5 +1,6 @@
 //! The section `[adapter]` of `nexus.toml`: its keys, their defaults, and their conversion to sources.
 
+mod attachments;
 mod beside;
 mod webhook;
 
@@ -19,6 +20,7 @@ use crate::source::webhook::endpoint::{SignatureScheme, WebhookEndpoint};
 use crate::source::webhook::signature::{SignatureChecks, SigningKey};
 use crate::source::webhook::standard;
 
+pub use attachments::AttachmentConfig;
 pub use webhook::WebhookConfig;
 
 /// Minimum size of a useful spool, in bytes.
@@ -74,6 +76,8 @@ pub struct AdapterConfig {
     pub age_gate_ms: u64,
     /// Webhook sources at `/hooks/{name}`.
     pub webhook: BTreeMap<String, WebhookConfig>,
+    /// Files of messages.
+    pub attachments: AttachmentConfig,
     /// Settings of the path `/v1/events`.
     pub http: HttpConfig,
     /// Settings of the chat page.
@@ -101,6 +105,7 @@ impl Default for AdapterConfig {
             header_timeout_ms: 10_000,
             age_gate_ms: 24 * 3_600_000,
             webhook: BTreeMap::new(),
+            attachments: AttachmentConfig::default(),
             http: HttpConfig::default(),
             webchat: WebchatConfig::default(),
             approvals: ApprovalsConfig::default(),
@@ -261,6 +266,8 @@ impl AdapterConfig {
             faults.push("webchat.account: expected a name without `/` and control characters".to_owned());
         }
 
+        let attachments = self.attachments.find_faults().into_iter();
+        faults.extend(attachments.map(|fault| format!("attachments.{fault}")));
         faults.extend(self.trusted_networks().err());
         faults.extend(self.approvals.callback_auth().err());
 

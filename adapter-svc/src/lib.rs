@@ -2,10 +2,11 @@
 //!
 //! `source` (webhook, http, webchat) →[`normalize`]→ Event →[`encoded_event`]→ [`outbox`] →[`publisher`]→ `EVENTS`.
 //!
-//! [`service`] connects the parts in the order of the data flow. [`gateway`] and [`listener`] are its HTTP side, and
+//! Files of messages are fetched on the way ([`attachments`]). [`service`] connects the parts in the order of the data flow. [`gateway`] and [`listener`] are its HTTP side, and
 //! [`approvals`] receives platforms' callbacks with approvers' decisions.
 
 pub mod approvals;
+pub mod attachments;
 pub mod config;
 pub mod encoded_event;
 pub mod error;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use shared::bus::Bus;
+use shared::bus::{Bus, TaskLease};
 use shared::clock::{SharedClock, SharedIds, SystemClock, pause};
 use shared::llm::LlmConfig;
 use shared::platform::accounts::{PlatformAccounts, read_platforms};
@@ -17,6 +17,8 @@ use shared::process::config::{CommonConfig, ConfigFault, file_faults};
 use shared::process::{Health, Service, ServiceShell, ShutdownSignal};
 use tokio::task::JoinHandle;
 
+use crate::attachments::AttachmentFetcher;
+use crate::attachments::keeper::{AttachmentKeeper, TASK};
 use crate::config::{AcceptMode, AdapterConfig};
 use crate::gateway::GatewayState;
 use crate::intake::EventIntake;
@@ -30,6 +32,7 @@ use crate::source::discord::account_context::AccountContext;
 use crate::source::discord::address_gate::AddressGates;
 use crate::source::discord::client as discord_client;
 use crate::source::discord::gateway::DiscordSource;
+use crate::source::media::open_media;
 use crate::source::port::accounts::start_sources;
 use crate::source::port::{SinkContext, Source};
 use crate::source::slack::client as slack_client;
@@ -278,11 +281,23 @@ fn start_accounts(
 ) -> anyhow::Result<(SlackEndpoints, Vec<JoinHandle<()>>)> {
     let pairings = PairingStore::new(around.bus.clone(), around.clock.clone(), around.ids.clone());
     let served = serve_pairings(pairings.clone(), around.bus.clone(), around.shutdown.clone());
-    let mut tasks = start_polling(config, around, publisher, pairings.clone())?;
+    let media = open_media(&around.telegram, &around.slack, &around.discord, &around.clock)?;
+    let attachments = AttachmentFetcher::new(&around.bus, around.clock.clone(), media, &config.attachments);
+
+    let keeper = AttachmentKeeper {
+        fetcher: attachments.clone(),
+        intake: EventIntake::to_stream(around.bus.clone(), publisher.clone()),
+        clock: around.clock.clone(),
+        health: around.health.clone(),
+        lease: TaskLease::new(&around.bus, TASK, around.instance.clone()),
+    };
+    let mut tasks = start_polling(config, around, publisher, pairings.clone(), attachments.clone())?;
     tasks.push(tokio::spawn(served));
+    tasks.push(tokio::spawn(keeper.keep(around.shutdown.clone())));
 
     let context = EndpointContext {
         pairings,
+        attachments,
         health: around.health.clone(),
         ids: around.ids.clone(),
         shutdown: around.shutdown.clone(),
@@ -300,6 +315,7 @@ fn start_polling(
     around: &ServiceContext,
     publisher: SpoolPublisher,
     pairings: PairingStore,
+    attachments: AttachmentFetcher,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
     let mut sources = telegram_sources(around)?;
     sources.extend(discord_sources(around)?);
@@ -307,6 +323,7 @@ fn start_polling(
     let context = SinkContext {
         bus: around.bus.clone(),
         pairings,
+        attachments,
         intake: EventIntake::to_stream(around.bus.clone(), publisher),
         clock: around.clock.clone(),
         health: around.health.clone(),

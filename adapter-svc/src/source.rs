@@ -3,6 +3,7 @@
 pub mod cloudevents;
 pub mod discord;
 pub mod events;
+pub mod media;
 pub mod port;
 pub mod post_events;
 pub mod slack;

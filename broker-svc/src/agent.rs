@@ -7,6 +7,7 @@
 pub mod absence;
 pub mod context;
 pub mod echo;
+mod images;
 pub mod live;
 pub mod llm;
 pub mod message_text;

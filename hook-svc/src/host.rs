@@ -3,6 +3,7 @@
 pub(crate) mod answers;
 pub(crate) mod embedder;
 pub mod fetch;
+pub mod files;
 pub mod llm;
 pub mod search_host;
 pub mod server_origin;

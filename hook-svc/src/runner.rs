@@ -133,7 +133,9 @@ impl HookSource {
     /// Returns whether the source mentions a call to the host; a worker gives only such hooks the means to make one.
     #[must_use]
     pub fn calls_host(&self) -> bool {
-        ["search", "llm", "fetch"].iter().any(|call| self.source.contains(call))
+        ["search", "llm", "fetch", "readFile"]
+            .iter()
+            .any(|call| self.source.contains(call))
     }
 
     /// Returns whether the source mentions anything that another run might see differently: the model, the read model,

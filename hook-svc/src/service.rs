@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use shared::attachments::AttachmentStore;
 use shared::breaker::BreakerPolicy;
 use shared::bus::partition::{self, PartitionGroup};
 use shared::bus::{Bus, ServiceHandle, ServiceSpec, SlotLeases, StreamTap};
@@ -34,6 +35,7 @@ use crate::health::metrics::{ServiceMeters, count_sandbox_level};
 use crate::health::participation::start_hooks;
 use crate::host::answers::AnswerStore;
 use crate::host::fetch::FetchHost;
+use crate::host::files::FileHost;
 use crate::host::llm;
 use crate::host::llm::{LlmHost, SpendBudget, SpendLimits};
 use crate::host::search_host::SearchHost;
@@ -415,7 +417,10 @@ fn new_host(shell: &ServiceShell<HooksConfig>, model: &ModelAccess) -> anyhow::R
     Ok(Arc::new(LlmHost::new(
         provider,
         SpendBudget::new(&shell.bus, limits, llm::model_price(&shell.llm), clock()),
-        Arc::new(fetch),
+        Arc::new(FileHost::new(
+            AttachmentStore::new(&shell.bus, clock()),
+            Arc::new(fetch),
+        )),
     )))
 }
 

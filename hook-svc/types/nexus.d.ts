@@ -123,8 +123,8 @@ interface FetchOptions {
   /** GET where absent; HEAD, POST, PUT, PATCH, DELETE. */
   method?: string;
   headers?: Record<string, string>;
-  /** At most 1 MiB. */
-  body?: string;
+  /** Text of at most 1 MiB, or bytes, as of a file, of at most 8 MiB. */
+  body?: string | Uint8Array;
   /** Milliseconds, at most 10,000 and the hook's `@timeout`. */
   timeout?: number;
 }
@@ -156,6 +156,11 @@ interface HookContext {
    * `forbidden_address`, `unreachable`, `timed_out`, `too_large`, `not_text`.
    */
   fetch(url: string, options?: FetchOptions): Promise<FetchAnswer>;
+  /**
+   * The bytes of the attachment at `index` of `event.attachments`, at most 8 MiB, if it is stored (`state` is `"stored"`).
+   * Rejects with a `code`: `not_stored`, `too_large`, `unavailable`, `timed_out`.
+   */
+  readFile(index: number): Promise<Uint8Array>;
   /** The evaluation time of this event, also where history is replayed. */
   now: Date;
   hook: {

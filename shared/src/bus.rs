@@ -69,7 +69,7 @@ pub use held::HoldError;
 pub use kv::{Kv, KvEntry, KvEvent, KvSurvey, KvWatch};
 pub use letter_witness::LetterWitness;
 pub use message::{IncomingMessage, StoredMessage};
-pub use object::{ObjectBucket, StoreObjectError, StoredObject};
+pub use object::{BucketSpace, FoundObject, ObjectBucket, StoreObjectError, StoredObject};
 pub use pages::StreamPages;
 pub use publish::{OutgoingMessage, PublishedMessage};
 pub use read::{ConsumerLag, StreamInfo, StreamState};

@@ -1,6 +1,7 @@
 //! The code that the five services share: model, wire format, bus, process shell, read model.
 #![warn(missing_docs)]
 
+pub mod attachments;
 pub mod breaker;
 pub mod bus;
 pub mod clock;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 pub use answer::{FinishReason, MalformedArguments, ModelReply, ToolRequest};
-pub use ask::{JsonMode, ModelMessage, ModelRequest, ToolSpec};
+pub use ask::{JsonMode, ModelImage, ModelMessage, ModelRequest, ToolSpec};
 pub use client::open;
 pub use config::{DEFAULT_MODEL, LlmConfig, LlmFault, ModelProvider};
 pub use error::AskModelError;

@@ -10,6 +10,7 @@ pub mod bot_api;
 pub mod discord;
 pub mod outline;
 pub mod policy;
+pub mod public_address;
 pub mod slack;
 pub mod slack_api;
 pub mod telegram;

@@ -12,6 +12,7 @@ mod call_waits;
 pub mod client;
 mod content;
 mod deferred;
+pub mod download;
 mod drive;
 mod finished_call;
 pub mod gateway;

@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod content;
+pub mod download;
 pub mod endpoint;
 pub mod files;
 pub mod handshake;

@@ -6,6 +6,7 @@
 pub mod album;
 pub mod client;
 pub mod content;
+pub mod download;
 pub mod file;
 pub mod media;
 pub mod mention;

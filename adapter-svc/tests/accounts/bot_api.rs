@@ -17,6 +17,7 @@ use shared::clock::{Clock as _, SharedClock, SystemClock, pause};
 use shared::model::event::{Event, PlatformIds};
 use tokio::sync::watch;
 
+use crate::file_shelf::FileShelf;
 use crate::world::stored_events;
 
 /// Longest time that the stand-in waits for an update, whatever it is asked for.
@@ -26,6 +27,7 @@ const LONG_POLL: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct BotApi {
     pub(crate) base: String,
+    pub(crate) files: FileShelf,
     bots: Arc<Mutex<BTreeMap<String, Bot>>>,
     changed: watch::Sender<u64>,
     bus: Bus,
@@ -90,6 +92,7 @@ impl BotApi {
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let api = Self {
             base,
+            files: FileShelf::default(),
             bots: Arc::default(),
             changed: watch::channel(0).0,
             bus,
@@ -99,7 +102,8 @@ impl BotApi {
 
         let routes = Router::new()
             .route("/{bot}/{method}", post(answer))
-            .with_state(api.clone());
+            .with_state(api.clone())
+            .merge(api.files.routes());
         tokio::spawn(async move { axum::serve(listener, routes).await });
         api
     }
@@ -347,6 +351,15 @@ async fn answer_call(api: BotApi, bot: String, method: String, body: Value) -> R
             let press = body["callback_query_id"].as_str().expect("an id").to_owned();
             api.lock().entry(bot).or_default().pressed.push(press);
             json!(true)
+        }
+        "getFile" => {
+            let file = body["file_id"].as_str().expect("an id");
+            let Some(size) = api.files.size(file) else {
+                let words = "Bad Request: wrong file_id or the file is temporarily unavailable";
+                let body = json!({"ok": false, "error_code": 400, "description": words});
+                return (StatusCode::BAD_REQUEST, Json(body)).into_response();
+            };
+            json!({"file_id": file, "file_size": size, "file_path": format!("files/{file}")})
         }
         "getUpdates" => return api.poll(&bot, &body).await,
         // Nothing else may be called: a webhook is never removed without being asked.

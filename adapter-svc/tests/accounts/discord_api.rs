@@ -17,6 +17,7 @@ use shared::model::time::UnixMillis;
 use tokio::sync::watch;
 
 use crate::discord_rest;
+use crate::file_shelf::FileShelf;
 use crate::world::stored_events;
 
 /// Guild of all channels of the stand-in.
@@ -34,6 +35,7 @@ const EPOCH_MS: i64 = 1_420_070_400_000;
 #[derive(Clone)]
 pub(crate) struct DiscordApi {
     pub(crate) address: String,
+    pub(crate) files: FileShelf,
     bots: Arc<Mutex<BTreeMap<String, Bot>>>,
     changed: watch::Sender<u64>,
     bus: Bus,
@@ -129,6 +131,7 @@ impl DiscordApi {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let api = Self {
             address: listener.local_addr().expect("an address").to_string(),
+            files: FileShelf::default(),
             bots: Arc::default(),
             changed: watch::channel(0).0,
             bus,
@@ -138,7 +141,8 @@ impl DiscordApi {
         let routes = Router::new()
             .route("/{path}/", any(open_socket))
             .merge(discord_rest::routes(&api))
-            .with_state(api.clone());
+            .with_state(api.clone())
+            .merge(api.files.routes());
         tokio::spawn(async move { axum::serve(listener, routes).await });
         api
     }

@@ -29,6 +29,7 @@ pub(crate) fn routes(api: &DiscordApi) -> Router<DiscordApi> {
         .route("/api/channels/{channel}", get(channel_of))
         .route("/api/channels/{channel}/messages", get(history))
         .route("/api/guilds/{guild}/members/{user}", get(member))
+        .route("/api/attachments/refresh-urls", post(refresh))
         .route("/api/interactions/{id}/{token}/callback", post(press))
         .layer(limits)
         .layer(date)
@@ -198,6 +199,20 @@ async fn history(
     }
     api.confirm(&token, confirmed).await;
     Ok(Json(json!(page)))
+}
+
+async fn refresh(
+    State(api): State<DiscordApi>,
+    headers: HeaderMap,
+    Json(body): Json<Value>,
+) -> Result<Json<Value>, Refused> {
+    enter(&api, &headers)?;
+    let addresses = body["attachment_urls"].as_array().expect("addresses").iter();
+    let fresh = addresses.map(|address| {
+        let bare = address.as_str().expect("text").split('?').next().expect("a part");
+        json!({"original": address, "refreshed": format!("{bare}?fresh=1&ex=ffffffff&is=0&hm=0&")})
+    });
+    Ok(Json(json!({"refreshed_urls": fresh.collect::<Vec<_>>()})))
 }
 
 async fn member(State(api): State<DiscordApi>, headers: HeaderMap) -> Result<Json<Value>, Refused> {

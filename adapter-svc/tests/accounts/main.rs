@@ -9,6 +9,8 @@ mod discord_process;
 mod discord_rest;
 mod discord_rights;
 mod faults;
+mod file_shelf;
+mod files;
 mod pairing;
 mod process;
 mod slack;

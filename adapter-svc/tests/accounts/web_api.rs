@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
@@ -12,6 +12,8 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use shared::model::time::UnixMillis;
 
+use crate::file_shelf::FileShelf;
+
 /// Signing secret of every account whose test names no other.
 pub(crate) const SECRET: &str = "8f742231b10e8888abcd99yyyzzz85a5";
 
@@ -19,6 +21,7 @@ pub(crate) const SECRET: &str = "8f742231b10e8888abcd99yyyzzz85a5";
 #[derive(Debug, Clone)]
 pub(crate) struct WebApi {
     pub(crate) base: String,
+    pub(crate) files: FileShelf,
     state: Arc<Mutex<WebState>>,
 }
 
@@ -34,11 +37,13 @@ impl WebApi {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let api = Self {
             base: format!("http://{}", listener.local_addr().expect("an address")),
+            files: FileShelf::default(),
             state: Arc::default(),
         };
         let routes = Router::new()
             .route("/api/{method}", post(answer))
-            .with_state(api.clone());
+            .with_state(api.clone())
+            .merge(api.files.routes());
         tokio::spawn(async move { axum::serve(listener, routes).await });
         api
     }
@@ -61,13 +66,22 @@ impl WebApi {
     }
 }
 
-async fn answer(State(api): State<WebApi>, Path(method): Path<String>, headers: HeaderMap) -> Response {
-    assert_eq!(method, "auth.test", "no other method is called");
+async fn answer(
+    State(api): State<WebApi>,
+    Path(method): Path<String>,
+    Query(query): Query<BTreeMap<String, String>>,
+    headers: HeaderMap,
+) -> Response {
     let token = headers["authorization"]
         .to_str()
         .expect("text")
         .trim_start_matches("Bearer ")
         .to_owned();
+    if method == "files.info" {
+        return Json(found_file(&api, &query["file"])).into_response();
+    }
+
+    assert_eq!(method, "auth.test", "no other method is called");
     let mut state = api.lock();
     state.calls += 1;
     if let Some((status, body)) = state.answers.get(&token) {
@@ -76,6 +90,16 @@ async fn answer(State(api): State<WebApi>, Path(method): Path<String>, headers: 
     }
     Json(json!({"ok": true, "team": "Acme", "user": "nexus", "team_id": "T1", "user_id": "U7", "bot_id": "B7"}))
         .into_response()
+}
+
+/// The answer to `files.info`.
+fn found_file(api: &WebApi, id: &str) -> Value {
+    let Some(size) = api.files.size(id) else {
+        return json!({"ok": false, "error": "file_not_found"});
+    };
+    let address = format!("{}/files-pri/{id}", api.base);
+    json!({"ok": true, "file": {"id": id, "size": size, "mimetype": "image/png", "mode": "hosted",
+                                "url_private": address, "url_private_download": address}})
 }
 
 /// How Slack posts a payload.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::Value;
+use shared::attachments::AttachmentStore;
 use shared::bus::Bus;
 use shared::clock::SharedClock;
 use shared::llm::{
@@ -18,6 +19,7 @@ use shared::llm::{
 use shared::model::ledger::{ToolCall as Asked, ToolOutcome, TurnUsage};
 use shared::wire::agent::{AgentRequest, LineRole, ToolDescription};
 
+use super::images::{ChosenImage, MessageImages, choose_images, estimated_images, hidden_note, load_images};
 use super::port::{
     Agent, AskedCall, ModelAnswer, ModelCall, ModelQuestion, OfferedTool, StepAgent, ToolInvocation, TurnOrigin,
     UnreachableTool,
@@ -43,6 +45,7 @@ pub struct LlmAgent {
     toolbox: Toolbox,
     personas: Arc<Personas>,
     credentials: Arc<SecretReferences>,
+    attachments: AttachmentStore,
     bus: Bus,
 }
 
@@ -54,17 +57,18 @@ impl LlmAgent {
             model,
             toolbox: Toolbox::new(&bus, clock, &personas),
             credentials: Arc::new(personas.credentials.clone()),
+            attachments: AttachmentStore::new(&bus, Arc::clone(clock)),
             personas,
             bus,
         }
     }
 
-    fn ask_of(&self, question: &ModelQuestion, persona: &Persona) -> ModelRequest {
+    fn ask_of(question: &ModelQuestion, persona: &Persona, images: MessageImages) -> ModelRequest {
         let request = &question.request;
         ModelRequest {
             model: persona.model.clone(),
             system: request.system_prompt.clone(),
-            messages: build_messages(request, &question.so_far),
+            messages: build_messages(request, &question.so_far, images),
             tools: request.tools.iter().map(tool_spec).collect(),
             max_tokens: persona.max_tokens,
             timeout: question.left,
@@ -113,13 +117,19 @@ impl StepAgent for LlmAgent {
     }
 
     fn price_usd(&self, question: &ModelQuestion) -> Option<f64> {
-        let ask = self.ask_of(question, self.personas.persona_of(&question.request.persona));
+        let persona = self.personas.persona_of(&question.request.persona);
+        let images = estimated_images(&chosen_images(question, persona));
+        let ask = Self::ask_of(question, persona, images);
         self.model.estimate(&ask).map(llm::MicroDollars::dollars)
     }
 
     async fn ask_model(&self, question: &ModelQuestion, said: &mut (dyn for<'a> FnMut(&'a str) + Send)) -> ModelCall {
         let request = &question.request;
-        let ask = self.ask_of(question, self.personas.persona_of(&request.persona));
+        let persona = self.personas.persona_of(&request.persona);
+        let chosen = chosen_images(question, persona);
+        let images = load_images(&self.attachments, &chosen, question.left).await;
+        let has_images = !images.is_empty();
+        let ask = Self::ask_of(question, persona, images);
         let delivery = &question.origin.delivery;
 
         let begin = || {
@@ -152,7 +162,16 @@ impl StepAgent for LlmAgent {
                     .for_each(|absence| absence.note_unreachable(&error.to_string()));
             }
         };
-        let answer = self.model.answer_telling(ask, &mut hear, &mut failed).await;
+        let mut answer = self.model.answer_telling(ask, &mut hear, &mut failed).await;
+        if has_images && answer.as_ref().is_err_and(is_refusal) {
+            // Not every model of a provider takes images, and none says so beforehand.
+            tracing::warn!(
+                persona = request.persona,
+                "the model refused a request with images; asking without them"
+            );
+            let ask = Self::ask_of(question, persona, MessageImages::new());
+            answer = self.model.answer_telling(ask, &mut hear, &mut failed).await;
+        }
 
         ModelCall {
             outcome: answer
@@ -201,16 +220,42 @@ fn tool_spec(tool: &ToolDescription) -> ToolSpec {
     }
 }
 
-/// Returns the history and the message, then the conversation of this turn.
-fn build_messages(request: &AgentRequest, so_far: &[TurnMessage]) -> Vec<ModelMessage> {
-    let before = request.messages.iter().map(|message| match message.role {
-        LineRole::User => ModelMessage::user(non_empty_text(with_names(
-            message.content.clone(),
-            &message.attachments,
-        ))),
-        LineRole::Assistant => ModelMessage::assistant(non_empty_text(message.content.clone())),
-    });
-    before.chain(so_far.iter().map(line_message)).collect()
+/// Returns the images of the messages of `question` that the model of `persona` is to get.
+fn chosen_images(question: &ModelQuestion, persona: &Persona) -> Vec<ChosenImage> {
+    if persona.images {
+        choose_images(&question.request.messages)
+    } else {
+        Vec::new()
+    }
+}
+
+/// Returns whether a model does not take a request, so that one without images may be taken.
+const fn is_refusal(error: &AskModelError) -> bool {
+    matches!(error, AskModelError::Refused { .. } | AskModelError::TooLong { .. })
+}
+
+/// Returns the history and the message with `images`, then the conversation of this turn.
+fn build_messages(request: &AgentRequest, so_far: &[TurnMessage], mut images: MessageImages) -> Vec<ModelMessage> {
+    let before = request
+        .messages
+        .iter()
+        .enumerate()
+        .map(|(index, message)| match message.role {
+            LineRole::User => {
+                let images = images.remove(&index).unwrap_or_default();
+                let mut text = with_names(message.content.clone(), &message.attachments);
+                if let Some(note) = hidden_note(message, images.len()) {
+                    text = format!("{text}\n{note}");
+                }
+                ModelMessage::User {
+                    content: non_empty_text(text),
+                    images,
+                }
+            }
+            LineRole::Assistant => ModelMessage::assistant(non_empty_text(message.content.clone())),
+        });
+    let before: Vec<ModelMessage> = before.collect();
+    before.into_iter().chain(so_far.iter().map(line_message)).collect()
 }
 
 fn non_empty_text(text: String) -> String {
@@ -352,6 +397,6 @@ mod tests {
             ModelMessage::user(WORDLESS),
         ];
 
-        assert_eq!(build_messages(&request, &[steered]), expected);
+        assert_eq!(build_messages(&request, &[steered], MessageImages::new()), expected);
     }
 }

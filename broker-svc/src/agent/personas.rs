@@ -161,6 +161,8 @@ pub struct Persona {
     pub model: Option<String>,
     /// Maximum number of tokens in one answer of the model; none = the provider's limit.
     pub max_tokens: Option<u32>,
+    /// Whether the model of runner `llm` gets images as such; otherwise it reads their names.
+    pub images: bool,
     /// System prompt of the persona.
     pub prompt: String,
     /// Globs of the persona's built-in tools. The turn's permissions decide which of them it may use.
@@ -195,6 +197,7 @@ impl Default for Persona {
             runner: AgentRunner::default(),
             model: None,
             max_tokens: None,
+            images: true,
             prompt: String::new(),
             tools: vec!["*".to_owned()],
             mcp_servers: Vec::new(),

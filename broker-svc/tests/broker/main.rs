@@ -28,6 +28,7 @@ mod models;
 mod observed;
 mod older_turns;
 mod ownership;
+mod pictures;
 mod programs;
 mod remote_agent;
 mod restored;

@@ -26,6 +26,10 @@ const STREAMS: [&str; 12] = [
     streams::EVENTS,
 ];
 
+/// Files of messages. They are stored before their events and never changed, so a copy that is made after that of the events
+/// has all that these name. It may be large, so that no service stands still for it.
+const FILES: &str = "OBJ_attachments";
+
 /// Bucket of held messages. It is not a record of work that was done, but the only copy of undecided messages.
 const HELD: &str = "KV_held";
 
@@ -66,8 +70,14 @@ pub(super) fn ordered(found: &[String]) -> Vec<String> {
     let is_kept = |name: &&String| left.iter().all(|(out, _)| out != *name);
     let is_first = |name: &&String| name.starts_with("KV_") && !STREAMS.contains(&name.as_str());
     let buckets = found.iter().filter(is_first).filter(is_kept);
-    let streams = STREAMS.iter().filter(|name| found.iter().any(|found| found == *name));
+    let streams = STREAMS.iter().chain([&FILES]);
+    let streams = streams.filter(|name| found.iter().any(|found| found == *name));
     buckets.cloned().chain(streams.map(|name| (*name).to_owned())).collect()
+}
+
+/// Returns whether `stream` is copied once the services go on: the last of the order.
+pub(super) fn is_copied_after(stream: &str) -> bool {
+    stream == FILES
 }
 
 #[cfg(test)]
@@ -85,7 +95,17 @@ mod tests {
             assert!(copied.contains(name) != is_out, "{name}");
         }
 
-        assert_eq!(copied.last().map(String::as_str), Some(streams::EVENTS), "sources last");
+        let paused: Vec<&String> = copied.iter().filter(|name| !is_copied_after(name)).collect();
+        assert_eq!(
+            paused.last().map(|name| name.as_str()),
+            Some(streams::EVENTS),
+            "sources last"
+        );
+        assert_eq!(
+            copied.last().map(String::as_str),
+            Some(FILES),
+            "what they name after them"
+        );
 
         let at = |name: &str| copied.iter().position(|copied| copied == name).expect(name);
         for (before, after) in [

@@ -9,7 +9,7 @@ use shared::wire::seal::SealKey;
 use shared::wire::topology::streams;
 
 use super::manifest::{CopiedStream, FORMAT, Manifest, begin, snapshot_file};
-use super::order::{left_out, ordered};
+use super::order::{is_copied_after, left_out, ordered};
 use super::quiesce::Standstill;
 use crate::args::{BackupOptions, Common};
 use crate::connect::connect_bus;
@@ -46,11 +46,15 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
     };
 
     let begun_at = SystemClock.now();
-    let copied = copy_all(common, &bus, &names, &options.directory).await?;
+    let (after, names): (Vec<String>, Vec<String>) = names.into_iter().partition(|name| is_copied_after(name));
+    let mut copied = copy_all(common, &bus, &names, &options.directory).await?;
     // Checked after the last copy, so that a write during any of the copies is found.
     if let Some(standstill) = &standstill {
         standstill.check(&bus, &copied).await?;
     }
+    let quiesced = standstill.is_some();
+    drop(standstill);
+    copied.extend(copy_all(common, &bus, &after, &options.directory).await?);
 
     let manifest = Manifest {
         format: FORMAT.to_owned(),
@@ -58,13 +62,12 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         begun_at,
         ended_at: SystemClock.now(),
-        quiesced: standstill.is_some(),
+        quiesced,
         cluster_key: bus.trust().cluster_key().map(SealKey::fingerprint),
         streams: copied,
         left_out: left_out(),
     };
 
-    drop(standstill);
     manifest.finish(&options.directory)?;
 
     print_backup(common, &manifest, &options.directory)

@@ -10,20 +10,21 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Response, Url};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use shared::model::hook_api::OPERATOR;
+use shared::platform::public_address::{NoPublicAddress, PublicResolver};
 use tokio::sync::Semaphore;
 
-use crate::host::server_origin::{ParseOriginError, ServerOrigin, is_public};
+use crate::host::server_origin::{ParseOriginError, ServerOrigin};
 use crate::runner::{CallError, CallResult, CallUsage, HookSource, HostCall, NOT_AVAILABLE, ScriptHost};
 
 /// Longest time for a fetch, including the wait for its turn.
@@ -35,8 +36,11 @@ const AT_ONCE: usize = 16;
 /// Most fetches of one hook that run at once, so that a slow server leaves turns to other hooks.
 const AT_ONCE_EACH: usize = 4;
 
-/// Largest body that is sent or read, in bytes.
+/// Largest text that is sent, and largest body that is read, in bytes.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
+
+/// Largest body of bytes that is sent, such as a file, in bytes.
+const MAX_SENT_BYTES: usize = 8 * 1024 * 1024 + 64 * 1024;
 
 /// Most headers of a request.
 const MAX_HEADERS: usize = 64;
@@ -74,6 +78,9 @@ struct Arguments {
     headers: Option<BTreeMap<String, String>>,
     #[serde(default)]
     body: Option<String>,
+    /// Body in base64, from a script that sends bytes.
+    #[serde(default)]
+    body_base64: Option<String>,
     #[serde(default)]
     timeout: Option<f64>,
 }
@@ -118,7 +125,7 @@ impl FetchHost {
         let client = Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
-            .dns_resolver(Arc::new(OnlyPublic))
+            .dns_resolver(PublicResolver::default())
             .build();
 
         Ok(Self {
@@ -238,8 +245,18 @@ fn build_request(client: &Client, url: Url, given: Arguments) -> Result<reqwest:
         all.append(header, value);
     }
 
-    let body = given.body.unwrap_or_default();
-    if body.len() > MAX_BODY_BYTES {
+    let (body, most) = match (given.body, given.body_base64) {
+        (None, Some(coded)) => {
+            let bytes = STANDARD
+                .decode(coded)
+                .map_err(|_| bad_arguments("the body is not base64"))?;
+            (bytes, MAX_SENT_BYTES)
+        }
+        (Some(text), None) => (text.into_bytes(), MAX_BODY_BYTES),
+        (None, None) => (Vec::new(), MAX_BODY_BYTES),
+        (Some(_), Some(_)) => return Err(bad_arguments("two bodies")),
+    };
+    if body.len() > most {
         return Err(bad_arguments(&format!("a body of {} bytes", body.len())));
     }
 
@@ -282,36 +299,12 @@ fn bad_arguments(what: &str) -> CallError {
 }
 
 fn unreachable_error(error: &reqwest::Error) -> CallError {
-    let is_forbidden = std::iter::successors(std::error::Error::source(error), |error| error.source())
-        .any(|cause| cause.is::<NoPublicAddress>());
-    let code = if is_forbidden {
+    let code = if NoPublicAddress::is_cause_of(error) {
         "forbidden_address"
     } else {
         "unreachable"
     };
     CallError::new(code, format!("fetch(): {}", shared::error_chain::describe_error(error)))
-}
-
-/// Error for a name that has only addresses in this network.
-#[derive(Debug, thiserror::Error)]
-#[error("{0} has no public address")]
-struct NoPublicAddress(String);
-
-/// Resolver that keeps only public addresses. An IP address in the grant itself is not resolved.
-#[derive(Debug)]
-struct OnlyPublic;
-
-impl Resolve for OnlyPublic {
-    fn resolve(&self, name: Name) -> Resolving {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let public: Vec<SocketAddr> = found.filter(|address| is_public(address.ip())).collect();
-            if public.is_empty() {
-                return Err(NoPublicAddress(name.as_str().to_owned()).into());
-            }
-            Ok(Box::new(public.into_iter()) as Addrs)
-        })
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Origins that a hook may fetch from: scheme, host and port, as `@allow net=…` and `hooks.grants` name them. *Pure.*
 
-use std::net::IpAddr;
-
 /// Most origins that one hook may ask for.
 pub const MAX_ORIGINS: usize = 16;
 
@@ -80,44 +78,6 @@ impl std::fmt::Display for ServerOrigin {
     }
 }
 
-/// Returns whether `address` is on the internet: not this host, its network, or reserved. A name that a foreign DNS
-/// server resolves to a non-public address is not followed there.
-#[must_use]
-pub const fn is_public(address: IpAddr) -> bool {
-    match address {
-        // The blocks that the IANA registry lists as not globally reachable, and multicast.
-        IpAddr::V4(address) => {
-            let [a, b, c, _] = address.octets();
-            !(a == 0
-                || a == 10
-                || a == 127
-                || a >= 224
-                || (a == 100 && b >= 64 && b < 128)
-                || (a == 169 && b == 254)
-                || (a == 172 && b >= 16 && b < 32)
-                || (a == 192 && b == 168)
-                || (a == 192 && b == 0 && (c == 0 || c == 2))
-                || (a == 192 && b == 88 && c == 99)
-                || (a == 198 && (b == 18 || b == 19))
-                || (a == 198 && b == 51 && c == 100)
-                || (a == 203 && b == 0 && c == 113))
-        }
-        IpAddr::V6(address) => {
-            // A mapped address must not lead around the rules for IPv4.
-            if let Some(inner) = address.to_ipv4_mapped() {
-                return is_public(IpAddr::V4(inner));
-            }
-
-            // Global unicast, except ranges for documentation, tunnels of IPv4 and translation.
-            let [first, second, ..] = address.segments();
-            first & 0xe000 == 0x2000
-                && !(first == 0x2001 && (second < 0x0200 || second == 0x0db8))
-                && first != 0x2002
-                && first != 0x3fff
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,46 +113,5 @@ mod tests {
 
         assert_eq!(ServerOrigin::parse_all("a.b, c.d:1").map(|all| all.len()), Ok(2));
         assert!(ServerOrigin::parse_all("a.b,").is_err());
-    }
-
-    #[test]
-    fn what_is_not_on_the_internet_is_not_public() {
-        for address in [
-            "0.0.0.0",
-            "10.1.2.3",
-            "127.0.0.1",
-            "169.254.169.254",
-            "172.16.0.1",
-            "172.31.255.255",
-            "192.168.1.1",
-            "100.64.0.1",
-            "192.0.2.1",
-            "198.18.0.1",
-            "224.0.0.1",
-            "255.255.255.255",
-            "::",
-            "::1",
-            "fe80::1",
-            "fd00::1",
-            "ff02::1",
-            "::ffff:127.0.0.1",
-            "::127.0.0.1",
-            "64:ff9b::7f00:1",
-            "2002:7f00:1::",
-            "2001::1",
-            "2001:db8::1",
-        ] {
-            assert!(!is_public(address.parse().expect("an address")), "{address}");
-        }
-
-        for address in [
-            "1.1.1.1",
-            "172.32.0.1",
-            "100.128.0.1",
-            "2606:4700::1111",
-            "::ffff:8.8.8.8",
-        ] {
-            assert!(is_public(address.parse().expect("an address")), "{address}");
-        }
     }
 }

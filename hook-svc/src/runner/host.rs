@@ -1,4 +1,4 @@
-//! Calls that scripts may make to their host: `ctx.search()`, `ctx.llm()`, `ctx.fetch()`.
+//! Calls that scripts may make to their host: `ctx.search()`, `ctx.llm()`, `ctx.fetch()`, `ctx.readFile()`.
 //!
 //! Workers hold no connection and no credential (`docs/design/hooks.md` §6.1), so a call is a frame to the host and its
 //! answer a frame back. A call is identified by event, hook and its number among that hook's calls: an event that loses
@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use serde_json::Value;
 use shared::model::event::EventId;
 use shared::model::time::UnixMillis;
@@ -21,13 +22,15 @@ pub const NOT_AVAILABLE: &str = "not_available";
 pub struct HostCall {
     /// Id of the event being evaluated.
     pub event_id: EventId,
+    /// Event being evaluated, as JSON by its wire names.
+    pub event_json: Bytes,
     /// Evaluation time of the event.
     pub now: UnixMillis,
     /// Hook that makes the call.
     pub hook: Arc<HookSource>,
     /// Number of the call among the hook's calls for this event, from 0.
     pub number: u32,
-    /// Name of the function: `search`, `llm` or `fetch`.
+    /// Name of the function: `search`, `llm`, `fetch` or `readFile`.
     pub name: String,
     /// Arguments of the call, by name.
     pub args: Value,

@@ -144,6 +144,7 @@ impl InFlightEvent {
         let hook = self.hook_at(index)?;
         Ok(HostCall {
             event_id: self.job.event_id.clone(),
+            event_json: self.job.event_json.clone(),
             now: self.job.now,
             hook: Arc::clone(hook),
             number,

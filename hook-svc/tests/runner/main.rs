@@ -3,6 +3,7 @@
 mod calls;
 mod deaths;
 mod examples;
+mod files;
 mod forged;
 mod frozen;
 mod hostile;

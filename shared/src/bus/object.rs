@@ -1,4 +1,9 @@
-//! Files in the object store: transferred in chunks, complete, and checked by digest.
+//! Objects in the object store: transferred in chunks, complete, and checked by digest. Files are written by one process
+//! at a time; [`content`] has the objects that several write at once.
+
+mod content;
+
+pub use content::{BucketSpace, FoundObject};
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,6 +29,12 @@ pub enum StoreObjectError {
         bucket: &'static str,
         /// Error text of the server or the client.
         detail: String,
+    },
+    /// The bucket has no room.
+    #[error("objects of {bucket}: the bucket is full")]
+    Full {
+        /// Name of the bucket.
+        bucket: &'static str,
     },
     /// The file cannot be read or written.
     #[error("{path}", path = path.display())]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::Value;
 
 use super::answer::{ModelReply, ToolRequest};
@@ -20,6 +21,18 @@ pub struct ToolSpec {
     pub parameters: Value,
 }
 
+/// Length that an image counts for in a prompt, in bytes: providers count some 250 to 1,600 tokens.
+const IMAGE_PROMPT_BYTES: usize = 6_400;
+
+/// An image of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelImage {
+    /// MIME type of the image: `image/png`, `image/jpeg`, `image/gif` or `image/webp`, which all providers take.
+    pub mime_type: &'static str,
+    /// Bytes of the image.
+    pub bytes: Bytes,
+}
+
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ModelMessage {
@@ -27,6 +40,8 @@ pub enum ModelMessage {
     User {
         /// Text of the message.
         content: String,
+        /// Images of the message.
+        images: Vec<ModelImage>,
     },
     /// Earlier answer of the model.
     Assistant {
@@ -55,6 +70,7 @@ impl ModelMessage {
     pub fn user(content: impl Into<String>) -> Self {
         Self::User {
             content: content.into(),
+            images: Vec::new(),
         }
     }
 
@@ -71,7 +87,8 @@ impl ModelMessage {
     fn prompt_bytes(&self) -> usize {
         let written = |value: &Value| value.to_string().len();
         match self {
-            Self::User { content } | Self::Tool { content, .. } => content.len(),
+            Self::User { content, images } => content.len() + images.len() * IMAGE_PROMPT_BYTES,
+            Self::Tool { content, .. } => content.len(),
             Self::Assistant {
                 content,
                 tool_calls,

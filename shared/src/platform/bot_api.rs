@@ -55,6 +55,16 @@ pub struct WebhookInfo {
     pub pending_update_count: u64,
 }
 
+/// A file, as `getFile` says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct BotFile {
+    /// Size in bytes.
+    pub file_size: Option<u64>,
+    /// Path below the server's files, valid for an hour.
+    pub file_path: Option<String>,
+}
+
 /// Returns the name of a message within its account: `{chat}/{message}`. Behind `telegram:{account}/` it is the id of
 /// the event of a received message.
 #[must_use]

@@ -88,6 +88,12 @@ impl TelegramAccount {
         self.base_url.join(&format!("bot{}/{method}", self.token.reveal()))
     }
 
+    /// Returns the URL of the file at `path`. It contains the token, as [`TelegramAccount::method_url`].
+    #[must_use]
+    pub fn file_url(&self, path: &str) -> Url {
+        self.base_url.join(&format!("file/bot{}/{path}", self.token.reveal()))
+    }
+
     /// Returns the beginning of the token's hash, by which a changed token can be told without being known.
     #[must_use]
     pub fn token_hash(&self) -> String {

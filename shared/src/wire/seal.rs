@@ -21,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 use super::envelope::{DecodeError, PayloadFormat, decode, encode_payload};
 use super::headers::{Headers, SEAL};
 use super::subject::{parse_event, token};
-use crate::model::event::{Event, EventDirection, EventId};
+use crate::model::event::{AttachmentState, Event, EventDirection, EventId};
 use crate::model::origin::{EventOrigin, OPEN, is_sealed_channel};
 use crate::model::time::UnixMillis;
 
@@ -310,13 +310,19 @@ impl TrustKeys {
         stored_at: UnixMillis,
     ) -> Result<Event, ReadEventError> {
         let mut event = self.read(subject, headers, content)?;
-        // Only Nexus's own services are trusted to set the time.
-        let is_stamped = match event.origin {
-            EventOrigin::Verified { .. } | EventOrigin::Token { .. } | EventOrigin::System => event.received_at.0 > 0,
+        let is_services = match event.origin {
+            EventOrigin::Verified { .. } | EventOrigin::Token { .. } | EventOrigin::System => true,
             EventOrigin::Edge { .. } | EventOrigin::Open => false,
         };
-        if !is_stamped {
+        // Only Nexus's own services are trusted to set the time, and only they store files: another party could name a file
+        // that is not its own.
+        if !is_services || event.received_at.0 <= 0 {
             event.received_at = stored_at;
+        }
+        if !is_services {
+            for file in &mut event.attachments {
+                file.state = AttachmentState::Remote;
+            }
         }
 
         Ok(event)

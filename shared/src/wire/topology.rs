@@ -296,6 +296,7 @@ fn kv_specs(replicas: usize) -> Vec<StreamSpec> {
         buckets::STOPPED_ACCOUNTS,
         buckets::PAIRINGS,
         buckets::HELD,
+        buckets::FETCHES,
     ];
 
     let lasting = lasting.into_iter().map(|name| bucket_spec(name, false, replicas));
@@ -304,17 +305,23 @@ fn kv_specs(replicas: usize) -> Vec<StreamSpec> {
         .collect()
 }
 
-/// Returns the streams of objects. The remains of an interrupted writer are deleted by age, if not before.
+/// Returns the streams of objects. The remains of an interrupted writer of a snapshot are deleted by age, if not before;
+/// those of an attachment by its sweep, as attachments themselves, because one that is used again is kept for longer.
 fn file_specs(replicas: usize) -> Vec<StreamSpec> {
-    let name = objects::SNAPSHOTS;
-    let subjects = [format!("$O.{name}.C.>"), format!("$O.{name}.M.>")];
-    vec![StreamSpec {
-        max_age: 14 * DAY,
-        max_bytes: objects::MAX_SNAPSHOTS_BYTES,
-        discard_new: true,
-        allow_rollup: true,
-        ..stream_spec(&format!("OBJ_{name}"), &[&subjects[0], &subjects[1]], replicas)
-    }]
+    let bucket = |name: &str, max_age: Duration, max_bytes: i64| {
+        let subjects = [format!("$O.{name}.C.>"), format!("$O.{name}.M.>")];
+        StreamSpec {
+            max_age,
+            max_bytes,
+            discard_new: true,
+            allow_rollup: true,
+            ..stream_spec(&format!("OBJ_{name}"), &[&subjects[0], &subjects[1]], replicas)
+        }
+    };
+    vec![
+        bucket(objects::SNAPSHOTS, 14 * DAY, objects::MAX_SNAPSHOTS_BYTES),
+        bucket(objects::ATTACHMENTS, FOR_EVER, objects::MAX_ATTACHMENTS_BYTES),
+    ]
 }
 
 /// Returns the filter for the stored subjects of one partition, or one part, of `stream`.

@@ -63,7 +63,9 @@ pub(super) const KEPT: &[(&str, Says)] = &[
     ("KV_stopped_accounts", Says::Nothing),
     ("KV_pairings", Says::Nothing),
     ("KV_held", Says::Nothing),
+    ("KV_fetches", Says::Nothing),
     ("OBJ_snapshots", Says::Nothing),
+    ("OBJ_attachments", Says::Nothing),
 ];
 
 /// What counts with places in it, or is counted by them: each also with a spool that is larger than the gap.

@@ -77,6 +77,16 @@ struct OwnMember {
     roles: Vec<String>,
 }
 
+#[derive(Debug, Deserialize)]
+struct RefreshedAddresses {
+    refreshed_urls: Vec<RefreshedAddress>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RefreshedAddress {
+    refreshed: Option<String>,
+}
+
 #[derive(Debug, Default, Deserialize)]
 struct ErrorBody {
     #[serde(default)]
@@ -198,6 +208,17 @@ impl DiscordClient {
             .join(&format!("interactions/{id}/{token}/callback"));
         let answer = self.http.post(url).json(&json!({"type": 6}));
         self.call(answer, PRESS_TIMEOUT).await.map(|_| ())
+    }
+
+    /// Returns another address of the file at `address`, whose own may be void; `None` if there is none.
+    ///
+    /// # Errors
+    /// Returns [`ApiCallError`] if the call fails.
+    pub async fn refresh_address(&self, address: &str) -> Result<Option<String>, ApiCallError> {
+        let url = self.account.base_url.join("attachments/refresh-urls");
+        let request = self.http.post(url).json(&json!({"attachment_urls": [address]}));
+        let answer: RefreshedAddresses = read_body(&self.call(request, ANSWER_TIMEOUT).await?)?;
+        Ok(answer.refreshed_urls.into_iter().find_map(|found| found.refreshed))
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiCallError> {

@@ -19,6 +19,7 @@ use tokio::sync::Mutex;
 use ulid::Ulid;
 
 use super::{Source, SourceGap, apply_age_gate, gap_event};
+use crate::attachments::AttachmentFetcher;
 use crate::encoded_event::EncodedEvent;
 use crate::error::AcceptEventsError;
 use crate::hourly_allowance::HourlyAllowance;
@@ -29,6 +30,9 @@ use crate::pairing::PairingStore;
 pub(super) const SERVICE: &str = "adapter-svc";
 /// Wait before something that failed is tried again.
 pub(super) const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Maximum time for which events wait for their files, whatever is configured.
+const FILES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Another replica reads from the account, or this one may no longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -77,6 +81,8 @@ pub struct SinkContext {
     pub intake: EventIntake,
     /// Strangers who may write, and those who have a code.
     pub pairings: PairingStore,
+    /// Files of messages.
+    pub attachments: AttachmentFetcher,
     /// Clock of the process.
     pub clock: SharedClock,
     /// State reported by `/readyz`.
@@ -220,6 +226,8 @@ impl SourceSink {
             apply_age_gate(event, self.context.age_gate_ms);
         }
         let strangers = self.let_paired_in(&mut events).await?;
+        // Before the events are stored: a file's address is void after a while.
+        self.context.attachments.settle(&mut events, FILES_WITHIN).await;
         Ok(SettledEvents { events, strangers })
     }
 

@@ -78,6 +78,26 @@ struct OpenedConnection {
     url: String,
 }
 
+/// The answer to `files.info`.
+#[derive(Debug, Deserialize)]
+struct FileInfo {
+    file: FoundFile,
+}
+
+/// A file, as `files.info` says.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct FoundFile {
+    /// Address of the file, for a download.
+    pub url_private_download: Option<String>,
+    /// Address of the file.
+    pub url_private: Option<String>,
+    /// Size in bytes.
+    pub size: Option<u64>,
+    /// MIME type, as Slack found it.
+    pub mimetype: Option<String>,
+}
+
 /// An account, and its name at Slack for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownAccount {
@@ -124,6 +144,17 @@ pub async fn open_connection(
 ) -> Result<String, WebCallError> {
     let opened: OpenedConnection = call(http, account.method_url("apps.connections.open"), token).await?;
     Ok(opened.url)
+}
+
+/// Asks Slack where the file `id` is.
+///
+/// # Errors
+/// Returns [`WebCallError`] if the token is refused, or the call fails.
+pub async fn find_file(http: &reqwest::Client, account: &SlackAccount, id: &str) -> Result<FoundFile, WebCallError> {
+    let mut url = account.method_url("files.info");
+    url.query_pairs_mut().append_pair("file", id);
+    let info: FileInfo = call(http, url, &account.token).await?;
+    Ok(info.file)
 }
 
 async fn call<T: DeserializeOwned>(http: &reqwest::Client, url: Url, token: &SecretValue) -> Result<T, WebCallError> {

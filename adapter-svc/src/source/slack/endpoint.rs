@@ -16,6 +16,7 @@ use super::SlackBot;
 use super::client::open_http;
 use super::identity::IdentityKeeper;
 use super::threads::apply_policy;
+use crate::attachments::AttachmentFetcher;
 use crate::error::RequestRejection;
 use crate::pairing::{PairingError, PairingStore};
 use crate::source::port::apply_age_gate;
@@ -31,6 +32,9 @@ const IDENTITY_WAIT: Duration = Duration::from_secs(1);
 /// Maximum time for reading the pairings of a payload's senders, which leaves time for storing its events.
 const PAIRINGS_WITHIN: Duration = Duration::from_millis(900);
 
+/// Maximum time for which a payload's events wait for their files: Slack waits for three seconds.
+const FILES_WITHIN: Duration = Duration::from_secs(1);
+
 /// The accounts that receive over HTTP.
 pub type SlackEndpoints = HashMap<String, SlackEndpoint>;
 
@@ -42,6 +46,7 @@ pub struct SlackEndpoint {
     known: watch::Receiver<Option<SlackBot>>,
     recheck: Arc<Notify>,
     pairings: PairingStore,
+    attachments: AttachmentFetcher,
     age_gate_ms: i64,
 }
 
@@ -99,6 +104,7 @@ impl SlackEndpoint {
             Ok(Err(rejection)) => return Err(rejection),
             Err(_) => return Err(RequestRejection::UnknownPairings),
         };
+        self.attachments.settle(&mut events, FILES_WITHIN).await;
         store(&events).await?;
         for message in &strangers {
             self.pairings.offer_code(message).await.map_err(failed)?;
@@ -118,6 +124,8 @@ pub struct EndpointContext {
     pub shutdown: ShutdownSignal,
     /// Strangers who may write, and those who have a code.
     pub pairings: PairingStore,
+    /// Files of messages.
+    pub attachments: AttachmentFetcher,
     /// Age from which an event is stored and fires nothing, in milliseconds.
     pub age_gate_ms: i64,
 }
@@ -165,6 +173,7 @@ pub fn open_endpoints(
             known,
             recheck,
             pairings: context.pairings.clone(),
+            attachments: context.attachments.clone(),
             age_gate_ms: context.age_gate_ms,
         };
         endpoints.insert(name.clone(), endpoint);

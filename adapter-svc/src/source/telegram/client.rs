@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shared::model::time::UnixMillis;
-use shared::platform::bot_api::{BotAnswer, BotUser, WebhookInfo};
+use shared::platform::bot_api::{BotAnswer, BotFile, BotUser, WebhookInfo};
 use shared::platform::telegram::TelegramAccount;
 
 use crate::source::port::http_date::read_http_date;
@@ -121,6 +121,14 @@ impl BotClient {
         let body = json!({"callback_query_id": id});
         let _: Value = self.call("answerCallbackQuery", &body, Duration::ZERO).await?;
         Ok(())
+    }
+
+    /// Returns where the file with the id `file_id` is.
+    ///
+    /// # Errors
+    /// Returns [`BotCallError`] if the call fails.
+    pub async fn find_file(&self, file_id: &str) -> Result<BotFile, BotCallError> {
+        self.call("getFile", &json!({"file_id": file_id}), Duration::ZERO).await
     }
 
     async fn call<T: DeserializeOwned>(&self, method: &str, body: &Value, wait: Duration) -> Result<T, BotCallError> {

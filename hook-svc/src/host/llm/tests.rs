@@ -87,6 +87,7 @@ const RICH: SpendLimits = SpendLimits {
 fn call(hook: &str, event: &str, args: Value) -> HostCall {
     HostCall {
         event_id: EventId::parse(event).expect("valid"),
+        event_json: bytes::Bytes::new(),
         now: UnixMillis(1),
         hook: Arc::new(HookSource {
             id: hook.to_owned(),

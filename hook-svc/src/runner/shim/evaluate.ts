@@ -23,6 +23,10 @@ const { min, max, round } = Math;
 const setTimer = setTimeout;
 const soon = queueMicrotask;
 const TypedPromise = Promise;
+const Bytes = Uint8Array;
+const fromText: (text: string, coding: "base64") => Buffer = Buffer.from.bind(Buffer);
+const fromBytes: (bytes: Uint8Array) => Buffer = Buffer.from.bind(Buffer);
+const toText = Buffer.prototype.toString;
 
 // Mirrors the host's bound on a result (result.rs), in characters: nothing longer crosses the pipe.
 const MAX_RESULT = 256 * 1024;
@@ -33,6 +37,7 @@ type Context = {
   search: (query: unknown, options?: object) => Promise<unknown>;
   llm: (prompt: unknown, options?: object) => Promise<unknown>;
   fetch?: (url: unknown, options?: object) => Promise<unknown>;
+  readFile?: (index: unknown) => Promise<Uint8Array>;
   now: Date;
   hook: unknown;
 };
@@ -100,7 +105,16 @@ function letAsk(ctx: Context, slot: number, index: number, generation: number): 
   const ask = asker(slot, index, generation);
   ctx.search = (query, options) => ask("search", { ...options, query });
   ctx.llm = (prompt, options) => ask("llm", { ...options, prompt });
-  ctx.fetch = async (url, options) => responseOf(await ask("fetch", { ...options, url: `${url}` }));
+  ctx.fetch = async (url, options) => responseOf(await ask("fetch", { ...withBody(options), url: `${url}` }));
+  ctx.readFile = async (index) => new Bytes(fromText(`${await ask("readFile", { index })}`, "base64"));
+}
+
+// Bytes travel to the host as base64: the frames are text.
+function withBody(options: any): object {
+  const body = options?.body;
+  if (!(body instanceof Bytes)) return options;
+  const { body: _, ...rest } = options;
+  return { ...rest, body_base64: toText.call(fromBytes(body), "base64") };
 }
 
 // What a script reads of an answer: a part of what `Response` has, and headers as a plain object.

@@ -5,10 +5,12 @@ mod gemini;
 mod openai;
 mod schema;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::llm::answer::ToolRequest;
-use crate::llm::ask::{JsonMode, ModelRequest};
+use crate::llm::ask::{JsonMode, ModelImage, ModelRequest};
 use crate::llm::config::ModelProvider;
 
 /// Sentence for a model that must answer with any JSON object.
@@ -42,10 +44,89 @@ fn system_prompt(ask: &ModelRequest) -> String {
     }
 }
 
+/// Returns the bytes of `image` as all providers take them.
+fn image_data(image: &ModelImage) -> String {
+    STANDARD.encode(&image.bytes)
+}
+
 /// Returns the arguments of an earlier call. Providers accept only objects back.
 fn call_arguments(call: &ToolRequest) -> Value {
     match &call.arguments {
         Ok(arguments) => arguments.clone(),
         Err(malformed) => json!({ "malformed": malformed.text }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::llm::ask::ModelMessage;
+
+    #[test]
+    fn images_are_parts_in_the_form_of_each_provider() {
+        let image = ModelImage {
+            mime_type: "image/png",
+            bytes: Bytes::from_static(b"\x89PNG"),
+        };
+        let ask = ModelRequest {
+            messages: vec![
+                ModelMessage::user("before"),
+                ModelMessage::User {
+                    content: "look".to_owned(),
+                    images: vec![image],
+                },
+            ],
+            ..ModelRequest::default()
+        };
+
+        // By the vendors' references: OpenAI "Images and vision", Anthropic "Vision", Google "Image understanding".
+        let body = request_body("m", &ask, ModelProvider::OpenAi);
+        let expected = json!([
+            {"role": "user", "content": "before"},
+            {"role": "user", "content": [
+                {"type": "text", "text": "look"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}},
+            ]},
+        ]);
+        assert_eq!(body["messages"], expected);
+
+        let body = request_body("claude-sonnet-4-6", &ask, ModelProvider::Anthropic);
+        let expected = json!([
+            {"role": "user", "content": "before"},
+            {"role": "user", "content": [
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw=="}},
+                {"type": "text", "text": "look"},
+            ]},
+        ]);
+        assert_eq!(body["messages"], expected);
+
+        let body = request_body("gemini-3-flash-preview", &ask, ModelProvider::Gemini);
+        let expected = json!([
+            {"role": "user", "parts": [{"text": "before"}]},
+            {"role": "user", "parts": [
+                {"inlineData": {"mimeType": "image/png", "data": "iVBORw=="}},
+                {"text": "look"},
+            ]},
+        ]);
+        assert_eq!(body["contents"], expected);
+    }
+
+    #[test]
+    fn an_image_counts_in_the_price_of_a_prompt() {
+        let length = |images: Vec<ModelImage>| {
+            let content = "look".to_owned();
+            ModelRequest {
+                messages: vec![ModelMessage::User { content, images }],
+                ..ModelRequest::default()
+            }
+            .prompt_bytes()
+        };
+        let image = ModelImage {
+            mime_type: "image/png",
+            bytes: Bytes::new(),
+        };
+        assert_eq!(length(vec![image; 2]) - length(Vec::new()), 12_800);
     }
 }

@@ -46,6 +46,42 @@ pub struct Attachment {
     pub content_hash: Option<String>,
 }
 
+/// Length of a SHA-256 in hex.
+const HASH_DIGITS: usize = 64;
+/// Scheme of the URIs of stored bytes.
+const OBJECT_SCHEME: &str = "nexus-object:";
+
+impl Attachment {
+    /// Notes that the bytes are stored under `hash`, their SHA-256 in hex, and have `size` bytes.
+    pub fn set_stored(&mut self, hash: &str, size: u64) {
+        self.state = AttachmentState::Stored;
+        self.storage_uri = Some(format!("{OBJECT_SCHEME}{hash}"));
+        self.content_hash = Some(hash.to_owned());
+        self.size_bytes = Some(size);
+    }
+
+    /// Returns the hash under which the bytes are stored; `None` if they are not.
+    ///
+    /// ```
+    /// use shared::model::event::Attachment;
+    ///
+    /// let mut file = Attachment::default();
+    /// assert_eq!(file.stored_hash(), None);
+    /// let hash = "0".repeat(64);
+    /// file.set_stored(&hash, 5);
+    /// assert_eq!((file.stored_hash(), file.size_bytes), (Some(hash.as_str()), Some(5)));
+    /// ```
+    #[must_use]
+    pub fn stored_hash(&self) -> Option<&str> {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        let is_hash = |hash: &&str| hash.len() == HASH_DIGITS && hash.bytes().all(is_digit);
+        match self.state {
+            AttachmentState::Stored => self.content_hash.as_deref().filter(is_hash),
+            AttachmentState::Remote | AttachmentState::Refused(_) => None,
+        }
+    }
+}
+
 /// Where the bytes of an attachment are.
 ///
 /// ```

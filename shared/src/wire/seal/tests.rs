@@ -310,6 +310,27 @@ proptest! {
 }
 
 #[test]
+fn only_a_service_says_that_a_file_is_stored() {
+    for (origin, sealed_by, is_stored) in [
+        ("verified:telegram/main", 1, true),
+        ("system", 1, true),
+        ("edge:roof", 2, false),
+        ("open", 1, false),
+    ] {
+        let mut said = event("lora:roof/1", "lora", "roof", origin);
+        let mut file = crate::model::event::Attachment::default();
+        file.set_stored(&"0".repeat(64), 1);
+        said.attachments = vec![file];
+        let (content, mut headers) = encode(&said, PayloadFormat::Cbor);
+        headers.insert(SEAL, key(sealed_by).seal(&said.id, &content, &said.origin));
+        let stored = subject::event(&said).replace("nexus.event.", "nexus.ev.7.");
+        let read = trust().read_stored(&stored, &headers, &content, UnixMillis(500));
+        let read = read.expect("admitted");
+        assert_eq!(read.attachments[0].stored_hash().is_some(), is_stored, "{origin}");
+    }
+}
+
+#[test]
 fn an_event_was_received_when_a_service_says_so_and_else_when_it_was_stored() {
     let check = |origin: &str, sealed_by: u8, received: i64, expected: i64| {
         let mut said = event("lora:roof/1", "lora", "roof", origin);

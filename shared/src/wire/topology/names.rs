@@ -72,6 +72,8 @@ pub mod buckets {
     pub const PAIRINGS: &str = "pairings";
     /// Messages whose outcome is unknown, until an operator decides.
     pub const HELD: &str = "held";
+    /// Events with files that are still to be fetched.
+    pub const FETCHES: &str = "fetches";
 }
 
 /// Names of the object buckets.
@@ -83,4 +85,9 @@ pub mod objects {
     /// Maximum size of all copies, in bytes: two that are kept, one that is being made, and the overhead of the
     /// pieces. Servers reserve this much of their storage.
     pub const MAX_SNAPSHOTS_BYTES: i64 = (3 << 29) + (1 << 26);
+    /// Files of messages, by the SHA-256 of their bytes.
+    pub const ATTACHMENTS: &str = "attachments";
+    /// Maximum size of all files of messages, in bytes, so that they never fill the disk of the other streams. Servers
+    /// reserve this much of their storage.
+    pub const MAX_ATTACHMENTS_BYTES: i64 = 10 << 30;
 }

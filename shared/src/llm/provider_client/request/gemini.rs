@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{call_arguments, system_prompt};
+use super::{call_arguments, image_data, system_prompt};
 use crate::llm::answer::ToolRequest;
 use crate::llm::ask::{JsonMode, ModelMessage, ModelRequest};
 use crate::llm::config::ModelProvider;
@@ -60,7 +60,13 @@ fn content_list(messages: &[ModelMessage], signs: bool) -> Value {
         said.extend(flush_results(&mut results));
 
         match message {
-            ModelMessage::User { content } => said.push(json!({ "role": "user", "parts": [{ "text": content }] })),
+            ModelMessage::User { content, images } => {
+                let images = images
+                    .iter()
+                    .map(|image| json!({ "inlineData": { "mimeType": image.mime_type, "data": image_data(image) } }));
+                let parts: Value = images.chain([json!({ "text": content })]).collect();
+                said.push(json!({ "role": "user", "parts": parts }));
+            }
             ModelMessage::Tool { .. } => {}
             ModelMessage::Assistant {
                 content,

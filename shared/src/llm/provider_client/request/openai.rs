@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::schema::close_objects;
-use super::{call_arguments, system_prompt};
+use super::{call_arguments, image_data, system_prompt};
 use crate::llm::ask::{JsonMode, ModelMessage, ModelRequest};
 use crate::llm::config::ModelProvider;
 use crate::llm::opaque::OpaqueBlocks;
@@ -54,7 +54,16 @@ pub(super) fn request_body(model: &str, ask: &ModelRequest) -> Value {
 
 fn message_json(message: &ModelMessage) -> Value {
     match message {
-        ModelMessage::User { content } => json!({ "role": "user", "content": content }),
+        ModelMessage::User { content, images } if images.is_empty() => json!({ "role": "user", "content": content }),
+        ModelMessage::User { content, images } => {
+            let text = json!({ "type": "text", "text": content });
+            let images = images.iter().map(|image| {
+                let url = format!("data:{};base64,{}", image.mime_type, image_data(image));
+                json!({ "type": "image_url", "image_url": { "url": url } })
+            });
+            let parts: Value = std::iter::once(text).chain(images).collect();
+            json!({ "role": "user", "content": parts })
+        }
         ModelMessage::Tool { id, content, .. } => json!({ "role": "tool", "content": content, "tool_call_id": id }),
         ModelMessage::Assistant {
             content,

@@ -1,0 +1,85 @@
+//! Files of messages, at signed addresses that are void after about a day.
+//!
+//! A void address is exchanged for another one with the bot's token; the addresses themselves are asked without it.
+//! Source: <https://discord.com/developers/docs/reference#signed-attachment-cdn-urls>.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use reqwest::Url;
+use shared::clock::SharedClock;
+use shared::model::event::Attachment;
+use shared::platform::discord::DiscordAccount;
+
+use super::client::{ApiCallError, DiscordClient};
+use crate::attachments::download::FileClient;
+use crate::attachments::{FetchFileError, Media};
+
+/// Hosts of files.
+const HOSTS: &[&str] = &["cdn.discordapp.com", "media.discordapp.net"];
+/// Time before its end at which an address counts as void, in milliseconds.
+const VOID_BEFORE_MS: i64 = 60_000;
+
+/// The files of one bot.
+#[derive(Debug)]
+pub struct DiscordMedia {
+    client: DiscordClient,
+    files: FileClient,
+    clock: SharedClock,
+}
+
+impl DiscordMedia {
+    /// Returns the files of `account`, which calls by `http` and downloads by `files`.
+    #[must_use]
+    pub fn new(account: DiscordAccount, http: reqwest::Client, files: reqwest::Client, clock: SharedClock) -> Self {
+        Self {
+            files: FileClient::new(files, &account.base_url, HOSTS),
+            client: DiscordClient::new(http, account),
+            clock,
+        }
+    }
+
+    async fn download(&self, address: &str, max: u64) -> Result<Bytes, FetchFileError> {
+        let url = Url::parse(address).map_err(|_| FetchFileError::ForbiddenAddress)?;
+        self.files.download(url, None, max).await
+    }
+}
+
+#[async_trait]
+impl Media for DiscordMedia {
+    async fn fetch(&self, file: &Attachment, max: u64) -> Result<Bytes, FetchFileError> {
+        let address = file.handle.as_deref().unwrap_or_default();
+        let is_void = file
+            .expires_at
+            .is_some_and(|end| self.clock.now().plus(VOID_BEFORE_MS) >= end);
+        if !is_void {
+            match self.download(address, max).await {
+                // Void before its time, or it names none.
+                Err(FetchFileError::Expired) => {}
+                fetched => return fetched,
+            }
+        }
+
+        // The token is not shown for an address of somebody else.
+        let url = Url::parse(address).map_err(|_| FetchFileError::ForbiddenAddress)?;
+        if !self.files.may_ask(&url) {
+            return Err(FetchFileError::ForbiddenAddress);
+        }
+        let fresh = self
+            .client
+            .refresh_address(address)
+            .await
+            .map_err(|error| refusal(&error))?;
+        self.download(&fresh.ok_or(FetchFileError::Expired)?, max).await
+    }
+}
+
+fn refusal(error: &ApiCallError) -> FetchFileError {
+    match error {
+        ApiCallError::Refused { status: 400..=499, .. } => FetchFileError::Expired,
+        ApiCallError::Refused { .. }
+        | ApiCallError::Unauthorized(_)
+        | ApiCallError::Limited(_)
+        | ApiCallError::Unreachable(_)
+        | ApiCallError::Malformed(_) => FetchFileError::NotNow(error.to_string()),
+    }
+}
