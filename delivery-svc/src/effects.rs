@@ -65,6 +65,12 @@ impl DelivererContext {
         plan_parts(reply, self.traits_of(reply).layout)
     }
 
+    /// Returns the only part of `reply`, with its whole text in the form of its account.
+    #[must_use]
+    pub fn whole_part(&self, reply: &Reply) -> Vec<MessagePart> {
+        plan_parts(reply, self.traits_of(reply).layout.whole())
+    }
+
     /// Returns the traits of the account to which `reply` is sent; the default if its channel does not exist.
     #[must_use]
     pub fn traits_of(&self, reply: &Reply) -> ChannelTraits {

@@ -20,6 +20,7 @@ pub mod error;
 #[cfg(test)]
 mod examples;
 pub mod former_owners;
+pub mod frozen_plan;
 pub mod gate_table;
 pub mod job;
 pub mod keyed_queue;

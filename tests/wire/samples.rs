@@ -21,7 +21,7 @@ use shared::model::origin::EventOrigin;
 use shared::model::owner::{ChatVisitor, OwnerLink};
 use shared::model::permission::{PermissionLevel, PermissionSet, ToolRules};
 use shared::model::position::StreamPlace;
-use shared::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
+use shared::model::receipt::{AttemptOutcome, PlanReference, PlannedPart, PlannedStyle, Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
@@ -155,6 +155,42 @@ pub(crate) fn reply() -> Reply {
     }
 }
 
+fn planned_part() -> PlannedPart {
+    PlannedPart {
+        content: "bold".to_owned(),
+        format: "signal".to_owned(),
+        plain: some("bold"),
+        styles: vec![PlannedStyle {
+            start: 0,
+            length: 4,
+            style: "BOLD".to_owned(),
+        }],
+    }
+}
+
+/// The steps of a plan: its piece, and an attempt that names it.
+fn planned_steps() -> [ReceiptStep; 2] {
+    [
+        ReceiptStep::Planned {
+            first: 0,
+            parts: vec![planned_part()],
+        },
+        ReceiptStep::AttemptStarted {
+            attempt: 1,
+            part: 0,
+            by: "delivery-svc-0".to_owned(),
+            platform_ids: Vec::new(),
+            unconfirmed: Vec::new(),
+            uncounted: 0,
+            plan: Some(PlanReference {
+                parts: 2,
+                sha256: "ab12".to_owned(),
+                pieces: vec![9],
+            }),
+        },
+    ]
+}
+
 pub(crate) fn receipts() -> Vec<Receipt> {
     let finished = |outcome| ReceiptStep::AttemptFinished {
         attempt: 1,
@@ -162,6 +198,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
         platform_ids: vec![vec!["9".to_owned()]],
         unconfirmed: Vec::new(),
         uncounted: 0,
+        plan: None,
         outcome,
     };
 
@@ -173,6 +210,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
             platform_ids: vec![vec!["8".to_owned()]],
             unconfirmed: Vec::new(),
             uncounted: 2,
+            plan: None,
         },
         finished(AttemptOutcome::Done),
         finished(AttemptOutcome::Retry {
@@ -192,6 +230,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
             platform_ids: vec![vec!["9".to_owned()]],
             unconfirmed: Vec::new(),
             live: Some(true),
+            plan: None,
         },
         ReceiptStep::GaveUp {
             attempts: 8,
@@ -211,7 +250,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
         step,
     };
 
-    steps.into_iter().map(receipt).collect()
+    steps.into_iter().chain(planned_steps()).map(receipt).collect()
 }
 
 pub(crate) fn result() -> HookResult {

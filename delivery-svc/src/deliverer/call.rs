@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use shared::bus::PublishError;
 use shared::clock::pause;
 use shared::model::event::DEFAULT_ACCOUNT;
-use shared::model::receipt::{AttemptOutcome, ReceiptStep};
+use shared::model::receipt::{AttemptOutcome, PlanReference, ReceiptStep};
 
 use super::count;
 use crate::account_gate::CallAdmission;
@@ -15,10 +16,11 @@ use crate::channel::SendRequest;
 use crate::effects::DeliveryEffects;
 use crate::error::DeliverError;
 use crate::former_owners::FormerOwners;
+use crate::frozen_plan::{plan_hash, planned_parts, split_pieces};
 use crate::outbound::sent_event_id;
 use crate::plan::MessagePart;
-use crate::receipts::ReceiptWrite;
-use crate::resume::{DeliveryStanding, OpenCall, keep_doubt};
+use crate::receipts::{ReceiptWrite, WriteReceiptError};
+use crate::resume::{DeliveryStanding, OpenCall, RemainingWork, StandingPlan, keep_doubt};
 
 /// The parts and attempts before a call, as receipts tell them.
 #[derive(Debug, Clone)]
@@ -29,9 +31,22 @@ pub(super) struct PartsBefore {
     pub(super) platform_ids: Vec<Vec<String>>,
     /// Indexes of the parts that the platform may have twice, or may have already.
     pub(super) unconfirmed: Vec<u32>,
+    /// Plan of the delivery.
+    pub(super) plan: StandingPlan,
 }
 
 impl PartsBefore {
+    /// Splits `remaining` into what was before its next call, and that call if it was begun.
+    pub(super) fn split_work(remaining: RemainingWork) -> (Self, Option<OpenCall>) {
+        let before = Self {
+            uncounted: remaining.uncounted,
+            platform_ids: remaining.platform_ids,
+            unconfirmed: remaining.unconfirmed,
+            plan: remaining.plan,
+        };
+        (before, remaining.begun)
+    }
+
     /// Returns the step that the attempt `id` ended with `outcome`.
     pub(super) fn finished_step(self, id: CallId, outcome: AttemptOutcome) -> ReceiptStep {
         ReceiptStep::AttemptFinished {
@@ -40,6 +55,7 @@ impl PartsBefore {
             platform_ids: self.platform_ids,
             unconfirmed: self.unconfirmed,
             uncounted: self.uncounted,
+            plan: self.plan.reference(),
             outcome,
         }
     }
@@ -91,6 +107,10 @@ pub(super) async fn call(
         return Ok(Made::Later(wait));
     }
 
+    if let Some(found) = freeze_plan(effects, id.part, &mut before.plan).await? {
+        return Ok(Made::Superseded(found));
+    }
+
     // Durable before the call, because the next owner must know that it may have been made.
     if traits.waits_for_remote {
         let started = ReceiptStep::AttemptStarted {
@@ -100,6 +120,7 @@ pub(super) async fn call(
             platform_ids: before.platform_ids.clone(),
             unconfirmed: before.unconfirmed.clone(),
             uncounted: before.uncounted,
+            plan: before.plan.reference(),
         };
         if let ReceiptWrite::Superseded(found) = effects.write_receipt(effects.now(), started).await? {
             return Ok(Made::Superseded(found));
@@ -107,6 +128,48 @@ pub(super) async fn call(
     }
 
     make_call(effects, part, id).await.map(Made::Call)
+}
+
+/// Stores the plan before its first call, which is for the part `first`. Returns the state that another owner recorded in
+/// the meantime.
+async fn freeze_plan(
+    effects: &DeliveryEffects<'_>,
+    first: u32,
+    plan: &mut StandingPlan,
+) -> Result<Option<DeliveryStanding>, DeliverError> {
+    match plan {
+        StandingPlan::Unmade => {}
+        StandingPlan::Whole | StandingPlan::Parts(_) => return Ok(None),
+    }
+    // One part has the whole text, whatever its form will be.
+    if effects.parts.len() == 1 {
+        *plan = StandingPlan::Whole;
+        return Ok(None);
+    }
+
+    let planned = planned_parts(effects.parts);
+    let mut pieces = Vec::new();
+    for parts in split_pieces(&planned) {
+        let step = ReceiptStep::Planned { first, parts };
+        match effects.write_receipt(effects.now(), step).await {
+            Ok(ReceiptWrite::Stored(sequence)) => pieces.push(sequence),
+            Ok(ReceiptWrite::Superseded(found)) => return Ok(Some(found)),
+            // The hash alone tells then whether the plan is the same later.
+            Err(DeliverError::Receipt(WriteReceiptError::Publish(PublishError::TooLarge { size, .. }))) => {
+                tracing::warn!(delivery_id = %effects.job.reply.id, size, "part is too large to be stored with the plan");
+                pieces.clear();
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+
+    *plan = StandingPlan::Parts(PlanReference {
+        parts: count(effects.parts),
+        sha256: plan_hash(&planned),
+        pieces,
+    });
+    Ok(None)
 }
 
 /// Waits for the account's slot for a call. Returns the wait after which the delivery may ask again if it has none soon.

@@ -5,6 +5,7 @@ mod copies;
 mod discord;
 mod discord_api;
 mod failures;
+mod frozen;
 mod handover;
 mod held;
 mod live;

@@ -242,11 +242,11 @@ impl World {
         self.all(streams::RECEIPTS, &subject::receipt(to)).await
     }
 
-    /// What the receipts of `to` say, those left out that merely say that a call was begun.
+    /// What the receipts of `to` say, those left out that merely say that a call was begun, or is planned.
     pub(crate) async fn outcomes(&self, to: &DeliveryContext) -> Vec<ReceiptStep> {
         let steps = self.receipts(to).await.into_iter().map(|receipt| receipt.step);
         steps
-            .filter(|step| !matches!(step, ReceiptStep::AttemptStarted { .. }))
+            .filter(|step| !matches!(step, ReceiptStep::AttemptStarted { .. } | ReceiptStep::Planned { .. }))
             .collect()
     }
 

@@ -205,6 +205,7 @@ async fn a_text_that_is_gone_is_sent_again_until_its_receipt_is_there() {
             platform_ids: Vec::new(),
             unconfirmed: Vec::new(),
             live: None,
+            plan: None,
         },
     };
     let at = subject::receipt(&first.delivery_context);

@@ -50,6 +50,7 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
         platform_ids: Vec::new(),
         unconfirmed: Vec::new(),
         live: None,
+        plan: None,
     };
 
     let denied = ReceiptStep::DeniedByPolicy {
@@ -87,6 +88,7 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
                 platform_ids: Vec::new(),
                 unconfirmed: Vec::new(),
                 uncounted: 0,
+                plan: None,
             };
 
             for step in [begun, step] {

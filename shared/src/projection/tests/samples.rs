@@ -245,6 +245,7 @@ pub(super) fn delivered() -> ReceiptStep {
         platform_ids: vec![vec!["p1".to_owned()]],
         unconfirmed: Vec::new(),
         live: None,
+        plan: None,
     }
 }
 
