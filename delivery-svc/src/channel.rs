@@ -20,7 +20,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::headers::TraceCarrier;
 
 use crate::account_gate::SendPace;
-use crate::attempt::{CallOutcome, Refusal, Repetition};
+use crate::attempt::{CallOutcome, PartSearch, Refusal, Repetition};
 use crate::plan::{MessagePart, PartLayout};
 
 /// One part to send to a platform.
@@ -83,6 +83,8 @@ pub struct ChannelTraits {
     pub waits_for_remote: bool,
     /// Effect of a call that is made again although the platform may have the part.
     pub repetition: Repetition,
+    /// Whether the platform can be searched for a part ([`Channel::find`]).
+    pub finds_parts: bool,
 }
 
 /// A platform to which parts are sent.
@@ -98,6 +100,12 @@ pub trait Channel: Send + Sync + 'static {
 
     /// Sends one part. Returns within a bounded time.
     async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome;
+
+    /// Searches the platform for a part that an earlier call may have sent, at `since` or later. Changes nothing there.
+    /// Returns within a bounded time.
+    async fn find(&self, _shipment: &SendRequest<'_>, _since: UnixMillis) -> PartSearch {
+        PartSearch::Unknown
+    }
 }
 
 /// All channels by name.

@@ -278,12 +278,14 @@ async fn restore_decision(effects: &DeliveryEffects<'_>) -> Result<HeldDelivery,
 /// Returns the situation in which the call of `attempt` is judged, if `uncounted` attempts before it do not count.
 fn call_situation(effects: &DeliveryEffects<'_>, attempt: u32, uncounted: u32) -> CallSituation {
     let outfit = effects.outfit;
+    let traits = outfit.traits_of(&effects.job.reply);
     CallSituation {
         scheduled: outfit
             .schedule
             .delay(attempt.saturating_sub(uncounted), jitter(outfit.ids.as_ref())),
         uncounted,
-        repetition: outfit.traits_of(&effects.job.reply).repetition,
+        repetition: traits.repetition,
+        finds_parts: traits.finds_parts,
         age: effects.age(),
         reauth_wait: outfit.reauth_wait,
     }

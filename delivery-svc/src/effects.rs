@@ -98,9 +98,14 @@ impl DeliveryEffects<'_> {
         self.outfit.clock.now()
     }
 
-    /// Returns the time since the delivery was stored, and could be called first.
+    /// Returns the time at which the delivery was stored, and could be called first.
+    pub(crate) fn stored_at(&self) -> UnixMillis {
+        UnixMillis(self.job.place.stored_at_ns / 1_000_000)
+    }
+
+    /// Returns the time since the delivery was stored.
     pub(crate) fn age(&self) -> Duration {
-        let stored = UnixMillis(self.job.place.stored_at_ns / 1_000_000);
+        let stored = self.stored_at();
         // A clock that was set back makes it older, so that nothing is taken for recognised that may not be.
         u64::try_from(self.now().since(stored)).map_or(Duration::MAX, Duration::from_millis)
     }

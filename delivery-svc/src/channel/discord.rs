@@ -1,13 +1,14 @@
 //! Channel `discord`: each part is a message that an account's bot creates.
 //!
 //! The text is Discord's Markdown. A platform's id of a part is `{channel}/{message}`, as in the event of a received
-//! message. Discord recognises a repeated call by its nonce, for some minutes; after that `on_doubt` of the account
-//! decides. An address that goes on after refusals is barred (10,000 in ten minutes), so that an empty bucket of calls is
+//! message. Discord recognises a repeated call by its nonce, for some minutes; after that the channel's messages are
+//! searched for it, and `on_doubt` of the account decides if they do not tell. An address that goes on after refusals is barred (10,000 in ten minutes), so that an empty bucket of calls is
 //! waited for, and a refusal is not repeated. Source: <https://discord.com/developers/docs/resources/message#create-message>,
 //! <https://discord.com/developers/docs/topics/rate-limits>.
 
 mod answer;
 mod message;
+mod search;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,18 +25,22 @@ use super::http::CallTimeouts;
 use super::raw_answer::{call_for_answer, open_client};
 use super::{Channel, ChannelTraits, SendRequest};
 use crate::account_gate::{CallRate, SendPace};
-use crate::attempt::{CallOutcome, LimitScope, Refusal, Repetition};
+use crate::attempt::{CallOutcome, LimitScope, PartSearch, Refusal, Repetition};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::discord::MESSAGE;
 use crate::plan::{PartLayout, TextFormat};
 use answer::{ApiAnswer, error_outcome, read_answer};
-use message::{CreateMessage, PlaceNeeds, target_channel};
+use message::{CreateMessage, PlaceNeeds, part_nonce, target_channel};
+use search::{PAGE, PageResult, SearchTerms};
 
 /// Maximum number of lines of a part: clients fold longer messages.
 const MAX_LINES: usize = 17;
 
 /// Maximum number of channels that are remembered.
 const MAX_CHANNELS: usize = 10_000;
+
+/// Maximum number of pages of a channel that are searched for a part.
+const MAX_PAGES: usize = 10;
 
 /// Time for which Discord recognises a nonce. The vendor says "the past few minutes".
 const NONCE_LASTS: Duration = Duration::from_mins(2);
@@ -194,6 +199,7 @@ impl Channel for DiscordChannel {
                 lasts: NONCE_LASTS,
                 then: account.map_or(DoubtPolicy::AtLeastOnce, |account| account.on_doubt),
             },
+            finds_parts: true,
         }
     }
 
@@ -251,5 +257,40 @@ impl Channel for DiscordChannel {
             }
             Err(outcome) => outcome,
         }
+    }
+
+    async fn find(&self, shipment: &SendRequest<'_>, since: UnixMillis) -> PartSearch {
+        let Some(account) = self.accounts.get(shipment.account()) else {
+            return PartSearch::Unknown;
+        };
+        let Ok(channel) = target_channel(shipment.reply) else {
+            return PartSearch::Unknown;
+        };
+        let terms = SearchTerms {
+            channel,
+            nonce: &part_nonce(shipment.reply.id, shipment.part.index),
+            content: &shipment.part.content,
+            since,
+        };
+
+        let mut before = None;
+        for _ in 0..MAX_PAGES {
+            let mut url = account.base_url.join(&format!("channels/{channel}/messages"));
+            url.query_pairs_mut().append_pair("limit", &PAGE.to_string());
+            if let Some(before) = before {
+                url.query_pairs_mut().append_pair("before", &u64::to_string(&before));
+            }
+
+            let page = match self.call(account, self.client.get(url)).await {
+                Ok(answer) => terms.read_page(&answer, before.is_none(), shipment.now),
+                Err(outcome) => return PartSearch::Failed { outcome },
+            };
+            match page {
+                PageResult::Ended(search) => return search,
+                PageResult::Before(oldest) => before = Some(oldest),
+            }
+        }
+
+        PartSearch::Unknown
     }
 }

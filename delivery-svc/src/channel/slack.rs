@@ -3,28 +3,34 @@
 //! The text is Slack's mrkdwn, in which nothing that a model wrote calls anybody. A platform's id of a part is
 //! `{channel}/{ts}`, as in the event of a received message. Slack recognises no repetition of a call: `on_doubt` of the
 //! account decides about one without an answer. Each message carries the id of its event as metadata, by which a message
-//! that may be there can be found. Redirects are not followed.
+//! that may be there is found before it is sent again. Redirects are not followed.
 //! Source: <https://docs.slack.dev/reference/methods/chat.postMessage>, <https://docs.slack.dev/apis/web-api/rate-limits>.
 
 mod answer;
 mod message;
+mod search;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use shared::model::time::UnixMillis;
 use shared::platform::slack::SlackAccount;
 
 use super::http::CallTimeouts;
 use super::raw_answer::{USER_AGENT, call_for_answer, open_client};
 use super::{Channel, ChannelTraits, SendRequest};
 use crate::account_gate::{CallRate, SendPace};
-use crate::attempt::{CallOutcome, Refusal};
+use crate::attempt::{CallOutcome, PartSearch, Refusal};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::slack::MESSAGE;
 use crate::plan::{PartLayout, TextFormat};
 use answer::read_answer;
-use message::PostMessage;
+use message::{PostMessage, thread_of};
+use search::{PageResult, SearchTerms};
+
+/// Maximum number of pages of a conversation that are searched for a part.
+const MAX_PAGES: usize = 5;
 
 /// The rates at which an app may send.
 #[derive(Debug, Clone, Copy)]
@@ -96,6 +102,7 @@ impl Channel for SlackChannel {
             },
             waits_for_remote: true,
             repetition: on_doubt.into(),
+            finds_parts: true,
         }
     }
 
@@ -132,5 +139,34 @@ impl Channel for SlackChannel {
             Ok(answer) => read_answer(&answer, shipment.now),
             Err(outcome) => outcome,
         }
+    }
+
+    async fn find(&self, shipment: &SendRequest<'_>, since: UnixMillis) -> PartSearch {
+        let Some(account) = self.accounts.get(shipment.account()) else {
+            return PartSearch::Unknown;
+        };
+        let (channel, event) = (shipment.peer(), shipment.event_id.as_str());
+        let Ok(thread) = thread_of(account, shipment.reply, channel) else {
+            return PartSearch::Unknown;
+        };
+        let Some(terms) = SearchTerms::new(channel, thread, event, since) else {
+            return PartSearch::Unknown;
+        };
+
+        let mut cursor = None;
+        for _ in 0..MAX_PAGES {
+            let url = terms.page_url(account, cursor.as_deref());
+            let request = self.client.get(url).bearer_auth(account.token.reveal());
+            let page = match call_for_answer(request, self.whole).await {
+                Ok(answer) => terms.read_page(&answer, shipment.now),
+                Err(outcome) => return PartSearch::Failed { outcome },
+            };
+            match page {
+                PageResult::Ended(search) => return search,
+                PageResult::Next(next) => cursor = Some(next),
+            }
+        }
+
+        PartSearch::Unknown
     }
 }

@@ -116,6 +116,7 @@ impl Channel for TelegramChannel {
             },
             waits_for_remote: true,
             repetition: on_doubt.into(),
+            finds_parts: false,
         }
     }
 

@@ -175,6 +175,7 @@ impl Channel for WebhookChannel {
             waits_for_remote: true,
             // By `webhook-id`.
             repetition: Repetition::Recognised,
+            finds_parts: false,
         }
     }
 

@@ -1,8 +1,10 @@
 //! One call to a platform: made now, or begun before, by this replica or a former owner.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use shared::bus::PublishError;
 use shared::clock::pause;
 use shared::model::event::DEFAULT_ACCOUNT;
@@ -10,7 +12,7 @@ use shared::model::receipt::{AttemptOutcome, PlanReference, ReceiptStep};
 
 use super::count;
 use crate::account_gate::CallAdmission;
-use crate::attempt::{CallOutcome, LimitScope, Repetition, RequestSent};
+use crate::attempt::{CallOutcome, LimitScope, PartSearch, Refusal, Repetition};
 use crate::calls::CallId;
 use crate::channel::SendRequest;
 use crate::effects::DeliveryEffects;
@@ -96,15 +98,34 @@ pub(super) async fn call(
     }
 
     let effect = traits.repetition.at_age(effects.age());
-    if before.unconfirmed.contains(&id.part) && effect == Repetition::AtMostOnce {
-        let reason = "the outcome of an earlier call is unknown".to_owned();
-        let sent = RequestSent::Maybe;
-        return Ok(Made::Call(CallOutcome::Unreachable { sent, reason }));
+    let is_doubtful = before.unconfirmed.contains(&id.part) && effect != Repetition::Recognised;
+    if is_doubtful && effect == Repetition::AtMostOnce && !traits.finds_parts {
+        return Ok(Made::Call(unknown_outcome()));
     }
 
     // Before the receipt of its start: a call that has no slot was not begun.
     if let Some(wait) = await_slot(effects).await? {
         return Ok(Made::Later(wait));
+    }
+
+    if is_doubtful && traits.finds_parts {
+        let is_last = is_last_attempt(effects, id.attempt, before.uncounted);
+        match find_part(effects, part, id).await? {
+            PartSearch::Found { platform_ids } => {
+                before.unconfirmed.retain(|doubtful| *doubtful != id.part);
+                let live = None;
+                return Ok(Made::Call(CallOutcome::Accepted { platform_ids, live }));
+            }
+            // It is not there, so that this call is no repetition.
+            PartSearch::Absent => before.unconfirmed.retain(|doubtful| *doubtful != id.part),
+            PartSearch::Failed { outcome } if effect == Repetition::AtMostOnce || !is_last => {
+                return Ok(Made::Call(outcome));
+            }
+            PartSearch::Unknown | PartSearch::Failed { .. } if effect == Repetition::AtMostOnce => {
+                return Ok(Made::Call(unknown_outcome()));
+            }
+            PartSearch::Unknown | PartSearch::Failed { .. } => {}
+        }
     }
 
     if let Some(found) = freeze_plan(effects, id.part, &mut before.plan).await? {
@@ -128,6 +149,62 @@ pub(super) async fn call(
     }
 
     make_call(effects, part, id).await.map(Made::Call)
+}
+
+/// Returns the outcome of a part whose former call may have sent it, and which must not be sent twice.
+fn unknown_outcome() -> CallOutcome {
+    CallOutcome::Refused {
+        refusal: Refusal::Permanent,
+        reason: "the outcome of an earlier call is unknown (it may have been sent, and is sent at most once)"
+            .to_owned(),
+    }
+}
+
+/// Returns whether the schedule has no attempt after `attempt`, of which `uncounted` do not count.
+fn is_last_attempt(effects: &DeliveryEffects<'_>, attempt: u32, uncounted: u32) -> bool {
+    let schedule = effects.outfit.schedule;
+    schedule.delay(attempt.saturating_sub(uncounted), 0.5).is_none()
+}
+
+/// Searches the platform for `part`, which an earlier call may have sent.
+async fn find_part(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId) -> Result<PartSearch, DeliverError> {
+    let DeliveryEffects { outfit, job, lease, .. } = effects;
+    let target = &job.reply.delivery_context;
+    let Some(channel) = outfit.channels.get(&target.channel) else {
+        return Ok(PartSearch::Unknown);
+    };
+    let shipment = SendRequest {
+        reply: &job.reply,
+        part,
+        parts: count(effects.parts),
+        event_id: &sent_event_id(&job.reply, part.index)?,
+        carrier: effects.carrier,
+        now: effects.now(),
+        lease,
+    };
+
+    // A channel that panics has found nothing.
+    let search = AssertUnwindSafe(channel.find(&shipment, effects.stored_at())).catch_unwind();
+    let found = search.await.unwrap_or(PartSearch::Unknown);
+    if !lease.is_live() {
+        return Err(DeliverError::Lost);
+    }
+
+    let name = match &found {
+        PartSearch::Found { .. } => "found",
+        PartSearch::Absent => "absent",
+        PartSearch::Unknown => "unknown",
+        PartSearch::Failed { outcome } => {
+            outfit.gates.note_outcome(target, outcome);
+            "failed"
+        }
+    };
+    metrics::counter!("nexus_delivery_searches_total", "result" => name).increment(1);
+    tracing::info!(
+        delivery_id = %id.delivery, event_id = %job.reply.causation.event, session = %job.reply.session,
+        part = id.part, result = name, "searched the platform for a part that may have been sent"
+    );
+    Ok(found)
 }
 
 /// Stores the plan before its first call, which is for the part `first`. Returns the state that another owner recorded in

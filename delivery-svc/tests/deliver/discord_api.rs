@@ -34,6 +34,8 @@ pub(crate) enum Misdeed {
     Lost,
     /// The message is created, and no answer comes.
     Silent,
+    /// The message is not created, and no answer comes.
+    Swallowed,
     /// A page of a server between.
     Gateway,
 }
@@ -57,6 +59,8 @@ struct Platform {
     refused: Vec<String>,
     /// Whether it has forgotten the nonces.
     forgets: bool,
+    /// Whether the history is hidden from bots.
+    hides: bool,
     /// Time until which a token and a channel were told to wait; 0 is every channel.
     told: BTreeMap<(String, u64), Instant>,
     /// Number of calls that came earlier than told.
@@ -86,7 +90,7 @@ impl DiscordApi {
             platform: Arc::new(Mutex::new(platform)),
         };
         let router = Router::new()
-            .route("/api/channels/{channel}/messages", post(create))
+            .route("/api/channels/{channel}/messages", post(create).get(read))
             .route("/api/channels/{channel}", get(look_up))
             .with_state(this.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
@@ -101,6 +105,11 @@ impl DiscordApi {
     /// Forgets all nonces, as after some minutes.
     pub(crate) fn forget_nonces(&self) {
         self.lock().forgets = true;
+    }
+
+    /// Answers every question for messages with none, as for a bot that may not read the history.
+    pub(crate) fn hide_history(&self) {
+        self.lock().hides = true;
     }
 
     /// Returns the calls that create messages.
@@ -166,7 +175,8 @@ impl Platform {
             Some(Misdeed::GlobalLimit(millis)) => {
                 self.told.insert((token.to_owned(), 0), until(millis));
             }
-            Some(Misdeed::Forbidden | Misdeed::Lost | Misdeed::Silent | Misdeed::Gateway) | None => {}
+            Some(Misdeed::Forbidden | Misdeed::Lost | Misdeed::Silent | Misdeed::Swallowed | Misdeed::Gateway)
+            | None => {}
         }
 
         self.calls.push(CreateCall {
@@ -226,6 +236,26 @@ async fn look_up(State(api): State<DiscordApi>, Path(channel): Path<u64>, header
     Json(json!({"id": id, "type": 0, "guild_id": "20", "name": "general", "parent_id": null})).into_response()
 }
 
+/// Returns the newest messages of a channel, newest first.
+async fn read(State(api): State<DiscordApi>, Path(channel): Path<u64>, headers: HeaderMap) -> Response {
+    let platform = api.lock();
+    if platform.refused.contains(&token_of(&headers)) {
+        return error(StatusCode::UNAUTHORIZED, 0, "401: Unauthorized");
+    }
+    // Somebody wrote long ago.
+    let first = json!({"id": "1", "content": "hello", "author": {"id": "5"}});
+    let here = platform.messages.iter().filter(|message| message.0 == channel);
+    let sent = here.map(|(_, id, nonce, text)| {
+        json!({"id": id.to_string(), "nonce": nonce, "content": text, "author": {"id": "9", "bot": true}})
+    });
+    let mut all: Vec<Value> = std::iter::once(first).chain(sent).collect();
+    all.reverse();
+    if platform.hides {
+        all.clear();
+    }
+    Json(all).into_response()
+}
+
 async fn create(
     State(api): State<DiscordApi>,
     Path(channel): Path<u64>,
@@ -263,6 +293,7 @@ async fn create(
             let _created = created();
             std::future::pending().await
         }
+        Some(Misdeed::Swallowed) => std::future::pending().await,
         Some(Misdeed::Gateway) => (StatusCode::BAD_GATEWAY, "<html>Bad Gateway</html>").into_response(),
     }
 }

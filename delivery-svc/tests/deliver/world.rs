@@ -134,6 +134,7 @@ impl Channel for Numbered {
             })),
             waits_for_remote: true,
             repetition: Repetition::Recognised,
+            finds_parts: false,
         }
     }
 

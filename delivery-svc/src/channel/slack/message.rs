@@ -22,7 +22,7 @@ const MAX_VALUE_CHARACTERS: usize = 2_000;
 const MAX_BUTTONS: usize = 25;
 
 /// Kind of the metadata of our messages.
-const METADATA_TYPE: &str = "nexus_part";
+pub(super) const METADATA_TYPE: &str = "nexus_part";
 
 /// The reply cannot be addressed on Slack.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -158,7 +158,11 @@ impl<'a> PostMessage<'a> {
 }
 
 /// Returns the thread of `reply` in `channel`: its own, or in a channel that of the message that it answers.
-fn thread_of<'a>(account: &SlackAccount, reply: &'a Reply, channel: &str) -> Result<Option<&'a str>, AddressError> {
+pub(super) fn thread_of<'a>(
+    account: &SlackAccount,
+    reply: &'a Reply,
+    channel: &str,
+) -> Result<Option<&'a str>, AddressError> {
     let target = &reply.delivery_context;
     if let Some(thread) = target.thread_id.as_deref() {
         return match parse_stamp(thread) {
