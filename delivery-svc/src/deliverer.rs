@@ -394,6 +394,12 @@ async fn finish_delivery(
         metrics::counter!("nexus_delivery_unconfirmed_total").increment(1);
     }
 
+    // Its turn writes no more, whatever beats are still on their way. A card or a change is not yet the turn's answer.
+    let reply = &effects.job.reply;
+    if reply.id == reply.turn {
+        effects.outfit.typing.note_sent(reply.turn);
+    }
+
     let at = effects.now();
     let parts = count(effects.parts);
     let last = sent_part(parts.saturating_sub(1), at, &platform_ids, &unconfirmed);

@@ -9,6 +9,8 @@ pub mod account_gate;
 pub mod accounts;
 pub mod attempt;
 pub mod calls;
+pub mod change_events;
+pub mod changed_message;
 pub mod channel;
 pub mod channel_registry;
 pub mod chunk;
@@ -40,5 +42,7 @@ pub mod resume;
 pub mod sent_events;
 pub mod service;
 pub mod stopped_accounts;
+pub mod typing;
+pub mod typing_listener;
 
 pub use service::DeliveryService;

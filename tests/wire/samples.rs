@@ -152,6 +152,7 @@ pub(crate) fn reply() -> Reply {
         attachments: vec![attachment()],
         interactive: Some(json!({ "buttons": ["yes", "no"] })),
         causation: causation(),
+        action: None,
     }
 }
 
@@ -247,6 +248,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
         target: context(),
         causation: causation(),
         at: AT,
+        card: false,
         step,
     };
 

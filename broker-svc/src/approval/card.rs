@@ -130,6 +130,7 @@ pub fn build_cards(
             attachments: Vec::new(),
             interactive: Some(card_buttons(confirmation, asked, link.as_deref())),
             causation: asked.causation.clone(),
+            action: None,
         }
     };
 

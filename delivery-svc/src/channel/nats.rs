@@ -76,6 +76,7 @@ impl Channel for NatsChannel {
             // By `event_id`.
             repetition: Repetition::Recognised,
             finds_parts: false,
+            typing_lasts: None,
         }
     }
 

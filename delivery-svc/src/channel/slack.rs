@@ -7,6 +7,7 @@
 //! Source: <https://docs.slack.dev/reference/methods/chat.postMessage>, <https://docs.slack.dev/apis/web-api/rate-limits>.
 
 mod answer;
+mod change;
 mod message;
 mod search;
 
@@ -19,13 +20,14 @@ use shared::platform::slack::SlackAccount;
 
 use super::http::CallTimeouts;
 use super::raw_answer::{USER_AGENT, call_for_answer, open_client};
-use super::{Channel, ChannelTraits, SendRequest};
+use super::{Channel, ChannelTraits, MessageReaction, SendRequest};
 use crate::account_gate::{CallRate, SendPace};
 use crate::attempt::{CallOutcome, PartSearch, Refusal};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::slack::MESSAGE;
 use crate::plan::{PartLayout, TextFormat};
-use answer::read_answer;
+use answer::{read_answer, read_change};
+use change::MessageStamp;
 use message::{PostMessage, thread_of};
 use search::{PageResult, SearchTerms};
 
@@ -84,6 +86,33 @@ impl SlackChannel {
     }
 }
 
+impl SlackChannel {
+    /// Makes the change of the message `id` that `call`, a method and its body, makes of its stamp.
+    async fn change<'a>(
+        &self,
+        shipment: &SendRequest<'_>,
+        id: &'a str,
+        call: impl Fn(MessageStamp<'a>) -> Result<(&'static str, serde_json::Value), CallOutcome> + Send,
+    ) -> CallOutcome {
+        let Some(account) = self.accounts.get(shipment.account()) else {
+            return shipment.unknown_account();
+        };
+        let Some(message) = MessageStamp::parse(id) else {
+            return shipment.unknown_message(id);
+        };
+        let (method, body) = match call(message) {
+            Ok(call) => call,
+            Err(outcome) => return outcome,
+        };
+        let request = self.client.post(account.method_url(method));
+        let request = request.bearer_auth(account.token.reveal()).json(&body);
+        match call_for_answer(request, self.whole).await {
+            Ok(answer) => read_change(&answer, id, method, shipment.now),
+            Err(outcome) => outcome,
+        }
+    }
+}
+
 #[async_trait]
 impl Channel for SlackChannel {
     fn traits(&self, account: &str) -> ChannelTraits {
@@ -103,6 +132,7 @@ impl Channel for SlackChannel {
             waits_for_remote: true,
             repetition: on_doubt.into(),
             finds_parts: true,
+            typing_lasts: None,
         }
     }
 
@@ -168,5 +198,25 @@ impl Channel for SlackChannel {
         }
 
         PartSearch::Unknown
+    }
+
+    async fn edit(&self, shipment: &SendRequest<'_>, message: &str) -> CallOutcome {
+        let call = |stamp: MessageStamp<'_>| Ok(("chat.update", stamp.update_body(shipment.part)));
+        self.change(shipment, message, call).await
+    }
+
+    async fn delete(&self, shipment: &SendRequest<'_>, message: &str) -> CallOutcome {
+        let call = |stamp: MessageStamp<'_>| Ok(("chat.delete", stamp.delete_body()));
+        self.change(shipment, message, call).await
+    }
+
+    async fn react(&self, shipment: &SendRequest<'_>, message: &str, reaction: MessageReaction<'_>) -> CallOutcome {
+        let call = |stamp: MessageStamp<'_>| {
+            stamp.reaction_call(reaction).ok_or_else(|| CallOutcome::Refused {
+                refusal: Refusal::Permanent,
+                reason: format!("`{}` is not the name of a reaction, as in :eyes:", reaction.emoji),
+            })
+        };
+        self.change(shipment, message, call).await
     }
 }

@@ -65,6 +65,7 @@ impl Channel for WebchatChannel {
             // By `event_id`.
             repetition: Repetition::Recognised,
             finds_parts: false,
+            typing_lasts: None,
         }
     }
 

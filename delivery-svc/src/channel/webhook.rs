@@ -176,6 +176,7 @@ impl Channel for WebhookChannel {
             // By `webhook-id`.
             repetition: Repetition::Recognised,
             finds_parts: false,
+            typing_lasts: None,
         }
     }
 

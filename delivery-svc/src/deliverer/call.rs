@@ -9,12 +9,14 @@ use shared::bus::PublishError;
 use shared::clock::pause;
 use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::receipt::{AttemptOutcome, PlanReference, ReceiptStep};
+use shared::model::reply::ReplyAction;
 
 use super::count;
 use crate::account_gate::CallAdmission;
 use crate::attempt::{CallOutcome, LimitScope, PartSearch, Refusal, Repetition};
 use crate::calls::CallId;
-use crate::channel::SendRequest;
+use crate::changed_message::{ChangedMessage, FindMessageError, find_message};
+use crate::channel::{Channel, MessageReaction, SendRequest};
 use crate::effects::DeliveryEffects;
 use crate::error::DeliverError;
 use crate::former_owners::FormerOwners;
@@ -318,8 +320,41 @@ async fn reported_outcome(
     Ok(call)
 }
 
+/// Sends the part of `shipment`, or makes the change of `message` that its reply is.
+async fn send_or_change(
+    channel: &dyn Channel,
+    shipment: &SendRequest<'_>,
+    message: Option<&Result<ChangedMessage, FindMessageError>>,
+) -> CallOutcome {
+    let (action, message) = match (&shipment.reply.action, message) {
+        (Some(action), Some(Ok(message))) => (action, message.platform_id.as_str()),
+        (Some(_), Some(Err(error))) => {
+            return CallOutcome::Refused {
+                refusal: Refusal::Permanent,
+                reason: error.to_string(),
+            };
+        }
+        (_, _) => return channel.send(shipment).await,
+    };
+    match action {
+        ReplyAction::Edit { .. } => channel.edit(shipment, message).await,
+        ReplyAction::Delete { .. } => channel.delete(shipment, message).await,
+        ReplyAction::React { emoji, removed, .. } => {
+            let (emoji, removed) = (emoji.as_str(), *removed);
+            channel
+                .react(shipment, message, MessageReaction { emoji, removed })
+                .await
+        }
+    }
+}
+
 /// Makes the call `id`.
 async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId) -> Result<CallOutcome, DeliverError> {
+    // Before the call's own task: the receipts are read.
+    let message = match &effects.job.reply.action {
+        Some(action) => Some(find_message(&effects.outfit.bus, effects.job, action).await?),
+        None => None,
+    };
     let (outfit, job, lease) = (Arc::clone(effects.outfit), effects.job.clone(), effects.lease.clone());
     let (part, carrier, now) = (part.clone(), effects.carrier.clone(), effects.now());
     let event_id = sent_event_id(&job.reply, part.index)?;
@@ -353,7 +388,7 @@ async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
             };
         }
 
-        let outcome = channel.send(&shipment).await;
+        let outcome = send_or_change(channel, &shipment, message.as_ref()).await;
         gates.note_outcome(target, &outcome);
         match (outcome, part.without_markup()) {
             // Once, and as part of the same call: the platform has shown nothing yet.
@@ -364,7 +399,7 @@ async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
                     part: &plain,
                     ..shipment
                 };
-                let outcome = channel.send(&plain).await;
+                let outcome = send_or_change(channel, &plain, message.as_ref()).await;
                 gates.note_outcome(target, &outcome);
                 outcome
             }

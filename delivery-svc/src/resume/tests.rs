@@ -20,6 +20,7 @@ fn of(delivery: Ulid, copy: StreamPlace, step: ReceiptStep) -> Option<LastReceip
         target: reply.delivery_context,
         causation: reply.causation,
         at: AT,
+        card: false,
         step,
     };
 

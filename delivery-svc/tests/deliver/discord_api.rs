@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, patch, post, put};
 use axum::{Json, Router};
 use futures_util::stream;
 use serde_json::{Value, json};
@@ -59,6 +59,8 @@ struct Platform {
     refused: Vec<String>,
     /// Whether it has forgotten the nonces.
     forgets: bool,
+    /// Calls that change messages, or show that the bot writes: `{method} {path} {words}`.
+    changes: Vec<String>,
     /// Whether the history is hidden from bots.
     hides: bool,
     /// Time until which a token and a channel were told to wait; 0 is every channel.
@@ -92,6 +94,15 @@ impl DiscordApi {
         let router = Router::new()
             .route("/api/channels/{channel}/messages", post(create).get(read))
             .route("/api/channels/{channel}", get(look_up))
+            .route("/api/channels/{channel}/typing", post(change))
+            .route(
+                "/api/channels/{channel}/messages/{message}",
+                patch(change).delete(change),
+            )
+            .route(
+                "/api/channels/{channel}/messages/{message}/reactions/{emoji}/@me",
+                put(change).delete(change),
+            )
             .with_state(this.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         this
@@ -105,6 +116,16 @@ impl DiscordApi {
     /// Forgets all nonces, as after some minutes.
     pub(crate) fn forget_nonces(&self) {
         self.lock().forgets = true;
+    }
+
+    /// Does `misdeed` with the next call.
+    pub(crate) fn misdo(&self, misdeed: Misdeed) {
+        self.lock().misdeeds.push_back(misdeed);
+    }
+
+    /// Returns the calls that change messages, or show that the bot writes.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        self.lock().changes.clone()
     }
 
     /// Answers every question for messages with none, as for a bot that may not read the history.
@@ -221,6 +242,30 @@ fn token_of(headers: &HeaderMap) -> String {
 
 fn error(status: StatusCode, code: u64, message: &str) -> Response {
     (status, Json(json!({"message": message, "code": code}))).into_response()
+}
+
+/// Changes a message, or shows that the bot writes.
+async fn change(State(api): State<DiscordApi>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    let _token = token_of(&headers);
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if method == Method::PATCH {
+        assert_eq!(body["components"], json!([]), "{body}");
+    }
+    let path = uri.path().trim_start_matches("/api/channels/").to_owned();
+    let words = body["content"].as_str().unwrap_or_default();
+    let (misdeed, is_repeated) = {
+        let mut platform = api.lock();
+        let change = format!("{method} {path} {words}");
+        let is_repeated = platform.changes.contains(&change);
+        platform.changes.push(change);
+        (platform.misdeeds.pop_front(), is_repeated)
+    };
+    match misdeed {
+        Some(Misdeed::Silent) => std::future::pending().await,
+        _ if method == Method::DELETE && is_repeated => error(StatusCode::NOT_FOUND, 10_008, "Unknown Message"),
+        _ if method == Method::PATCH => Json(json!({"id": "1", "channel_id": "2"})).into_response(),
+        _ => StatusCode::NO_CONTENT.into_response(),
+    }
 }
 
 async fn look_up(State(api): State<DiscordApi>, Path(channel): Path<u64>, headers: HeaderMap) -> Response {

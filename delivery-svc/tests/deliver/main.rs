@@ -1,6 +1,7 @@
 //! Deliveries over a real NATS server: webhooks, web chat, core subjects; failures, order, takeover.
 
 mod bot_api;
+mod changes;
 mod copies;
 mod discord;
 mod discord_api;
@@ -17,6 +18,7 @@ mod restored;
 mod scripted;
 mod slack;
 mod telegram;
+mod typing;
 mod web_api;
 mod webhook;
 mod world;

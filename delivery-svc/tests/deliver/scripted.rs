@@ -64,6 +64,7 @@ impl Channel for Script {
             waits_for_remote: true,
             repetition: self.repetition,
             finds_parts: false,
+            typing_lasts: None,
         }
     }
 

@@ -56,6 +56,8 @@ struct Workspace {
     early: usize,
     /// Error with which conversations are not read; `None` = they are.
     unread: Option<&'static str>,
+    /// Calls that change messages: `{method} {channel}/{ts} {words}`.
+    changes: Vec<String>,
     /// Number of messages of people in each conversation, after those of the app.
     chatter: usize,
     /// URLs with which conversations were read.
@@ -92,6 +94,16 @@ impl WebApi {
     pub(crate) fn refuse(&self, tokens: &[(&str, &'static str)]) {
         let tokens = tokens.iter().map(|&(token, error)| (token.to_owned(), error));
         self.lock().refused = tokens.collect();
+    }
+
+    /// Does `lie` with the next call.
+    pub(crate) fn lie(&self, lie: Lie) {
+        self.lock().lies.push_back(lie);
+    }
+
+    /// Returns the calls that change messages.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        self.lock().changes.clone()
     }
 
     /// People write `number` messages after those of the app, in each conversation.
@@ -213,12 +225,44 @@ async fn read(State(api): State<WebApi>, Path(method): Path<String>, uri: Uri) -
     Json(body).into_response()
 }
 
+/// Changes a message. What was done before is an error, and so is a message that is gone.
+async fn change(api: &WebApi, method: &str, body: &Value) -> Response {
+    let text = |key: &str| body[key].as_str().unwrap_or_default().to_owned();
+    let (ts, words) = match method {
+        "chat.update" => {
+            assert_eq!(body["blocks"], json!([]), "{body}");
+            (text("ts"), text("text"))
+        }
+        "chat.delete" => (text("ts"), String::new()),
+        "reactions.add" | "reactions.remove" => (text("timestamp"), text("name")),
+        other => panic!("{other}"),
+    };
+
+    let (lie, is_repeated) = {
+        let mut workspace = api.lock();
+        let change = format!("{method} {}/{ts} {words}", text("channel"));
+        let is_repeated = workspace.changes.contains(&change);
+        workspace.changes.push(change);
+        (workspace.lies.pop_front(), is_repeated)
+    };
+    match (lie, method) {
+        (Some(Lie::Silent), _) => std::future::pending().await,
+        (_, "chat.delete") if is_repeated => error("message_not_found").into_response(),
+        (_, "reactions.add") if is_repeated => error("already_reacted").into_response(),
+        (_, "reactions.remove") if is_repeated => error("no_reaction").into_response(),
+        (_, _) => Json(json!({"ok": true, "channel": body["channel"], "ts": ts})).into_response(),
+    }
+}
+
 fn error(name: &str) -> Json<Value> {
     Json(json!({"ok": false, "error": name}))
 }
 
 async fn answer(State(api): State<WebApi>, Path(method): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
-    assert_eq!(method, "chat.postMessage");
+    if method != "chat.postMessage" {
+        let body: Value = serde_json::from_slice(&body).expect("a JSON body");
+        return change(&api, &method, &body).await;
+    }
     let token = headers["authorization"]
         .to_str()
         .expect("text")

@@ -27,6 +27,8 @@ use delivery_svc::plan::PartLayout;
 use delivery_svc::policy::SendPolicy;
 use delivery_svc::restore_gate::RestoreGate;
 use delivery_svc::stopped_accounts::StoppedAccounts;
+use delivery_svc::typing::SharedTyping;
+use delivery_svc::typing_listener::show_typing;
 use shared::bus::partition::{self, PartitionGroup};
 use shared::bus::{Bus, OutgoingMessage};
 use shared::clock::{Clock as _, OffsetClock, SharedClock, SystemClock};
@@ -135,6 +137,7 @@ impl Channel for Numbered {
             waits_for_remote: true,
             repetition: Repetition::Recognised,
             finds_parts: false,
+            typing_lasts: None,
         }
     }
 
@@ -359,6 +362,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
         channels,
         gates: Arc::clone(&gates),
         calls: ProcessCalls::new(Arc::new(SystemClock)),
+        typing: SharedTyping::default(),
         instance: instance.clone(),
         patience: Duration::from_secs(30),
         policy,
@@ -385,6 +389,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
 
     let telling = Arc::clone(&outfit);
     tokio::spawn(async move { former_owners::serve_inquiries(&telling.bus, &telling.instance, &telling.calls).await });
+    tokio::spawn(show_typing(Arc::clone(&outfit)));
     tokio::spawn(LostReplies::new(Arc::clone(&outfit)).watch_queue(shutdown.clone()));
     let slots = Arc::new(Semaphore::new(16));
     let bounds = WorkerBounds {
@@ -440,5 +445,6 @@ fn reply_of(id: Ulid, number: u64, channel: &str, peer: &str) -> Reply {
         attachments: Vec::new(),
         interactive: None,
         causation: DispatchCause { event, hops: 0 },
+        action: None,
     }
 }

@@ -33,6 +33,7 @@ impl World {
             target: reply.delivery_context.clone(),
             causation: reply.causation.clone(),
             at: self.now(),
+            card: false,
             step,
         };
 

@@ -181,6 +181,9 @@ pub struct Receipt {
     pub causation: DispatchCause,
     /// Time of the step.
     pub at: UnixMillis,
+    /// Whether the delivery is a card of an approval, which its decision alone may change.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub card: bool,
     /// Step of the delivery that happened.
     pub step: ReceiptStep,
 }

@@ -108,22 +108,7 @@ impl<'a> PostMessage<'a> {
             return Err(AddressError::Peer(channel.to_owned()));
         }
 
-        let is_markup = match part.format {
-            TextFormat::Slack => true,
-            TextFormat::Markdown
-            | TextFormat::Plain
-            | TextFormat::Discord
-            | TextFormat::TelegramHtml
-            | TextFormat::Whatsapp
-            | TextFormat::Signal
-            | TextFormat::EmailHtml => false,
-        };
-        // References such as `<!channel>` are read in plain text too.
-        let text = if is_markup {
-            Cow::Borrowed(part.content.as_str())
-        } else {
-            escape_text(&part.content)
-        };
+        let (text, is_markup) = part_text(part);
 
         // In a channel everybody could press, and a press says the words that are the approver's alone.
         let is_last = part.index + 1 >= parts;
@@ -154,6 +139,21 @@ impl<'a> PostMessage<'a> {
             },
             blocks,
         })
+    }
+}
+
+/// Returns the text of `part` as Slack reads it, and whether it has markup.
+pub(super) fn part_text(part: &MessagePart) -> (Cow<'_, str>, bool) {
+    match part.format {
+        TextFormat::Slack => (Cow::Borrowed(part.content.as_str()), true),
+        // References such as `<!channel>` are read in plain text too.
+        TextFormat::Markdown
+        | TextFormat::Plain
+        | TextFormat::Discord
+        | TextFormat::TelegramHtml
+        | TextFormat::Whatsapp
+        | TextFormat::Signal
+        | TextFormat::EmailHtml => (escape_text(&part.content), false),
     }
 }
 
