@@ -146,6 +146,11 @@ const PLACES: &[(&str, &str, Checked)] = &[
     ("shared/src/projection/schema.sql", "nexus_dispatches.sequence", OfFile),
     ("shared/src/projection/schema.sql", "embeddings.sequence", OfFile),
     ("shared/src/projection/schema.sql", "nexus_reembed.sequence", OfFile),
+    (
+        "shared/src/model/receipt.rs",
+        "pieces",
+        ByRecord("the pieces are compared with the plan's hash"),
+    ),
     ("shared/src/projection/schema.sql", "nexus_positions.sequence", OfFile),
     ("shared/src/projection/schema.sql", "nexus_marks.sequence", IsPosition),
     (

@@ -8,6 +8,7 @@ pub mod arguments;
 pub mod catalogue;
 pub mod credentials;
 pub mod mcp;
+pub mod messages;
 pub mod service;
 pub mod toolbox;
 

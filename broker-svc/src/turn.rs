@@ -240,6 +240,7 @@ impl Turn {
             attachments,
             interactive: None,
             causation: self.causation.clone(),
+            action: None,
         }
     }
 }

@@ -28,6 +28,7 @@ mod steps;
 mod turn;
 mod turn_counts;
 mod wait;
+mod writing;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

@@ -242,6 +242,7 @@ fn ledger_session(subject: &str) -> String {
 /// Returns a step of a delivery in words.
 fn step_text(step: &ReceiptStep) -> String {
     match step {
+        ReceiptStep::Planned { first, parts } => format!("{} parts planned, from part {first} on", parts.len()),
         ReceiptStep::AttemptStarted { attempt, part, by, .. } => {
             format!("attempt {attempt} of part {part} begins on {by}")
         }

@@ -110,6 +110,25 @@ pub enum RequestSent {
     Maybe,
 }
 
+/// The result of a search for a part that an earlier call may have sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PartSearch {
+    /// The platform has the part.
+    Found {
+        /// Platform's ids of its messages.
+        platform_ids: Vec<String>,
+    },
+    /// The platform does not have the part.
+    Absent,
+    /// Unknown: the platform cannot be searched, or not completely.
+    Unknown,
+    /// The search failed, and may succeed later.
+    Failed {
+        /// How its call ended.
+        outcome: CallOutcome,
+    },
+}
+
 /// The effect of a call that is made again although the platform may have the part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Repetition {
@@ -203,6 +222,8 @@ pub struct CallSituation {
     pub uncounted: u32,
     /// Effect of a repeated call on the channel.
     pub repetition: Repetition,
+    /// Whether the platform can be searched for the part before a repetition.
+    pub finds_parts: bool,
     /// Time since the delivery could be called first.
     pub age: Duration,
     /// Wait after a refused token.
@@ -254,6 +275,10 @@ fn unreachable_verdict(reason: String, sent: RequestSent, situation: CallSituati
     let effect = repetition.at_age(situation.age.saturating_add(scheduled.unwrap_or_default()));
     match (sent, effect) {
         (RequestSent::No, _) => retry_verdict(reason, scheduled, false),
+        // The next attempt looks for the part first.
+        (RequestSent::Maybe, Repetition::AtMostOnce) if situation.finds_parts => {
+            retry_verdict(reason, scheduled, repetition.keeps_doubts())
+        }
         (RequestSent::Maybe, Repetition::AtMostOnce) => AttemptVerdict::GiveUp {
             reason: format!("{reason} (it may have been sent, and is sent at most once)"),
         },
@@ -314,6 +339,7 @@ mod tests {
         scheduled: Some(SCHEDULED),
         uncounted: 0,
         repetition: Repetition::Recognised,
+        finds_parts: false,
         age: Duration::ZERO,
         reauth_wait: Duration::from_mins(1),
     };

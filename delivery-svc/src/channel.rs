@@ -11,6 +11,7 @@ pub mod webchat;
 pub mod webhook;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use shared::bus::partition::PartitionLease;
@@ -20,7 +21,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::headers::TraceCarrier;
 
 use crate::account_gate::SendPace;
-use crate::attempt::{CallOutcome, Refusal, Repetition};
+use crate::attempt::{CallOutcome, PartSearch, Refusal, Repetition};
 use crate::plan::{MessagePart, PartLayout};
 
 /// One part to send to a platform.
@@ -59,6 +60,27 @@ impl SendRequest<'_> {
         self.reply.delivery_context.peer_id.as_deref().unwrap_or_default()
     }
 
+    /// Returns the outcome of a change that the platform has no call for.
+    #[must_use]
+    pub fn unsupported(&self, change: &str) -> CallOutcome {
+        CallOutcome::Refused {
+            refusal: Refusal::Permanent,
+            reason: format!("channel {} cannot {change}", self.reply.delivery_context.channel),
+        }
+    }
+
+    /// Returns the outcome of a change of `message`, which is not a message's id of the channel.
+    #[must_use]
+    pub fn unknown_message(&self, message: &str) -> CallOutcome {
+        CallOutcome::Refused {
+            refusal: Refusal::Permanent,
+            reason: format!(
+                "`{message}` is not the id of a message on channel {}",
+                self.reply.delivery_context.channel
+            ),
+        }
+    }
+
     /// Returns the outcome of a part to an account that is not configured.
     #[must_use]
     pub fn unknown_account(&self) -> CallOutcome {
@@ -73,6 +95,28 @@ impl SendRequest<'_> {
     }
 }
 
+/// A reaction of the account to a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageReaction<'a> {
+    /// Emoji, or a name that the platform knows.
+    pub emoji: &'a str,
+    /// Whether it is removed.
+    pub removed: bool,
+}
+
+/// A conversation in which an account shows that it writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TypingPlace<'a> {
+    /// Name of the installation's account on the channel.
+    pub account: &'a str,
+    /// Id of the conversation.
+    pub peer: &'a str,
+    /// Thread within the conversation.
+    pub thread: Option<&'a str>,
+    /// Current time.
+    pub now: UnixMillis,
+}
+
 /// Limits of an account of a platform, and how calls to it behave.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChannelTraits {
@@ -83,6 +127,10 @@ pub struct ChannelTraits {
     pub waits_for_remote: bool,
     /// Effect of a call that is made again although the platform may have the part.
     pub repetition: Repetition,
+    /// Whether the platform can be searched for a part ([`Channel::find`]).
+    pub finds_parts: bool,
+    /// Time for which the platform shows that a message is being written after one call; `None` = it does not show it.
+    pub typing_lasts: Option<Duration>,
 }
 
 /// A platform to which parts are sent.
@@ -98,6 +146,35 @@ pub trait Channel: Send + Sync + 'static {
 
     /// Sends one part. Returns within a bounded time.
     async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome;
+
+    /// Replaces the text of the message `message` (platform's id) by the part's. The message has no buttons then.
+    async fn edit(&self, shipment: &SendRequest<'_>, _message: &str) -> CallOutcome {
+        shipment.unsupported("edit messages")
+    }
+
+    /// Deletes the message `message`. A message that is gone is deleted.
+    async fn delete(&self, shipment: &SendRequest<'_>, _message: &str) -> CallOutcome {
+        shipment.unsupported("delete messages")
+    }
+
+    /// Adds or removes the account's `reaction` to the message `message`.
+    async fn react(&self, shipment: &SendRequest<'_>, _message: &str, _reaction: MessageReaction<'_>) -> CallOutcome {
+        shipment.unsupported("react to messages")
+    }
+
+    /// Shows for some seconds ([`ChannelTraits::typing_lasts`]) that a message is being written in `place`.
+    async fn typing(&self, _place: &TypingPlace<'_>) -> CallOutcome {
+        CallOutcome::Refused {
+            refusal: Refusal::Permanent,
+            reason: "the channel does not show that a message is being written".to_owned(),
+        }
+    }
+
+    /// Searches the platform for a part that an earlier call may have sent, at `since` or later. Changes nothing there.
+    /// Returns within a bounded time.
+    async fn find(&self, _shipment: &SendRequest<'_>, _since: UnixMillis) -> PartSearch {
+        PartSearch::Unknown
+    }
 }
 
 /// All channels by name.

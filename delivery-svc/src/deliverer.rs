@@ -22,10 +22,11 @@ use crate::attempt::{AttemptVerdict, CallSituation, Repetition, judge_call};
 use crate::calls::CallId;
 use crate::effects::{DelivererContext, DeliveryEffects};
 use crate::error::DeliverError;
+use crate::frozen_plan::{plan_hash, planned_parts, read_plan};
 use crate::job::DeliveryJob;
 use crate::plan::MessagePart;
 use crate::receipts::{PartitionReceipts, ReceiptWrite};
-use crate::resume::{DeliveryStanding, RemainingWork, attempts_before, keep_doubt, keep_ids, sent_part};
+use crate::resume::{DeliveryStanding, RemainingWork, StandingPlan, attempts_before, keep_doubt, keep_ids, sent_part};
 use call::{Made, PartsBefore, call};
 
 /// Maximum number of times that another owner may settle a delivery during one attempt.
@@ -60,7 +61,7 @@ impl Step {
     /// Returns `progress` if its receipt is stored.
     fn after_receipt(written: ReceiptWrite, progress: DeliveryProgress) -> Self {
         match written {
-            ReceiptWrite::Stored => Self::Progress(progress),
+            ReceiptWrite::Stored(_) => Self::Progress(progress),
             ReceiptWrite::Superseded(found) => Self::Superseded(found),
         }
     }
@@ -106,6 +107,34 @@ impl<'a> PartitionDeliverer<'a> {
         self.receipts.find_standing(job, parts, untried, self.now()).await
     }
 
+    /// Returns the parts of `job`, which is at `standing`: those of its plan, or as they are planned now.
+    async fn parts_at(
+        &self,
+        job: &DeliveryJob,
+        standing: &DeliveryStanding,
+    ) -> Result<Vec<MessagePart>, ReadStreamError> {
+        let reference = match plan_of(standing) {
+            StandingPlan::Unmade => return Ok(self.outfit.parts_of(&job.reply)),
+            StandingPlan::Whole => return Ok(self.outfit.whole_part(&job.reply)),
+            StandingPlan::Parts(reference) => reference,
+        };
+        if let Some(parts) = read_plan(self.bus(), job, reference).await? {
+            return Ok(parts);
+        }
+
+        // The pieces are gone, or were too large to be stored.
+        let parts = self.outfit.parts_of(&job.reply);
+        if plan_hash(&planned_parts(&parts)) != reference.sha256 {
+            metrics::counter!("nexus_delivery_replanned_total").increment(1);
+            tracing::warn!(
+                delivery_id = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
+                former_parts = reference.parts, parts = parts.len(),
+                "the plan of a delivery is lost; the parts that were not sent are planned again"
+            );
+        }
+        Ok(parts)
+    }
+
     /// Advances `job` from its state `standing`, up to the first failed call.
     ///
     /// # Errors
@@ -124,20 +153,18 @@ impl<'a> PartitionDeliverer<'a> {
         span.record("dispatch_id", job.dispatch_id());
 
         let carrier = carrier_of(&span, &incoming);
-        // The parts follow from the reply alone, so that every attempt counts the same ones.
-        let parts = self.outfit.parts_of(&job.reply);
-        let effects = DeliveryEffects {
-            outfit: self.outfit,
-            receipts: &self.receipts,
-            lease: &self.lease,
-            job,
-            parts: &parts,
-            carrier: &carrier,
-        };
-
         async {
-            // Another process may have written a receipt: its state replaces ours.
+            // Another process may have written a receipt: its state replaces ours, and its plan.
             for _ in 0..MAX_OVERTAKEN {
+                let parts = self.parts_at(job, &standing).await?;
+                let effects = DeliveryEffects {
+                    outfit: self.outfit,
+                    receipts: &self.receipts,
+                    lease: &self.lease,
+                    job,
+                    parts: &parts,
+                    carrier: &carrier,
+                };
                 match step(&effects, standing).await? {
                     Step::Progress(progress) => {
                         // The receipts have the outcomes of its calls by now.
@@ -158,6 +185,17 @@ impl<'a> PartitionDeliverer<'a> {
     }
 }
 
+/// Returns the plan of a delivery at `standing`.
+const fn plan_of(standing: &DeliveryStanding) -> &StandingPlan {
+    match standing {
+        DeliveryStanding::Open(RemainingWork { plan, .. }) | DeliveryStanding::Delivered { plan, .. } => plan,
+        DeliveryStanding::Past
+        | DeliveryStanding::GaveUp { .. }
+        | DeliveryStanding::Denied
+        | DeliveryStanding::Unknown => &StandingPlan::Unmade,
+    }
+}
+
 pub(crate) fn count(parts: &[MessagePart]) -> u32 {
     u32::try_from(parts.len()).unwrap_or(u32::MAX)
 }
@@ -165,8 +203,8 @@ pub(crate) fn count(parts: &[MessagePart]) -> u32 {
 async fn step(effects: &DeliveryEffects<'_>, standing: DeliveryStanding) -> Result<Step, DeliverError> {
     match standing {
         DeliveryStanding::Past | DeliveryStanding::Denied => Ok(Step::SETTLED),
-        DeliveryStanding::Delivered(sent) => {
-            effects.publish_event(&sent).await?;
+        DeliveryStanding::Delivered { last, plan: _ } => {
+            effects.publish_event(&last).await?;
             Ok(Step::SETTLED)
         }
         DeliveryStanding::GaveUp { attempts, reason } => {
@@ -240,12 +278,14 @@ async fn restore_decision(effects: &DeliveryEffects<'_>) -> Result<HeldDelivery,
 /// Returns the situation in which the call of `attempt` is judged, if `uncounted` attempts before it do not count.
 fn call_situation(effects: &DeliveryEffects<'_>, attempt: u32, uncounted: u32) -> CallSituation {
     let outfit = effects.outfit;
+    let traits = outfit.traits_of(&effects.job.reply);
     CallSituation {
         scheduled: outfit
             .schedule
             .delay(attempt.saturating_sub(uncounted), jitter(outfit.ids.as_ref())),
         uncounted,
-        repetition: outfit.traits_of(&effects.job.reply).repetition,
+        repetition: traits.repetition,
+        finds_parts: traits.finds_parts,
         age: effects.age(),
         reauth_wait: outfit.reauth_wait,
     }
@@ -257,20 +297,8 @@ fn whole_millis(wait: Duration) -> u64 {
 }
 
 async fn send_parts(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> Result<Step, DeliverError> {
-    let RemainingWork {
-        attempt,
-        uncounted,
-        part: first,
-        platform_ids,
-        unconfirmed,
-        mut begun,
-        ..
-    } = remaining;
-    let mut before = PartsBefore {
-        uncounted,
-        platform_ids,
-        unconfirmed,
-    };
+    let (attempt, first) = (remaining.attempt, remaining.part);
+    let (mut before, mut begun) = PartsBefore::split_work(remaining);
 
     let count = count(effects.parts);
     let mut seen = None;
@@ -359,10 +387,17 @@ async fn finish_delivery(
     let PartsBefore {
         platform_ids,
         unconfirmed,
+        plan,
         ..
     } = before;
     if !unconfirmed.is_empty() {
         metrics::counter!("nexus_delivery_unconfirmed_total").increment(1);
+    }
+
+    // Its turn writes no more, whatever beats are still on their way. A card or a change is not yet the turn's answer.
+    let reply = &effects.job.reply;
+    if reply.id == reply.turn {
+        effects.outfit.typing.note_sent(reply.turn);
     }
 
     let at = effects.now();
@@ -374,6 +409,7 @@ async fn finish_delivery(
         platform_ids,
         unconfirmed,
         live,
+        plan: plan.reference(),
     };
 
     if let ReceiptWrite::Superseded(found) = effects.write_receipt(at, delivered).await? {

@@ -15,7 +15,10 @@ use shared::retry::RetrySchedule;
 use shared::wire::headers::{CAUSATION, HOPS, TraceCarrier};
 use shared::wire::held::HeldUntil;
 
+use crate::attempt::Repetition;
 use crate::calls::ProcessCalls;
+use crate::change_events::change_event;
+use crate::changed_message::find_message;
 use crate::channel::{ChannelRegistry, ChannelTraits};
 use crate::error::DeliverError;
 use crate::gate_table::GateTable;
@@ -26,6 +29,7 @@ use crate::policy::SendPolicy;
 use crate::receipts::{PartitionReceipts, ReceiptWrite};
 use crate::restore_gate::RestoreGate;
 use crate::resume::SentPart;
+use crate::typing::SharedTyping;
 
 /// The context that all deliveries of this process share.
 #[derive(Debug)]
@@ -38,6 +42,8 @@ pub struct DelivererContext {
     pub gates: Arc<GateTable>,
     /// Calls that this process has made.
     pub calls: ProcessCalls,
+    /// Conversations in which accounts show that they write.
+    pub typing: SharedTyping,
     /// Instance name of this replica.
     pub instance: String,
     /// Maximum wait for a replica that started a call and does not respond.
@@ -59,10 +65,19 @@ pub struct DelivererContext {
 }
 
 impl DelivererContext {
-    /// Returns the parts of `reply` in the form and size of its account.
+    /// Returns the parts of `reply` in the form and size of its account. A change of a message has one part.
     #[must_use]
     pub fn parts_of(&self, reply: &Reply) -> Vec<MessagePart> {
-        plan_parts(reply, self.traits_of(reply).layout)
+        match reply.action {
+            Some(_) => self.whole_part(reply),
+            None => plan_parts(reply, self.traits_of(reply).layout),
+        }
+    }
+
+    /// Returns the only part of `reply`, with its whole text in the form of its account.
+    #[must_use]
+    pub fn whole_part(&self, reply: &Reply) -> Vec<MessagePart> {
+        plan_parts(reply, self.traits_of(reply).layout.whole())
     }
 
     /// Returns the traits of the account to which `reply` is sent; the default if its channel does not exist.
@@ -71,7 +86,16 @@ impl DelivererContext {
         let target = &reply.delivery_context;
         let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
         let channel = self.channels.get(&target.channel);
-        channel.map(|channel| channel.traits(account)).unwrap_or_default()
+        let traits = channel.map(|channel| channel.traits(account)).unwrap_or_default();
+        match reply.action {
+            // A change that is made again changes nothing more.
+            Some(_) => ChannelTraits {
+                repetition: Repetition::Recognised,
+                finds_parts: false,
+                ..traits
+            },
+            None => traits,
+        }
     }
 }
 
@@ -92,9 +116,14 @@ impl DeliveryEffects<'_> {
         self.outfit.clock.now()
     }
 
-    /// Returns the time since the delivery was stored, and could be called first.
+    /// Returns the time at which the delivery was stored, and could be called first.
+    pub(crate) fn stored_at(&self) -> UnixMillis {
+        UnixMillis(self.job.place.stored_at_ns / 1_000_000)
+    }
+
+    /// Returns the time since the delivery was stored.
     pub(crate) fn age(&self) -> Duration {
-        let stored = UnixMillis(self.job.place.stored_at_ns / 1_000_000);
+        let stored = self.stored_at();
         // A clock that was set back makes it older, so that nothing is taken for recognised that may not be.
         u64::try_from(self.now().since(stored)).map_or(Duration::MAX, Duration::from_millis)
     }
@@ -117,7 +146,17 @@ impl DeliveryEffects<'_> {
         let Some(part) = self.parts.iter().find(|part| part.index == sent.index) else {
             return Ok(());
         };
-        let event = sent_event(&self.job.reply, part, sent)?;
+        let event = match &self.job.reply.action {
+            None => sent_event(&self.job.reply, part, sent)?,
+            // The receipts have the message, or the change would not have been made.
+            Some(action) => match find_message(&self.outfit.bus, self.job, action).await? {
+                Ok(message) => change_event(&self.job.reply, action, part, &message, sent)?,
+                Err(error) => {
+                    tracing::warn!(delivery_id = %self.job.reply.id, %error, "a changed message has no event");
+                    return Ok(());
+                }
+            },
+        };
         let out = OutgoingMessage::event(&event, self.outfit.bus.trust())
             .header(CAUSATION, self.job.reply.causation.event.as_str())
             .header(HOPS, event.hops.to_string())

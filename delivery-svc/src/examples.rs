@@ -29,5 +29,6 @@ pub(crate) fn reply(content: &str) -> Reply {
             event: EventId::parse("webchat:42").expect("it is an id"),
             hops: 0,
         },
+        action: None,
     }
 }

@@ -58,6 +58,15 @@ impl GateTable {
         self.lock().get(&account_name(target))?.limit_left(now)
     }
 
+    /// Returns whether the account of `target` may call: it is not limited, and its token is not refused.
+    #[must_use]
+    pub fn is_open(&self, target: &DeliveryContext) -> bool {
+        let now = self.clock.monotonic();
+        let gates = self.lock();
+        let gate = gates.get(&account_name(target));
+        gate.is_none_or(|gate| gate.limit_left(now).is_none() && !gate.is_stopped())
+    }
+
     /// Notes the `outcome` of a call to `target`.
     pub fn note_outcome(&self, target: &DeliveryContext, outcome: &CallOutcome) {
         let now = self.clock.monotonic();

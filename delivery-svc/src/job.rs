@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use shared::bus::OutgoingMessage;
+use shared::model::approval::ApprovalCard;
 pub use shared::model::position::StreamPlace;
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
@@ -96,6 +97,7 @@ impl DeliveryJob {
             target: self.reply.delivery_context.clone(),
             causation: self.reply.causation.clone(),
             at,
+            card: ApprovalCard::from_interactive(self.reply.interactive.as_ref()).is_some(),
             step,
         }
     }

@@ -9,6 +9,8 @@ pub mod account_gate;
 pub mod accounts;
 pub mod attempt;
 pub mod calls;
+pub mod change_events;
+pub mod changed_message;
 pub mod channel;
 pub mod channel_registry;
 pub mod chunk;
@@ -20,6 +22,7 @@ pub mod error;
 #[cfg(test)]
 mod examples;
 pub mod former_owners;
+pub mod frozen_plan;
 pub mod gate_table;
 pub mod job;
 pub mod keyed_queue;
@@ -39,5 +42,7 @@ pub mod resume;
 pub mod sent_events;
 pub mod service;
 pub mod stopped_accounts;
+pub mod typing;
+pub mod typing_listener;
 
 pub use service::DeliveryService;

@@ -362,7 +362,7 @@ fn count_read(messages: u64) {
 const fn is_last(step: &ReceiptStep) -> bool {
     match step {
         ReceiptStep::Delivered { .. } | ReceiptStep::GaveUp { .. } | ReceiptStep::DeniedByPolicy { .. } => true,
-        ReceiptStep::AttemptStarted { .. } | ReceiptStep::AttemptFinished { .. } => false,
+        ReceiptStep::Planned { .. } | ReceiptStep::AttemptStarted { .. } | ReceiptStep::AttemptFinished { .. } => false,
     }
 }
 

@@ -12,6 +12,7 @@ use shared::model::event::{
 use shared::model::origin::EventOrigin;
 use shared::model::pairing::PairingNotice;
 use shared::model::reply::Reply;
+use ulid::Ulid;
 
 use crate::plan::MessagePart;
 use crate::resume::SentPart;
@@ -27,7 +28,15 @@ pub const UNCONFIRMED: &str = "unconfirmed";
 /// # Errors
 /// Never fails for an id made of a ULID and a number; the id's type requires the check.
 pub fn sent_event_id(reply: &Reply, index: u32) -> Result<EventId, ParseEventIdError> {
-    EventId::parse(format!("{SENT_ADAPTER}:{}/{index}", reply.id))
+    sent_event_id_of(reply.id, index)
+}
+
+/// Returns the event id of part `index` of `delivery`.
+///
+/// # Errors
+/// Returns the errors of [`sent_event_id`].
+pub fn sent_event_id_of(delivery: Ulid, index: u32) -> Result<EventId, ParseEventIdError> {
+    EventId::parse(format!("{SENT_ADAPTER}:{delivery}/{index}"))
 }
 
 /// Returns the event of `part` of `reply`, which was sent as `sent` says.

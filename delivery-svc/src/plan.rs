@@ -32,6 +32,21 @@ pub enum TextFormat {
 }
 
 impl TextFormat {
+    /// Returns the name in configuration and receipts.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Markdown => "markdown",
+            Self::Plain => "plain",
+            Self::Slack => "slack",
+            Self::Discord => "discord",
+            Self::TelegramHtml => "telegram_html",
+            Self::Whatsapp => "whatsapp",
+            Self::Signal => "signal",
+            Self::EmailHtml => "email_html",
+        }
+    }
+
     /// Returns the markup to render; `None` if the text stays as it is.
     #[must_use]
     pub const fn markup(self) -> Option<TextMarkup> {
@@ -60,6 +75,16 @@ pub struct PartLayout {
 }
 
 impl PartLayout {
+    /// Returns the layout of one part of any size, in the same form.
+    #[must_use]
+    pub const fn whole(self) -> Self {
+        Self {
+            format: self.format,
+            limit: None,
+            max_lines: None,
+        }
+    }
+
     /// Returns the layout of parts of the reply's own text, at most `limit` large.
     #[must_use]
     pub const fn markdown(limit: Option<ChunkLimit>) -> Self {

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use shared::bus::{Bus, MarkedStream, OutgoingMessage, PublishError, ReadStreamError, StoredMessage, StreamWitness};
 use shared::clock::SharedClock;
-use shared::model::receipt::Receipt;
+use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::time::UnixMillis;
 use shared::wire::envelope::DecodeError;
 use shared::wire::headers::TraceCarrier;
@@ -20,7 +20,7 @@ use ulid::Ulid;
 use crate::destination::Destination;
 use crate::job::{DELIVERY_COPY, DeliveryJob, delivery_copy};
 use crate::recent_receipts::{RecentReceipts, Remembered};
-use crate::resume::{DeliveryStanding, LastReceipt, RemainingWork, standing_after};
+use crate::resume::{DeliveryStanding, LastReceipt, RemainingWork, StandingPlan, standing_after};
 use crate::sent_events::SentEvents;
 
 /// Maximum number of attempts to write a receipt while others write to the same subject.
@@ -58,9 +58,9 @@ pub enum WriteReceiptError {
 /// The result of writing a receipt.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReceiptWrite {
-    /// The receipt is stored.
-    Stored,
-    /// Another owner settled the delivery in the meantime; the value is its state.
+    /// The receipt is stored, at this sequence.
+    Stored(u64),
+    /// Another owner settled the delivery in the meantime, or made calls by another plan; the value is its state.
     Superseded(DeliveryStanding),
 }
 
@@ -310,8 +310,10 @@ impl PartitionReceipts {
         // The receipt expects the last one of its destination: of two processes one fails here.
         for _ in 0..MAX_CONFLICTS {
             let Some(expected) = self.last_sequence(&job.destination) else {
-                // Another process has written in the meantime, which matters only if the delivery is settled by it.
-                if let Some(found) = self.read(job).await?.filter(is_settled) {
+                // Another process has written in the meantime, which matters only if the delivery is settled by it, or
+                // goes by another plan: the first one holds.
+                let overrules = |found: &DeliveryStanding| is_settled(found) || has_other_plan(found, &receipt.step);
+                if let Some(found) = self.read(job).await?.filter(overrules) {
                     return Ok(ReceiptWrite::Superseded(found));
                 }
                 continue;
@@ -327,7 +329,7 @@ impl PartitionReceipts {
                         receipt.delivery,
                     );
 
-                    return Ok(ReceiptWrite::Stored);
+                    return Ok(ReceiptWrite::Stored(published.sequence));
                 }
                 Err(PublishError::WrongLastSequence { .. }) => self.lock_recent().forget(&job.destination),
                 Err(error) => return Err(error.into()),
@@ -414,7 +416,13 @@ fn last_receipt(stored: &StoredMessage) -> Result<Option<LastReceipt>, ReadStrea
     };
 
     match stored.decode::<Receipt>() {
-        Ok(receipt) => Ok(Some(LastReceipt { copy, receipt })),
+        Ok(mut receipt) => {
+            // The text of a plan is read only if it is needed.
+            if let ReceiptStep::Planned { first: _, parts } = &mut receipt.step {
+                parts.clear();
+            }
+            Ok(Some(LastReceipt { copy, receipt }))
+        }
         Err(error @ DecodeError::NewerSchema { .. }) => Err(ReadStreamError::Unreadable {
             stream: streams::RECEIPTS.to_owned(),
             detail: format!("{} {}: {error}", stored.subject, stored.sequence),
@@ -430,9 +438,28 @@ fn last_receipt(stored: &StoredMessage) -> Result<Option<LastReceipt>, ReadStrea
 pub(crate) const fn is_settled(standing: &DeliveryStanding) -> bool {
     match standing {
         DeliveryStanding::Past
-        | DeliveryStanding::Delivered(_)
+        | DeliveryStanding::Delivered { .. }
         | DeliveryStanding::GaveUp { .. }
         | DeliveryStanding::Denied => true,
         DeliveryStanding::Open(_) | DeliveryStanding::Unknown => false,
+    }
+}
+
+/// Returns whether the delivery, which is at `found`, goes by another plan than a receipt with `step`.
+fn has_other_plan(found: &DeliveryStanding, step: &ReceiptStep) -> bool {
+    let ours = match step {
+        ReceiptStep::Planned { .. } => StandingPlan::Unmade,
+        ReceiptStep::AttemptStarted { plan, .. }
+        | ReceiptStep::AttemptFinished { plan, .. }
+        | ReceiptStep::Delivered { plan, .. } => plan.clone().into(),
+        ReceiptStep::GaveUp { .. } | ReceiptStep::DeniedByPolicy { .. } => return false,
+    };
+    match found {
+        DeliveryStanding::Open(remaining) => remaining.plan != StandingPlan::Unmade && remaining.plan != ours,
+        DeliveryStanding::Past
+        | DeliveryStanding::Delivered { .. }
+        | DeliveryStanding::GaveUp { .. }
+        | DeliveryStanding::Denied
+        | DeliveryStanding::Unknown => false,
     }
 }

@@ -5,7 +5,7 @@
 //! A place (sequence and time) only distinguishes two copies of one delivery: a delivery that was given up is
 //! published again on purpose, perhaps with the sequence of the first copy.
 
-use shared::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
+use shared::model::receipt::{AttemptOutcome, PlanReference, Receipt, ReceiptStep};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
@@ -52,6 +52,36 @@ pub struct RemainingWork {
     pub event_due: Option<SentPart>,
     /// The next call, if it was started before and no receipt has its outcome.
     pub begun: Option<OpenCall>,
+    /// Plan whose parts are sent.
+    pub plan: StandingPlan,
+}
+
+/// The plan that the receipts of a delivery have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StandingPlan {
+    /// None yet: no call was made, and the delivery is planned now.
+    Unmade,
+    /// One part, with the whole text.
+    Whole,
+    /// Several parts.
+    Parts(PlanReference),
+}
+
+impl From<Option<PlanReference>> for StandingPlan {
+    fn from(plan: Option<PlanReference>) -> Self {
+        plan.map_or(Self::Whole, Self::Parts)
+    }
+}
+
+impl StandingPlan {
+    /// Returns the plan as receipts of attempts name it.
+    #[must_use]
+    pub fn reference(&self) -> Option<PlanReference> {
+        match self {
+            Self::Parts(plan) => Some(plan.clone()),
+            Self::Unmade | Self::Whole => None,
+        }
+    }
 }
 
 /// A call that was started and has no known outcome.
@@ -72,6 +102,7 @@ impl RemainingWork {
         not_before: UnixMillis(i64::MIN),
         event_due: None,
         begun: None,
+        plan: StandingPlan::Unmade,
     };
 }
 
@@ -81,7 +112,12 @@ pub enum DeliveryStanding {
     /// The delivery was completed before; its message must only be acknowledged.
     Past,
     /// The platform has all parts; the event of the last part may be missing.
-    Delivered(SentPart),
+    Delivered {
+        /// Last part.
+        last: SentPart,
+        /// Plan to which it belongs.
+        plan: StandingPlan,
+    },
     /// The delivery was given up; its dead letter may be missing.
     GaveUp {
         /// Number of attempts that were made.
@@ -109,6 +145,11 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
 
     let at = last.receipt.at;
     match last.receipt.step {
+        // No call was made, so that the plan may still change.
+        ReceiptStep::Planned { first, parts: _ } => DeliveryStanding::Open(RemainingWork {
+            part: first,
+            ..RemainingWork::ALL
+        }),
         // The call was started and has no outcome: its owner may still know it.
         ReceiptStep::AttemptStarted {
             attempt,
@@ -117,6 +158,7 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
             platform_ids,
             unconfirmed,
             uncounted,
+            plan,
         } => DeliveryStanding::Open(RemainingWork {
             attempt,
             uncounted,
@@ -124,6 +166,7 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
             platform_ids,
             unconfirmed,
             begun: Some(OpenCall { by }),
+            plan: plan.into(),
             ..RemainingWork::ALL
         }),
         ReceiptStep::AttemptFinished {
@@ -132,6 +175,7 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
             platform_ids,
             unconfirmed,
             uncounted,
+            plan,
             outcome,
         } => {
             let ended = RemainingWork {
@@ -140,6 +184,7 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
                 part,
                 platform_ids,
                 unconfirmed,
+                plan: plan.into(),
                 ..RemainingWork::ALL
             };
             standing_after_attempt(ended, at, outcome, is_this_copy)
@@ -150,8 +195,12 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
             parts,
             platform_ids,
             unconfirmed,
+            plan,
             ..
-        } => DeliveryStanding::Delivered(sent_part(parts.saturating_sub(1), at, &platform_ids, &unconfirmed)),
+        } => DeliveryStanding::Delivered {
+            last: sent_part(parts.saturating_sub(1), at, &platform_ids, &unconfirmed),
+            plan: plan.into(),
+        },
         ReceiptStep::GaveUp { attempts, reason } if is_this_copy => DeliveryStanding::GaveUp { attempts, reason },
         ReceiptStep::GaveUp { .. } => DeliveryStanding::Open(RemainingWork::ALL),
         ReceiptStep::DeniedByPolicy { .. } => DeliveryStanding::Denied,
@@ -234,245 +283,4 @@ pub fn sent_part(index: u32, at: UnixMillis, platform_ids: &[Vec<String>], uncon
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::examples::reply;
-
-    const AT: UnixMillis = UnixMillis(1_000);
-
-    const MINE: Ulid = Ulid::from_parts(5, 5);
-
-    const fn at(sequence: u64) -> StreamPlace {
-        StreamPlace {
-            sequence,
-            stored_at_ns: 9,
-        }
-    }
-
-    fn of(delivery: Ulid, copy: StreamPlace, step: ReceiptStep) -> Option<LastReceipt> {
-        let reply = reply("x");
-        let receipt = Receipt {
-            delivery,
-            session: reply.session,
-            target: reply.delivery_context,
-            causation: reply.causation,
-            at: AT,
-            step,
-        };
-
-        Some(LastReceipt { copy, receipt })
-    }
-
-    fn last(sequence: u64, step: ReceiptStep) -> Option<LastReceipt> {
-        of(MINE, at(sequence), step)
-    }
-
-    fn delivered() -> ReceiptStep {
-        ReceiptStep::Delivered {
-            attempts: 1,
-            parts: 2,
-            platform_ids: Vec::new(),
-            unconfirmed: vec![1],
-            live: None,
-        }
-    }
-
-    fn finished(outcome: AttemptOutcome) -> ReceiptStep {
-        ReceiptStep::AttemptFinished {
-            attempt: 3,
-            part: 1,
-            platform_ids: vec![Vec::new(), vec!["a".to_owned()]],
-            unconfirmed: vec![1],
-            uncounted: 1,
-            outcome,
-        }
-    }
-
-    #[test]
-    fn receipts_of_other_deliveries_tell_nothing_whatever_their_sequence() {
-        let other = reply("x").id;
-        assert_eq!(
-            standing_after(MINE, at(5), None),
-            DeliveryStanding::Open(RemainingWork::ALL)
-        );
-        for sequence in [4, 5, 6, 4_000] {
-            let told = standing_after(MINE, at(5), of(other, at(sequence), delivered()));
-            assert_eq!(told, DeliveryStanding::Open(RemainingWork::ALL), "{sequence}");
-        }
-    }
-
-    #[test]
-    fn a_second_copy_of_a_made_delivery_is_made_and_of_a_given_up_one_is_not() {
-        for sequence in [4, 6] {
-            let made = standing_after(MINE, at(5), last(sequence, delivered()));
-            assert_eq!(made, DeliveryStanding::Past, "{sequence}");
-
-            let gave_up = ReceiptStep::GaveUp {
-                attempts: 8,
-                reason: "gone".to_owned(),
-            };
-            let told = standing_after(MINE, at(5), last(sequence, gave_up));
-            assert_eq!(told, DeliveryStanding::Open(RemainingWork::ALL), "{sequence}");
-        }
-    }
-
-    #[test]
-    fn another_copy_at_the_same_sequence_of_a_queue_that_was_put_back_is_another_copy() {
-        let again = StreamPlace {
-            stored_at_ns: 10,
-            ..at(5)
-        };
-        let gave_up = ReceiptStep::GaveUp {
-            attempts: 8,
-            reason: "gone".to_owned(),
-        };
-
-        assert_eq!(
-            standing_after(MINE, again, last(5, gave_up)),
-            DeliveryStanding::Open(RemainingWork::ALL)
-        );
-        assert_eq!(
-            standing_after(MINE, again, last(5, delivered())),
-            DeliveryStanding::Past
-        );
-    }
-
-    #[test]
-    fn settled() {
-        assert_eq!(
-            standing_after(MINE, at(5), last(5, delivered())),
-            DeliveryStanding::Delivered(SentPart {
-                index: 1,
-                at: AT,
-                platform_ids: Vec::new(),
-                is_unconfirmed: true,
-            })
-        );
-
-        let gave_up = ReceiptStep::GaveUp {
-            attempts: 8,
-            reason: "gone".to_owned(),
-        };
-        assert_eq!(
-            standing_after(MINE, at(5), last(5, gave_up)),
-            DeliveryStanding::GaveUp {
-                attempts: 8,
-                reason: "gone".to_owned()
-            }
-        );
-
-        let denied = ReceiptStep::DeniedByPolicy {
-            rule: "default".to_owned(),
-        };
-        assert_eq!(standing_after(MINE, at(5), last(5, denied)), DeliveryStanding::Denied);
-    }
-
-    #[test]
-    fn a_failed_attempt_waits_from_its_receipt() {
-        let retry = AttemptOutcome::Retry {
-            after_ms: 500,
-            reason: "busy".to_owned(),
-        };
-        let expected = RemainingWork {
-            attempt: 4,
-            uncounted: 1,
-            part: 1,
-            platform_ids: vec![Vec::new(), vec!["a".to_owned()]],
-            unconfirmed: vec![1],
-            not_before: UnixMillis(1_500),
-            ..RemainingWork::ALL
-        };
-
-        assert_eq!(
-            standing_after(MINE, at(5), last(5, finished(retry))),
-            DeliveryStanding::Open(expected)
-        );
-    }
-
-    #[test]
-    fn a_wait_that_the_platform_asks_for_is_no_counted_attempt() {
-        let limited = AttemptOutcome::Limited {
-            after_ms: 500,
-            reason: "status 429".to_owned(),
-        };
-        let expected = RemainingWork {
-            attempt: 4,
-            uncounted: 2,
-            part: 1,
-            platform_ids: vec![Vec::new(), vec!["a".to_owned()]],
-            unconfirmed: vec![1],
-            not_before: UnixMillis(1_500),
-            ..RemainingWork::ALL
-        };
-
-        assert_eq!(
-            standing_after(MINE, at(5), last(5, finished(limited))),
-            DeliveryStanding::Open(expected)
-        );
-    }
-
-    #[test]
-    fn a_part_that_is_out_is_not_sent_again() {
-        let expected = RemainingWork {
-            attempt: 3,
-            uncounted: 2,
-            part: 2,
-            platform_ids: vec![Vec::new(), vec!["a".to_owned()]],
-            unconfirmed: vec![1],
-            event_due: Some(SentPart {
-                index: 1,
-                at: AT,
-                platform_ids: vec!["a".to_owned()],
-                is_unconfirmed: true,
-            }),
-            ..RemainingWork::ALL
-        };
-
-        assert_eq!(
-            standing_after(MINE, at(5), last(5, finished(AttemptOutcome::Done))),
-            DeliveryStanding::Open(expected)
-        );
-    }
-
-    #[test]
-    fn ids_are_kept_at_the_place_of_their_part() {
-        let mut kept = Vec::new();
-        keep_ids(&mut kept, 0, Vec::new());
-        keep_ids(&mut kept, 2, vec!["c".to_owned(), "d".to_owned()]);
-        keep_ids(&mut kept, 3, vec!["e".to_owned()]);
-
-        let of = |index| sent_part(index, AT, &kept, &[]).platform_ids;
-        assert_eq!(
-            [of(0), of(1), of(3), of(4)],
-            [vec![], vec![], vec!["e".to_owned()], vec![]]
-        );
-        assert_eq!(of(2), ["c", "d"]);
-    }
-
-    #[test]
-    fn a_call_without_an_outcome_is_told_with_whoever_made_it() {
-        let by = "a".to_owned();
-        let platform_ids = vec![vec!["first".to_owned()]];
-        let expected = RemainingWork {
-            attempt: 2,
-            part: 1,
-            platform_ids: platform_ids.clone(),
-            unconfirmed: vec![0],
-            begun: Some(OpenCall { by: by.clone() }),
-            ..RemainingWork::ALL
-        };
-
-        let started = ReceiptStep::AttemptStarted {
-            attempt: 2,
-            part: 1,
-            by,
-            platform_ids,
-            unconfirmed: vec![0],
-            uncounted: 0,
-        };
-        assert_eq!(
-            standing_after(MINE, at(5), last(5, started)),
-            DeliveryStanding::Open(expected)
-        );
-    }
-}
+mod tests;

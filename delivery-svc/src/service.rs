@@ -15,6 +15,7 @@ use shared::process::health::Health;
 use shared::process::{CommonConfig, Service, ServiceShell};
 use shared::wire::topology::streams;
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 
 use crate::accounts::{self, ChannelAccounts};
 use crate::calls::ProcessCalls;
@@ -36,6 +37,8 @@ use crate::partition_worker::{WorkerBounds, run_partition};
 use crate::receipts::receipts_witness;
 use crate::restore_gate::RestoreGate;
 use crate::stopped_accounts::StoppedAccounts;
+use crate::typing::SharedTyping;
+use crate::typing_listener::show_typing;
 
 /// Part of the service's health: whether platforms accept the accounts' tokens.
 const ACCOUNTS: &str = "accounts";
@@ -93,6 +96,7 @@ impl Service for DeliveryService {
             channels,
             gates: Arc::clone(&gates),
             calls: ProcessCalls::new(Arc::clone(&shell.clock)),
+            typing: SharedTyping::default(),
             instance: shell.instance.clone(),
             patience: Duration::from_millis(config.mute_owner_wait_ms),
             policy: config.send_policy.clone(),
@@ -118,10 +122,7 @@ impl Service for DeliveryService {
         };
 
         // Before any call is made, because the next owner of a partition may ask about it.
-        let telling = Arc::clone(&outfit);
-        let telling = tokio::spawn(async move {
-            former_owners::serve_inquiries(&telling.bus, &telling.instance, &telling.calls).await;
-        });
+        let [telling, typing] = spawn_listeners(&outfit);
         let told = tokio::spawn(channel_registry::keep_channels_published(
             shell.bus.clone(),
             configured,
@@ -141,12 +142,21 @@ impl Service for DeliveryService {
             tracing::debug!("failed to record stream positions at shutdown");
         }
 
-        for task in [telling, told, stopped, exchanged] {
+        for task in [telling, told, stopped, typing, exchanged] {
             task.abort();
         }
 
         Ok(())
     }
+}
+
+/// Starts the listeners for former calls of this process, and for beats of running turns.
+fn spawn_listeners(outfit: &Arc<DelivererContext>) -> [JoinHandle<()>; 2] {
+    let telling = Arc::clone(outfit);
+    let telling = tokio::spawn(async move {
+        former_owners::serve_inquiries(&telling.bus, &telling.instance, &telling.calls).await;
+    });
+    [telling, tokio::spawn(show_typing(Arc::clone(outfit)))]
 }
 
 /// Returns the accounts' gates, and the exchange with other replicas.

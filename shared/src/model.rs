@@ -16,6 +16,7 @@ pub mod identity;
 pub mod intent;
 pub mod invocation;
 pub mod ledger;
+pub mod live;
 pub mod order;
 pub mod origin;
 pub mod owner;

@@ -2,7 +2,8 @@
 //!
 //! [`RetrySchedule::delay`] is the pure form, for state machines that decide the time of the next attempt and for waits
 //! that the server keeps (a negative ack with delay). [`retry`] is the acting form: it runs an operation until it
-//! succeeds, is refused or exhausted, or the process is asked to stop. Both use the same delays.
+//! succeeds, is refused or exhausted, or the process is asked to stop. [`RetryWaits`] is for loops of their own. All use
+//! the same delays.
 
 use std::future::Future;
 use std::time::Duration;
@@ -108,6 +109,55 @@ impl RetrySchedule {
             max_elapsed_time: None,
             ..ExponentialBackoff::default()
         }
+    }
+}
+
+/// The waits of one operation that is repeated until it succeeds: each twice as long as the one before, up to a maximum.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use shared::retry::RetryWaits;
+///
+/// let mut waits = RetryWaits::new(Duration::from_millis(100), Duration::from_millis(300));
+/// let next: Vec<u128> = (0..4).map(|_| waits.next_wait().as_millis()).collect();
+/// assert_eq!(next, [100, 200, 300, 300]);
+///
+/// waits.reset();
+/// assert_eq!(waits.next_wait(), Duration::from_millis(100));
+/// ```
+#[derive(Debug, Clone)]
+pub struct RetryWaits {
+    schedule: RetrySchedule,
+    failed: u32,
+}
+
+impl RetryWaits {
+    /// Creates the waits of an operation that has not failed: from `first` up to `longest`, without jitter and without
+    /// end.
+    #[must_use]
+    pub fn new(first: Duration, longest: Duration) -> Self {
+        let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let schedule = RetrySchedule {
+            initial_ms: millis(first),
+            max_ms: millis(longest),
+            factor: 2.0,
+            max_attempts: 0,
+            jitter: 0.0,
+        };
+        Self { schedule, failed: 0 }
+    }
+
+    /// Returns the wait after one more failure.
+    pub fn next_wait(&mut self) -> Duration {
+        self.failed = self.failed.saturating_add(1);
+        let longest = Duration::from_millis(self.schedule.max_ms);
+        self.schedule.delay(self.failed, 0.5).unwrap_or(longest)
+    }
+
+    /// Begins again with the first wait, because the operation has succeeded.
+    pub const fn reset(&mut self) {
+        self.failed = 0;
     }
 }
 

@@ -18,7 +18,8 @@ use tests::record::read_all;
 use tests::world::{Setup, World, shipped_hook};
 use tokio::sync::Notify;
 
-use crate::story::PATIENCE;
+use crate::approval::pays;
+use crate::story::{PATIENCE, pending_approvals};
 
 const BOT: i64 = 700;
 const ANN: i64 = 11;
@@ -40,6 +41,10 @@ struct BotState {
     updates: Vec<Value>,
     /// Messages of the bot, as Telegram shows them.
     sent: Vec<Value>,
+    /// Numbers of messages with buttons, and the data of the buttons.
+    buttons: Vec<(i64, Vec<String>)>,
+    /// Bodies of the edits of messages.
+    edits: Vec<Value>,
 }
 
 impl BotApi {
@@ -97,8 +102,27 @@ impl BotApi {
             chat,
             body["text"].as_str().expect("a text"),
         );
+        let rows = body["reply_markup"]["inline_keyboard"].as_array();
+        let row = rows.and_then(|rows| rows.first()?.as_array());
+        let data = |button: &Value| button["callback_data"].as_str().unwrap_or_default().to_owned();
+        if let Some(row) = row {
+            let number = state.messages;
+            state.buttons.push((number, row.iter().map(data).collect()));
+        }
         state.sent.push(sent.clone());
         sent
+    }
+
+    /// A person presses the button with `data` of the message `number`.
+    fn press(&self, person: i64, number: i64, data: &str) {
+        let sent = {
+            let state = self.lock();
+            let message = state.sent.iter().find(|sent| sent["message_id"] == number);
+            message.expect("a message of the bot").clone()
+        };
+        let from = json!({ "id": person, "is_bot": false, "first_name": "Somebody" });
+        let query = json!({ "id": "4382", "from": from, "message": sent, "chat_instance": "1", "data": data });
+        self.bring("callback_query", &query);
     }
 
     async fn updates_from(&self, offset: usize) -> Vec<Value> {
@@ -143,7 +167,11 @@ async fn answer(
             api.updates_from(usize::try_from(offset).unwrap_or(1)).await.into()
         }
         "sendMessage" => api.send(&body),
-        "sendChatAction" => json!(true),
+        "sendChatAction" | "answerCallbackQuery" => json!(true),
+        "editMessageText" => {
+            api.lock().edits.push(body);
+            json!(true)
+        }
         _ => return StatusCode::NOT_IMPLEMENTED.into_response(),
     };
     Json(json!({ "ok": true, "result": result })).into_response()
@@ -390,5 +418,105 @@ async fn an_answer_and_a_reaction_to_what_the_bot_sent_are_about_the_event_of_it
             .ok_or_else(|| format!("{about:?}, expected {sent} twice\n{}", world.logs()))
     })
     .await;
+    world.stack.stop().await;
+}
+
+/// Answers every direct message, and lets its turn do everything.
+const ANSWER: &str = r#"/** @name answer */
+export default (ctx) => {
+  const e = ctx.event;
+  if (e.channel !== "telegram" || e.direction !== "received") return { fire: false };
+  return { fire: true, permissions: { level: "full" } };
+};
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_is_decided_by_a_button_and_its_card_says_so_once() {
+    let (api, base) = BotApi::start().await;
+    let model = pays().await;
+    let mut world = World::start(Setup {
+        hooks: vec![("answer.ts", ANSWER.to_owned())],
+        personas: "personas: {default: {runner: llm, \
+                   requires_confirmation: [{tools: [list_hooks], ask: {policy: payments}}]}}"
+            .to_owned(),
+        identities: format!("owner: ann\npersons:\n  - {{id: ann, addresses: {{telegram: ['{ANN}']}}}}\n"),
+        channels: format!(
+            "telegram: {{accounts: {{main: {{token: 'env:BOT_TOKEN', base_url: '{base}', direct: allowlist, allow: [{ANN}]}}}}}}"
+        ),
+        adapter: format!(
+            "[llm]\nprovider = \"openai\"\nmodel = \"any\"\nprices.any = {{ input = 0, output = 0 }}\nbase_url = {:?}\n",
+            model.base_url("openai")
+        ),
+        environment: vec![("BOT_TOKEN".to_owned(), format!("{BOT}:secret"))],
+        ..Setup::default()
+    })
+    .await;
+
+    api.write(ANN, "pay");
+    let (card, buttons) = eventually("the card has buttons", PATIENCE, async || {
+        let state = api.lock();
+        state
+            .buttons
+            .first()
+            .cloned()
+            .ok_or_else(|| format!("{:?}\n{}", state.sent, world.logs()))
+    })
+    .await;
+    assert!(
+        buttons[0].starts_with("approve ") && buttons[1].starts_with("deny "),
+        "{buttons:?}"
+    );
+
+    // A card whose receipt is missing would be sent again.
+    eventually("the card's event is stored", PATIENCE, async || {
+        let all = events(&world).await;
+        let is_card = |event: &Event| event.content.starts_with("Approval needed");
+        all.iter().any(is_card).then_some(()).ok_or_else(|| format!("{all:?}"))
+    })
+    .await;
+
+    // The decision is made while nobody delivers: the card is edited afterwards, and once.
+    world.stack.service("delivery-svc", 0).expect("it runs").kill();
+    api.press(ANN, card, &buttons[0]);
+    eventually("the approval is decided", PATIENCE, async || {
+        let pending = pending_approvals(&world).await?;
+        pending
+            .is_empty()
+            .then_some(())
+            .ok_or_else(|| format!("{pending:?}\n{}", world.logs()))
+    })
+    .await;
+    assert!(api.lock().edits.is_empty());
+    world.stack.launch("delivery-svc", 0).expect("it starts again");
+
+    eventually("the turn has answered, and the card is edited", PATIENCE, async || {
+        let is_answered = api
+            .sent()
+            .iter()
+            .any(|(chat, text)| (*chat, text.as_str()) == (ANN, "done"));
+        let edits = api.lock().edits.clone();
+        (is_answered && !edits.is_empty())
+            .then_some(())
+            .ok_or_else(|| format!("{edits:?} {:?}\n{}", api.sent(), world.logs()))
+    })
+    .await;
+
+    let edits = api.lock().edits.clone();
+    assert_eq!(edits.len(), 1, "{edits:?}");
+    assert_eq!(
+        (&edits[0]["chat_id"], &edits[0]["message_id"]),
+        (&json!(ANN), &json!(card))
+    );
+    let text = edits[0]["text"].as_str().expect("a text");
+    assert!(
+        text.starts_with("Approved by ann") && text.contains("list_hooks"),
+        "{text}"
+    );
+    let code = buttons[0].split_whitespace().nth(1).expect("a code");
+    assert!(
+        edits[0].get("reply_markup").is_none() && !text.contains(code),
+        "{edits:?}"
+    );
+
     world.stack.stop().await;
 }

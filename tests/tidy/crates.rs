@@ -78,3 +78,23 @@ fn every_dependency_has_its_reason() {
         unnamed.map(|name| format!("Cargo.toml: {name}")),
     );
 }
+
+/// Returns whether `line` makes a wait grow by itself.
+fn grows_wait(line: &str) -> bool {
+    let mut words = ["wait", "delay", "pause", "backoff"].iter();
+    words.any(|word| line.contains(&format!("{word} * 2")) || line.contains(&format!("{word} *= ")))
+}
+
+#[test]
+fn waits_that_grow_are_computed_in_one_room() {
+    assert!(grows_wait("wait = (wait * 2).min(MAX);") && grows_wait("delay *= factor;"));
+    assert!(!grows_wait("pause(waits.next_wait()).await;"));
+
+    let mut faults = Vec::new();
+    for source in sources().iter().filter(|source| !source.is_in("shared/src/retry")) {
+        let growing = source.shipped_lines().filter(|(_, line)| grows_wait(line));
+        let fault = |(number, _)| format!("{}:{number}: computes a wait, which shared::retry does", source.path);
+        faults.extend(growing.map(fault));
+    }
+    check("one formula for all waits that grow", faults);
+}

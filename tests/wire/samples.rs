@@ -21,7 +21,7 @@ use shared::model::origin::EventOrigin;
 use shared::model::owner::{ChatVisitor, OwnerLink};
 use shared::model::permission::{PermissionLevel, PermissionSet, ToolRules};
 use shared::model::position::StreamPlace;
-use shared::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
+use shared::model::receipt::{AttemptOutcome, PlanReference, PlannedPart, PlannedStyle, Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
@@ -152,7 +152,44 @@ pub(crate) fn reply() -> Reply {
         attachments: vec![attachment()],
         interactive: Some(json!({ "buttons": ["yes", "no"] })),
         causation: causation(),
+        action: None,
     }
+}
+
+fn planned_part() -> PlannedPart {
+    PlannedPart {
+        content: "bold".to_owned(),
+        format: "signal".to_owned(),
+        plain: some("bold"),
+        styles: vec![PlannedStyle {
+            start: 0,
+            length: 4,
+            style: "BOLD".to_owned(),
+        }],
+    }
+}
+
+/// The steps of a plan: its piece, and an attempt that names it.
+fn planned_steps() -> [ReceiptStep; 2] {
+    [
+        ReceiptStep::Planned {
+            first: 0,
+            parts: vec![planned_part()],
+        },
+        ReceiptStep::AttemptStarted {
+            attempt: 1,
+            part: 0,
+            by: "delivery-svc-0".to_owned(),
+            platform_ids: Vec::new(),
+            unconfirmed: Vec::new(),
+            uncounted: 0,
+            plan: Some(PlanReference {
+                parts: 2,
+                sha256: "ab12".to_owned(),
+                pieces: vec![9],
+            }),
+        },
+    ]
 }
 
 pub(crate) fn receipts() -> Vec<Receipt> {
@@ -162,6 +199,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
         platform_ids: vec![vec!["9".to_owned()]],
         unconfirmed: Vec::new(),
         uncounted: 0,
+        plan: None,
         outcome,
     };
 
@@ -173,6 +211,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
             platform_ids: vec![vec!["8".to_owned()]],
             unconfirmed: Vec::new(),
             uncounted: 2,
+            plan: None,
         },
         finished(AttemptOutcome::Done),
         finished(AttemptOutcome::Retry {
@@ -192,6 +231,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
             platform_ids: vec![vec!["9".to_owned()]],
             unconfirmed: Vec::new(),
             live: Some(true),
+            plan: None,
         },
         ReceiptStep::GaveUp {
             attempts: 8,
@@ -208,10 +248,11 @@ pub(crate) fn receipts() -> Vec<Receipt> {
         target: context(),
         causation: causation(),
         at: AT,
+        card: false,
         step,
     };
 
-    steps.into_iter().map(receipt).collect()
+    steps.into_iter().chain(planned_steps()).map(receipt).collect()
 }
 
 pub(crate) fn result() -> HookResult {

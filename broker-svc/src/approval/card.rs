@@ -3,11 +3,12 @@
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
-use shared::model::approval::{AskedIn, CARD, ConfirmationTerms, DeciderScope};
+use shared::model::approval::{ApprovalStatus, AskedIn, CARD, ConfirmationTerms, DeciderScope, decision_interactive};
 use shared::model::approval_api::link_text;
 use shared::model::dispatch::{DeliveryContext, derived_ulid};
 use shared::model::identity::Identities;
-use shared::model::reply::Reply;
+use shared::model::reply::{Reply, ReplyAction};
+use shared::platform::accounts::is_platform;
 use ulid::Ulid;
 
 use super::reply::SHOWN_DIGITS;
@@ -19,6 +20,9 @@ use crate::config::{ApprovalsConfig, LinkConfig};
 const CODE_LETTERS: usize = 8;
 /// Maximum text of the arguments on a card, bytes of JSON.
 const MAX_ARGUMENTS: usize = 1_000;
+
+/// Maximum length of an approver's comment on a decided card, in bytes: the card must fit into one message.
+const MAX_COMMENT: usize = 400;
 
 /// Reason for which a card is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +134,7 @@ pub fn build_cards(
             attachments: Vec::new(),
             interactive: Some(card_buttons(confirmation, asked, link.as_deref())),
             causation: asked.causation.clone(),
+            action: None,
         }
     };
 
@@ -137,6 +142,64 @@ pub fn build_cards(
         .into_iter()
         .map(card)
         .collect()
+}
+
+/// Returns the changes that turn the cards of `confirmation` on platforms into its decision, without buttons; none if it is
+/// not decided. The same input gives the same ids.
+#[must_use]
+pub fn build_decided_cards(
+    confirmation: &ConfirmationTerms,
+    identities: &Identities,
+    config: &ApprovalsConfig,
+) -> Vec<Reply> {
+    let Some(content) = decided_text(confirmation) else {
+        return Vec::new();
+    };
+    let escalated = confirmation.trail.escalated_at.map(|_| CardReason::Escalated);
+    let reasons = std::iter::once(CardReason::Asked).chain(escalated);
+    let cards = reasons.flat_map(|why| build_cards(confirmation, why, identities, config));
+
+    // Pages and programs read the approval's state themselves.
+    let on_platform = cards.filter(|card| is_platform(&card.delivery_context.channel));
+    let decided = on_platform.map(|card| {
+        let (of_card, status) = (card.id.to_string(), confirmation.status.name());
+        Reply {
+            id: derived_ulid(confirmation.requested_at, &["decided", &of_card, status]),
+            content: content.clone(),
+            interactive: Some(decision_interactive(&confirmation.request.id)),
+            action: Some(ReplyAction::Edit {
+                target: format!("out:{of_card}"),
+            }),
+            ..card
+        }
+    });
+    decided.collect()
+}
+
+/// Returns the text of the cards of `confirmation` once it is decided; `None` if it is not.
+fn decided_text(confirmation: &ConfirmationTerms) -> Option<String> {
+    let by = confirmation.decided_by.as_deref().unwrap_or("an approver");
+    let head = match confirmation.status {
+        // The card of a used approval says who has approved.
+        ApprovalStatus::Pending | ApprovalStatus::Consumed => return None,
+        ApprovalStatus::Approved => format!("Approved by {by}"),
+        ApprovalStatus::Denied => format!("Denied by {by}"),
+        ApprovalStatus::Expired => "Expired without a decision".to_owned(),
+        ApprovalStatus::Canceled => "Withdrawn: no decision is needed any more".to_owned(),
+        ApprovalStatus::Superseded => "Replaced by a newer request".to_owned(),
+    };
+
+    let request = &confirmation.request;
+    let edited = confirmation.trail.edited.as_ref();
+    let arguments = edited.map_or(&request.arguments, |edited| &edited.arguments);
+    let mut lines = vec![
+        head,
+        format!("{} wants to run {}", confirmation.requested_by, request.tool),
+        shorten_json(arguments),
+    ];
+    let comment = confirmation.response.as_deref();
+    lines.extend(comment.map(|comment| format!("Comment: {}", shorten_text(comment, MAX_COMMENT))));
+    Some(lines.join("\n"))
 }
 
 /// Returns the link with which `person` decides, for a card to their own destination on `channel`.
@@ -175,12 +238,8 @@ fn escape_query(text: &str) -> String {
 
 fn text(confirmation: &ConfirmationTerms, asked: &AskedIn, why: CardReason, link: Option<&str>) -> String {
     let request = &confirmation.request;
-    let all = request.arguments.to_string();
     // Only the beginning is shown; the hash binds all of them.
-    let arguments = match shorten_text(&all, MAX_ARGUMENTS) {
-        short if short.len() < all.len() => format!("{short}… [cut]"),
-        whole => whole,
-    };
+    let arguments = shorten_json(&request.arguments);
 
     let head = match why {
         CardReason::Asked => "Approval needed",
@@ -208,6 +267,15 @@ fn text(confirmation: &ConfirmationTerms, asked: &AskedIn, why: CardReason, link
     lines.join("\n")
 }
 
+/// Returns the beginning of `arguments` as a card shows it.
+fn shorten_json(arguments: &Value) -> String {
+    let all = arguments.to_string();
+    match shorten_text(&all, MAX_ARGUMENTS) {
+        short if short.len() < all.len() => format!("{short}… [cut]"),
+        whole => whole,
+    }
+}
+
 /// Returns the description from which platforms make buttons.
 fn card_buttons(confirmation: &ConfirmationTerms, asked: &AskedIn, link: Option<&str>) -> Value {
     let request = &confirmation.request;
@@ -226,7 +294,7 @@ fn card_buttons(confirmation: &ConfirmationTerms, asked: &AskedIn, link: Option<
 
 #[cfg(test)]
 mod tests {
-    use shared::model::approval::ApprovalStatus;
+    use shared::model::approval::is_decision;
 
     use super::*;
     use crate::approval::machine::tests::{confirmation, identities};
@@ -273,6 +341,83 @@ mod tests {
         let escalated = build_cards(&asked, CardReason::Escalated, &identities(), &config);
         assert_eq!((escalated.len(), &escalated[0].delivery_context), (1, &at_home));
         assert!(!all.iter().any(|card| card.id == escalated[0].id));
+    }
+
+    /// An approval asked on Telegram, in `status`, with a home of the owner in the web chat.
+    fn on_telegram(status: ApprovalStatus) -> (ConfirmationTerms, ApprovalsConfig) {
+        let mut asked = confirmation(status);
+        asked.trail.code = Some("K7Q2M9PX".to_owned());
+        asked.decided_by = Some("ann".to_owned());
+        if let Some(asked_in) = &mut asked.request.asked_in {
+            asked_in.place.channel = "telegram".to_owned();
+        }
+        let home = DeliveryContext {
+            channel: "webchat".to_owned(),
+            peer_id: Some("a".to_owned()),
+            ..DeliveryContext::default()
+        };
+        let places = [("ann".to_owned(), home)].into_iter().collect();
+        (asked, ApprovalsConfig { places, link: None })
+    }
+
+    #[test]
+    fn a_decision_edits_the_cards_on_platforms_and_tells_no_code() {
+        for (status, head) in [
+            (ApprovalStatus::Approved, "Approved by ann"),
+            (ApprovalStatus::Denied, "Denied by ann"),
+            (ApprovalStatus::Expired, "Expired"),
+            (ApprovalStatus::Canceled, "Withdrawn"),
+            (ApprovalStatus::Superseded, "Replaced"),
+        ] {
+            let (asked, config) = on_telegram(status);
+            let cards = build_cards(&asked, CardReason::Asked, &identities(), &config);
+            let card = cards.iter().find(|card| card.delivery_context.channel == "telegram");
+            let card = card.expect("a card on the platform");
+
+            let decided = build_decided_cards(&asked, &identities(), &config);
+            assert_eq!(
+                decided,
+                build_decided_cards(&asked, &identities(), &config),
+                "the same again"
+            );
+            let [edit] = &decided[..] else {
+                panic!("{decided:?}");
+            };
+            let target = format!("out:{}", card.id);
+            assert_eq!(edit.action, Some(ReplyAction::Edit { target }));
+            assert_eq!(
+                (&edit.delivery_context, &edit.session),
+                (&card.delivery_context, &card.session)
+            );
+            assert!(edit.content.starts_with(head), "{}", edit.content);
+            assert!(is_decision(edit.interactive.as_ref()), "it may change a card");
+            assert!(!format!("{edit:?}").contains("K7Q2"), "{edit:?}");
+        }
+        for status in [ApprovalStatus::Pending, ApprovalStatus::Consumed] {
+            let (asked, config) = on_telegram(status);
+            assert!(build_decided_cards(&asked, &identities(), &config).is_empty());
+        }
+    }
+
+    #[test]
+    fn an_escalated_card_is_edited_too_and_long_words_fit_into_one_message() {
+        let (mut asked, mut config) = on_telegram(ApprovalStatus::Denied);
+        for home in config.places.values_mut() {
+            home.channel = "discord".to_owned();
+        }
+        asked.trail.escalated_at = Some(asked.requested_at);
+        asked.request.arguments = json!({ "text": "ü".repeat(5_000) });
+        asked.response = Some("no ".repeat(5_000));
+
+        let decided = build_decided_cards(&asked, &identities(), &config);
+        assert_eq!(decided.len(), 3, "the conversation, the owner, and the owner again");
+        let targets: std::collections::BTreeSet<_> = decided
+            .iter()
+            .filter_map(|card| card.action.as_ref())
+            .map(ReplyAction::target)
+            .collect();
+        assert_eq!(targets.len(), 3);
+        assert!(decided.iter().all(|card| card.content.chars().count() < 2_000));
     }
 
     #[test]

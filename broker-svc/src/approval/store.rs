@@ -29,7 +29,7 @@ use shared::wire::topology::buckets::APPROVALS;
 use self::audit_records::AuditPosition;
 use self::codes::ApprovalCodes;
 use self::refused_decisions::RefusalCounts;
-use super::card::{CardReason, build_cards, mint_code};
+use super::card::{CardReason, build_cards, build_decided_cards, mint_code};
 use super::machine::{DecisionEffect, DecisionInput, DecisionRejection, advance_status, apply_decision, by_ledger};
 use super::scope::identify_party;
 use super::timers;
@@ -224,6 +224,18 @@ impl ApprovalStore {
 
     async fn send(&self, confirmation: &ConfirmationTerms, why: CardReason) -> Result<(), KeepApprovalError> {
         for card in build_cards(confirmation, why, &self.identities(), &self.config) {
+            self.send_reply(&card).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends the changes that turn the cards of `confirmation` into its decision. A change that was sent before is made
+    /// once.
+    ///
+    /// # Errors
+    /// Returns [`KeepApprovalError`]; repeating the decision repeats the changes.
+    pub(super) async fn send_decision(&self, confirmation: &ConfirmationTerms) -> Result<(), KeepApprovalError> {
+        for card in build_decided_cards(confirmation, &self.identities(), &self.config) {
             self.send_reply(&card).await?;
         }
         Ok(())
@@ -436,6 +448,9 @@ impl ApprovalStore {
                 self.ensure_audited(&before.value).await?;
                 return Ok(());
             };
+            // A process may have died after the decision; after this change nobody would send it any more.
+            self.send_decision(&before.value).await?;
+            self.send_decision(&next).await?;
             if self
                 .change_entry(&before, next, to.name(), (None, None))
                 .await?
@@ -492,6 +507,9 @@ impl ApprovalStore {
         if confirmation.status == ApprovalStatus::Pending || ends_untold(confirmation.status) {
             return Ok(());
         }
+
+        // Before the session is woken: until it has taken the decision, the sweeper repeats both.
+        self.send_decision(confirmation).await?;
 
         let decided = SessionDecision {
             target: asked.session.clone(),

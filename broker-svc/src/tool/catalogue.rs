@@ -1,4 +1,4 @@
-//! The built-in tools: hooks, the session's own future, the search, other agents.
+//! The built-in tools: hooks, the session's own future, the search, other agents, messages of the conversation.
 //!
 //! Source: seed 003 §9.4; `docs/design/schedules.md` §3; `docs/design/sessions.md` §6.4. If no service responds, a
 //! tool fails with `not available`.
@@ -13,6 +13,7 @@ use shared::model::hook::MadeIn;
 use shared::model::time::UnixMillis;
 
 use super::agents::{AgentStatus, SendMessage};
+use super::messages::change_tools;
 use super::service::{QuestionBuilder, ServiceTool, described};
 use super::{Tool, ToolCall};
 
@@ -45,12 +46,15 @@ pub(super) fn builtin_tools(bus: &Bus, clock: &SharedClock) -> Vec<Arc<dyn Tool>
         Arc::new(AgentStatus::new(bus.clone())),
     ];
 
-    services.chain(agents).collect()
+    let changes = change_tools(bus).map(|tool| -> Arc<dyn Tool> { Arc::new(tool) });
+
+    services.chain(agents).chain(changes).collect()
 }
 
 /// Returns the names of all built-in tools.
 pub fn builtin_names() -> impl Iterator<Item = &'static str> {
-    ROWS.iter().map(|row| row.name).chain(super::agents::NAMES)
+    let names = ROWS.iter().map(|row| row.name);
+    names.chain(super::agents::NAMES).chain(super::messages::NAMES)
 }
 
 const ROWS: [Row; 10] = [

@@ -209,6 +209,7 @@ impl Worker<'_> {
             attachments: Vec::new(),
             interactive: None,
             causation: dispatch.causation.clone(),
+            action: None,
         };
 
         self.broker.desk().send_reply(&answer).await?;

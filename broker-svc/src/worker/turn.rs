@@ -9,6 +9,7 @@ use shared::process::trace;
 use tracing::Instrument as _;
 
 use super::Worker;
+use super::writing::WritingBeats;
 use crate::agent::absence::AgentAbsence;
 use crate::agent::context::{ContextSettings, assemble_request};
 use crate::agent::personas::Persona;
@@ -103,6 +104,8 @@ impl Worker<'_> {
         let session = self.claimed.session.clone();
         let absence = AgentAbsence::for_turn(bus, clock, session, turn.id, &turn.origin().delivery);
         self.turns.begin_asking(absence);
+        let origin = turn.origin();
+        let writing = WritingBeats::begin(&self.broker.bus, turn.id, &origin.causation, &origin.delivery);
 
         let ended = match (answered, agent.as_step_agent()) {
             (_, Some(stepper)) => Box::pin(self.run_stepped_turn(&turn, pendings, persona, stepper)).await?,
@@ -119,6 +122,7 @@ impl Worker<'_> {
 
         // A turn that is suspended has no end yet: its entries are kept as they are.
         self.turns.end_asking();
+        drop(writing);
 
         if matches!(ended, TurnOutcome::Suspended) {
             return self.flush().await;

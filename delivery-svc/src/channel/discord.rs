@@ -1,41 +1,51 @@
 //! Channel `discord`: each part is a message that an account's bot creates.
 //!
 //! The text is Discord's Markdown. A platform's id of a part is `{channel}/{message}`, as in the event of a received
-//! message. Discord recognises a repeated call by its nonce, for some minutes; after that `on_doubt` of the account
-//! decides. An address that goes on after refusals is barred (10,000 in ten minutes), so that an empty bucket of calls is
+//! message. Discord recognises a repeated call by its nonce, for some minutes; after that the channel's messages are
+//! searched for it, and `on_doubt` of the account decides if they do not tell. An address that goes on after refusals is barred (10,000 in ten minutes), so that an empty bucket of calls is
 //! waited for, and a refusal is not repeated. Source: <https://discord.com/developers/docs/resources/message#create-message>,
 //! <https://discord.com/developers/docs/topics/rate-limits>.
 
 mod answer;
+mod change;
 mod message;
+mod search;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use reqwest::RequestBuilder;
 use reqwest::header::AUTHORIZATION;
+use reqwest::{Method, RequestBuilder};
 use shared::model::time::UnixMillis;
-use shared::platform::discord::{ChannelPlace, DiscordAccount, USER_AGENT};
+use shared::platform::discord::{ChannelPlace, DiscordAccount, USER_AGENT, is_snowflake};
 use shared::platform::policy::DoubtPolicy;
 
 use super::http::CallTimeouts;
 use super::raw_answer::{call_for_answer, open_client};
-use super::{Channel, ChannelTraits, SendRequest};
+use super::{Channel, ChannelTraits, MessageReaction, SendRequest, TypingPlace};
 use crate::account_gate::{CallRate, SendPace};
-use crate::attempt::{CallOutcome, LimitScope, Refusal, Repetition};
+use crate::attempt::{CallOutcome, LimitScope, PartSearch, Refusal, Repetition};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::discord::MESSAGE;
 use crate::plan::{PartLayout, TextFormat};
-use answer::{ApiAnswer, error_outcome, read_answer};
-use message::{CreateMessage, PlaceNeeds, target_channel};
+use answer::{ApiAnswer, error_outcome, read_answer, read_change};
+use change::{MessageId, edit_body};
+use message::{CreateMessage, PlaceNeeds, part_nonce, target_channel};
+use search::{PAGE, PageResult, SearchTerms};
 
 /// Maximum number of lines of a part: clients fold longer messages.
 const MAX_LINES: usize = 17;
 
 /// Maximum number of channels that are remembered.
 const MAX_CHANNELS: usize = 10_000;
+
+/// Maximum number of pages of a channel that are searched for a part.
+const MAX_PAGES: usize = 10;
+
+/// Time for which Discord shows that a bot writes.
+const TYPING_LASTS: Duration = Duration::from_secs(10);
 
 /// Time for which Discord recognises a nonce. The vendor says "the past few minutes".
 const NONCE_LASTS: Duration = Duration::from_mins(2);
@@ -110,6 +120,33 @@ impl DiscordChannel {
     async fn call(&self, account: &DiscordAccount, request: RequestBuilder) -> Result<ApiAnswer, CallOutcome> {
         let request = request.header(AUTHORIZATION, account.authorization());
         call_for_answer(request, self.whole).await.map(ApiAnswer::from)
+    }
+
+    /// Makes the change of the message `id` that `call`, a method, a path and a body, makes of it.
+    async fn change<'a>(
+        &self,
+        shipment: &SendRequest<'_>,
+        id: &'a str,
+        call: impl Fn(MessageId<'a>) -> (Method, String, Option<serde_json::Value>) + Send,
+    ) -> CallOutcome {
+        let Some(account) = self.accounts.get(shipment.account()) else {
+            return shipment.unknown_account();
+        };
+        let Some(message) = MessageId::parse(id) else {
+            return shipment.unknown_message(id);
+        };
+        let (method, path, body) = call(message);
+        let gone_is_made = method == Method::DELETE;
+        let request = self.client.request(method, account.base_url.join(&path));
+        let request = match &body {
+            Some(body) => request.json(body),
+            None => request,
+        };
+
+        match self.call(account, request).await {
+            Ok(answer) => read_change(&answer, id, gone_is_made, shipment.now),
+            Err(outcome) => outcome,
+        }
     }
 
     /// Returns what `channel` is, asked once; `None` if it cannot be learned now.
@@ -194,6 +231,8 @@ impl Channel for DiscordChannel {
                 lasts: NONCE_LASTS,
                 then: account.map_or(DoubtPolicy::AtLeastOnce, |account| account.on_doubt),
             },
+            finds_parts: true,
+            typing_lasts: Some(TYPING_LASTS),
         }
     }
 
@@ -249,6 +288,74 @@ impl Channel for DiscordChannel {
                 self.note_bucket(&key, &answer, shipment.now);
                 read_answer(&answer, shipment.now)
             }
+            Err(outcome) => outcome,
+        }
+    }
+
+    async fn find(&self, shipment: &SendRequest<'_>, since: UnixMillis) -> PartSearch {
+        let Some(account) = self.accounts.get(shipment.account()) else {
+            return PartSearch::Unknown;
+        };
+        let Ok(channel) = target_channel(shipment.reply) else {
+            return PartSearch::Unknown;
+        };
+        let terms = SearchTerms {
+            channel,
+            nonce: &part_nonce(shipment.reply.id, shipment.part.index),
+            content: &shipment.part.content,
+            since,
+        };
+
+        let mut before = None;
+        for _ in 0..MAX_PAGES {
+            let mut url = account.base_url.join(&format!("channels/{channel}/messages"));
+            url.query_pairs_mut().append_pair("limit", &PAGE.to_string());
+            if let Some(before) = before {
+                url.query_pairs_mut().append_pair("before", &u64::to_string(&before));
+            }
+
+            let page = match self.call(account, self.client.get(url)).await {
+                Ok(answer) => terms.read_page(&answer, before.is_none(), shipment.now),
+                Err(outcome) => return PartSearch::Failed { outcome },
+            };
+            match page {
+                PageResult::Ended(search) => return search,
+                PageResult::Before(oldest) => before = Some(oldest),
+            }
+        }
+
+        PartSearch::Unknown
+    }
+
+    async fn edit(&self, shipment: &SendRequest<'_>, message: &str) -> CallOutcome {
+        let call = |id: MessageId<'_>| (Method::PATCH, id.path(), Some(edit_body(shipment.part)));
+        self.change(shipment, message, call).await
+    }
+
+    async fn delete(&self, shipment: &SendRequest<'_>, message: &str) -> CallOutcome {
+        let call = |id: MessageId<'_>| (Method::DELETE, id.path(), None);
+        self.change(shipment, message, call).await
+    }
+
+    async fn react(&self, shipment: &SendRequest<'_>, message: &str, reaction: MessageReaction<'_>) -> CallOutcome {
+        let method = if reaction.removed { Method::DELETE } else { Method::PUT };
+        let call = |id: MessageId<'_>| (method.clone(), id.reaction_path(reaction), None);
+        self.change(shipment, message, call).await
+    }
+
+    async fn typing(&self, place: &TypingPlace<'_>) -> CallOutcome {
+        let channel = place.thread.unwrap_or(place.peer);
+        let account = self.accounts.get(place.account);
+        let Some(account) = account.filter(|_| is_snowflake(channel)) else {
+            return CallOutcome::Refused {
+                refusal: Refusal::Permanent,
+                reason: format!("no account `{}`, or `{channel}` is not a channel's id", place.account),
+            };
+        };
+
+        let url = account.base_url.join(&format!("channels/{channel}/typing"));
+        match self.call(account, self.client.post(url)).await {
+            Ok(answer) => read_change(&answer, "", false, place.now),
             Err(outcome) => outcome,
         }
     }

@@ -75,6 +75,8 @@ impl Channel for NatsChannel {
             waits_for_remote: false,
             // By `event_id`.
             repetition: Repetition::Recognised,
+            finds_parts: false,
+            typing_lasts: None,
         }
     }
 

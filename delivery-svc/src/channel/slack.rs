@@ -3,28 +3,36 @@
 //! The text is Slack's mrkdwn, in which nothing that a model wrote calls anybody. A platform's id of a part is
 //! `{channel}/{ts}`, as in the event of a received message. Slack recognises no repetition of a call: `on_doubt` of the
 //! account decides about one without an answer. Each message carries the id of its event as metadata, by which a message
-//! that may be there can be found. Redirects are not followed.
+//! that may be there is found before it is sent again. Redirects are not followed.
 //! Source: <https://docs.slack.dev/reference/methods/chat.postMessage>, <https://docs.slack.dev/apis/web-api/rate-limits>.
 
 mod answer;
+mod change;
 mod message;
+mod search;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use shared::model::time::UnixMillis;
 use shared::platform::slack::SlackAccount;
 
 use super::http::CallTimeouts;
 use super::raw_answer::{USER_AGENT, call_for_answer, open_client};
-use super::{Channel, ChannelTraits, SendRequest};
+use super::{Channel, ChannelTraits, MessageReaction, SendRequest};
 use crate::account_gate::{CallRate, SendPace};
-use crate::attempt::{CallOutcome, Refusal};
+use crate::attempt::{CallOutcome, PartSearch, Refusal};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::slack::MESSAGE;
 use crate::plan::{PartLayout, TextFormat};
-use answer::read_answer;
-use message::PostMessage;
+use answer::{read_answer, read_change};
+use change::MessageStamp;
+use message::{PostMessage, thread_of};
+use search::{PageResult, SearchTerms};
+
+/// Maximum number of pages of a conversation that are searched for a part.
+const MAX_PAGES: usize = 5;
 
 /// The rates at which an app may send.
 #[derive(Debug, Clone, Copy)]
@@ -78,6 +86,33 @@ impl SlackChannel {
     }
 }
 
+impl SlackChannel {
+    /// Makes the change of the message `id` that `call`, a method and its body, makes of its stamp.
+    async fn change<'a>(
+        &self,
+        shipment: &SendRequest<'_>,
+        id: &'a str,
+        call: impl Fn(MessageStamp<'a>) -> Result<(&'static str, serde_json::Value), CallOutcome> + Send,
+    ) -> CallOutcome {
+        let Some(account) = self.accounts.get(shipment.account()) else {
+            return shipment.unknown_account();
+        };
+        let Some(message) = MessageStamp::parse(id) else {
+            return shipment.unknown_message(id);
+        };
+        let (method, body) = match call(message) {
+            Ok(call) => call,
+            Err(outcome) => return outcome,
+        };
+        let request = self.client.post(account.method_url(method));
+        let request = request.bearer_auth(account.token.reveal()).json(&body);
+        match call_for_answer(request, self.whole).await {
+            Ok(answer) => read_change(&answer, id, method, shipment.now),
+            Err(outcome) => outcome,
+        }
+    }
+}
+
 #[async_trait]
 impl Channel for SlackChannel {
     fn traits(&self, account: &str) -> ChannelTraits {
@@ -96,6 +131,8 @@ impl Channel for SlackChannel {
             },
             waits_for_remote: true,
             repetition: on_doubt.into(),
+            finds_parts: true,
+            typing_lasts: None,
         }
     }
 
@@ -132,5 +169,54 @@ impl Channel for SlackChannel {
             Ok(answer) => read_answer(&answer, shipment.now),
             Err(outcome) => outcome,
         }
+    }
+
+    async fn find(&self, shipment: &SendRequest<'_>, since: UnixMillis) -> PartSearch {
+        let Some(account) = self.accounts.get(shipment.account()) else {
+            return PartSearch::Unknown;
+        };
+        let (channel, event) = (shipment.peer(), shipment.event_id.as_str());
+        let Ok(thread) = thread_of(account, shipment.reply, channel) else {
+            return PartSearch::Unknown;
+        };
+        let Some(terms) = SearchTerms::new(channel, thread, event, since) else {
+            return PartSearch::Unknown;
+        };
+
+        let mut cursor = None;
+        for _ in 0..MAX_PAGES {
+            let url = terms.page_url(account, cursor.as_deref());
+            let request = self.client.get(url).bearer_auth(account.token.reveal());
+            let page = match call_for_answer(request, self.whole).await {
+                Ok(answer) => terms.read_page(&answer, shipment.now),
+                Err(outcome) => return PartSearch::Failed { outcome },
+            };
+            match page {
+                PageResult::Ended(search) => return search,
+                PageResult::Next(next) => cursor = Some(next),
+            }
+        }
+
+        PartSearch::Unknown
+    }
+
+    async fn edit(&self, shipment: &SendRequest<'_>, message: &str) -> CallOutcome {
+        let call = |stamp: MessageStamp<'_>| Ok(("chat.update", stamp.update_body(shipment.part)));
+        self.change(shipment, message, call).await
+    }
+
+    async fn delete(&self, shipment: &SendRequest<'_>, message: &str) -> CallOutcome {
+        let call = |stamp: MessageStamp<'_>| Ok(("chat.delete", stamp.delete_body()));
+        self.change(shipment, message, call).await
+    }
+
+    async fn react(&self, shipment: &SendRequest<'_>, message: &str, reaction: MessageReaction<'_>) -> CallOutcome {
+        let call = |stamp: MessageStamp<'_>| {
+            stamp.reaction_call(reaction).ok_or_else(|| CallOutcome::Refused {
+                refusal: Refusal::Permanent,
+                reason: format!("`{}` is not the name of a reaction, as in :eyes:", reaction.emoji),
+            })
+        };
+        self.change(shipment, message, call).await
     }
 }

@@ -6,6 +6,7 @@
 //! followed. Source: <https://core.telegram.org/bots/api#sendmessage>, <https://core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this>.
 
 mod answer;
+mod change;
 mod message;
 
 use std::collections::BTreeMap;
@@ -16,14 +17,18 @@ use shared::platform::telegram::TelegramAccount;
 
 use super::http::CallTimeouts;
 use super::raw_answer::{USER_AGENT, call_for_answer, open_client};
-use super::{Channel, ChannelTraits, SendRequest};
+use super::{Channel, ChannelTraits, MessageReaction, SendRequest, TypingPlace};
 use crate::account_gate::{CallRate, SendPace};
 use crate::attempt::{CallOutcome, Refusal};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::telegram::MESSAGE;
 use crate::plan::{PartLayout, TextFormat};
-use answer::{AnswerMeaning, read_answer};
+use answer::{AnswerMeaning, read_answer, read_change};
+use change::{MessageNumber, typing_body};
 use message::SendMessage;
+
+/// Time for which Telegram shows that a bot writes.
+const TYPING_LASTS: Duration = Duration::from_secs(5);
 
 /// The rates at which a bot may send.
 #[derive(Debug, Clone, Copy)]
@@ -83,6 +88,27 @@ impl TelegramChannel {
         })
     }
 
+    /// Makes a change of the message `id` by `method`, with the body that `body` makes of its number.
+    async fn change(
+        &self,
+        shipment: &SendRequest<'_>,
+        id: &str,
+        method: &str,
+        body: impl Fn(MessageNumber) -> serde_json::Value + Send,
+    ) -> CallOutcome {
+        let Some(account) = self.accounts.get(shipment.account()) else {
+            return shipment.unknown_account();
+        };
+        let Some(message) = MessageNumber::parse(id) else {
+            return shipment.unknown_message(id);
+        };
+        let request = self.client.post(account.method_url(method)).json(&body(message));
+        match call_for_answer(request, self.whole).await {
+            Ok(answer) => read_change(&answer, message, shipment.now),
+            Err(outcome) => outcome,
+        }
+    }
+
     /// Sends `message`; returns the meaning of the answer, or the outcome of a call without one.
     async fn call(
         &self,
@@ -116,6 +142,8 @@ impl Channel for TelegramChannel {
             },
             waits_for_remote: true,
             repetition: on_doubt.into(),
+            finds_parts: false,
+            typing_lasts: Some(TYPING_LASTS),
         }
     }
 
@@ -158,6 +186,41 @@ impl Channel for TelegramChannel {
                 refusal: Refusal::Permanent,
                 reason: format!("the group has moved twice, last to {chat}"),
             },
+        }
+    }
+
+    async fn edit(&self, shipment: &SendRequest<'_>, message: &str) -> CallOutcome {
+        let body = |number: MessageNumber| number.edit_body(shipment.part);
+        self.change(shipment, message, "editMessageText", body).await
+    }
+
+    async fn delete(&self, shipment: &SendRequest<'_>, message: &str) -> CallOutcome {
+        self.change(shipment, message, "deleteMessage", MessageNumber::delete_body)
+            .await
+    }
+
+    async fn react(&self, shipment: &SendRequest<'_>, message: &str, reaction: MessageReaction<'_>) -> CallOutcome {
+        let body = |number: MessageNumber| number.reaction_body(reaction);
+        self.change(shipment, message, "setMessageReaction", body).await
+    }
+
+    async fn typing(&self, place: &TypingPlace<'_>) -> CallOutcome {
+        let refused = |reason| CallOutcome::Refused {
+            refusal: Refusal::Permanent,
+            reason,
+        };
+        let Some(account) = self.accounts.get(place.account) else {
+            return refused(format!("no account `{}`", place.account));
+        };
+        let body = match typing_body(place) {
+            Ok(body) => body,
+            Err(error) => return refused(error.to_string()),
+        };
+        let chat = body["chat_id"].as_i64().unwrap_or_default();
+        let request = self.client.post(account.method_url("sendChatAction")).json(&body);
+        match call_for_answer(request, self.whole).await {
+            Ok(answer) => read_change(&answer, MessageNumber { chat, message: 0 }, place.now),
+            Err(outcome) => outcome,
         }
     }
 }

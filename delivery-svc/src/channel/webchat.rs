@@ -64,6 +64,8 @@ impl Channel for WebchatChannel {
             waits_for_remote: false,
             // By `event_id`.
             repetition: Repetition::Recognised,
+            finds_parts: false,
+            typing_lasts: None,
         }
     }
 

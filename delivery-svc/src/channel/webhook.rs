@@ -175,6 +175,8 @@ impl Channel for WebhookChannel {
             waits_for_remote: true,
             // By `webhook-id`.
             repetition: Repetition::Recognised,
+            finds_parts: false,
+            typing_lasts: None,
         }
     }
 

@@ -1,24 +1,30 @@
 //! One call to a platform: made now, or begun before, by this replica or a former owner.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use shared::bus::PublishError;
 use shared::clock::pause;
 use shared::model::event::DEFAULT_ACCOUNT;
-use shared::model::receipt::{AttemptOutcome, ReceiptStep};
+use shared::model::receipt::{AttemptOutcome, PlanReference, ReceiptStep};
+use shared::model::reply::ReplyAction;
 
 use super::count;
 use crate::account_gate::CallAdmission;
-use crate::attempt::{CallOutcome, LimitScope, Repetition, RequestSent};
+use crate::attempt::{CallOutcome, LimitScope, PartSearch, Refusal, Repetition};
 use crate::calls::CallId;
-use crate::channel::SendRequest;
+use crate::changed_message::{ChangedMessage, FindMessageError, find_message};
+use crate::channel::{Channel, MessageReaction, SendRequest};
 use crate::effects::DeliveryEffects;
 use crate::error::DeliverError;
 use crate::former_owners::FormerOwners;
+use crate::frozen_plan::{plan_hash, planned_parts, split_pieces};
 use crate::outbound::sent_event_id;
 use crate::plan::MessagePart;
-use crate::receipts::ReceiptWrite;
-use crate::resume::{DeliveryStanding, OpenCall, keep_doubt};
+use crate::receipts::{ReceiptWrite, WriteReceiptError};
+use crate::resume::{DeliveryStanding, OpenCall, RemainingWork, StandingPlan, keep_doubt};
 
 /// The parts and attempts before a call, as receipts tell them.
 #[derive(Debug, Clone)]
@@ -29,9 +35,22 @@ pub(super) struct PartsBefore {
     pub(super) platform_ids: Vec<Vec<String>>,
     /// Indexes of the parts that the platform may have twice, or may have already.
     pub(super) unconfirmed: Vec<u32>,
+    /// Plan of the delivery.
+    pub(super) plan: StandingPlan,
 }
 
 impl PartsBefore {
+    /// Splits `remaining` into what was before its next call, and that call if it was begun.
+    pub(super) fn split_work(remaining: RemainingWork) -> (Self, Option<OpenCall>) {
+        let before = Self {
+            uncounted: remaining.uncounted,
+            platform_ids: remaining.platform_ids,
+            unconfirmed: remaining.unconfirmed,
+            plan: remaining.plan,
+        };
+        (before, remaining.begun)
+    }
+
     /// Returns the step that the attempt `id` ended with `outcome`.
     pub(super) fn finished_step(self, id: CallId, outcome: AttemptOutcome) -> ReceiptStep {
         ReceiptStep::AttemptFinished {
@@ -40,6 +59,7 @@ impl PartsBefore {
             platform_ids: self.platform_ids,
             unconfirmed: self.unconfirmed,
             uncounted: self.uncounted,
+            plan: self.plan.reference(),
             outcome,
         }
     }
@@ -80,15 +100,38 @@ pub(super) async fn call(
     }
 
     let effect = traits.repetition.at_age(effects.age());
-    if before.unconfirmed.contains(&id.part) && effect == Repetition::AtMostOnce {
-        let reason = "the outcome of an earlier call is unknown".to_owned();
-        let sent = RequestSent::Maybe;
-        return Ok(Made::Call(CallOutcome::Unreachable { sent, reason }));
+    let is_doubtful = before.unconfirmed.contains(&id.part) && effect != Repetition::Recognised;
+    if is_doubtful && effect == Repetition::AtMostOnce && !traits.finds_parts {
+        return Ok(Made::Call(unknown_outcome()));
     }
 
     // Before the receipt of its start: a call that has no slot was not begun.
     if let Some(wait) = await_slot(effects).await? {
         return Ok(Made::Later(wait));
+    }
+
+    if is_doubtful && traits.finds_parts {
+        let is_last = is_last_attempt(effects, id.attempt, before.uncounted);
+        match find_part(effects, part, id).await? {
+            PartSearch::Found { platform_ids } => {
+                before.unconfirmed.retain(|doubtful| *doubtful != id.part);
+                let live = None;
+                return Ok(Made::Call(CallOutcome::Accepted { platform_ids, live }));
+            }
+            // It is not there, so that this call is no repetition.
+            PartSearch::Absent => before.unconfirmed.retain(|doubtful| *doubtful != id.part),
+            PartSearch::Failed { outcome } if effect == Repetition::AtMostOnce || !is_last => {
+                return Ok(Made::Call(outcome));
+            }
+            PartSearch::Unknown | PartSearch::Failed { .. } if effect == Repetition::AtMostOnce => {
+                return Ok(Made::Call(unknown_outcome()));
+            }
+            PartSearch::Unknown | PartSearch::Failed { .. } => {}
+        }
+    }
+
+    if let Some(found) = freeze_plan(effects, id.part, &mut before.plan).await? {
+        return Ok(Made::Superseded(found));
     }
 
     // Durable before the call, because the next owner must know that it may have been made.
@@ -100,6 +143,7 @@ pub(super) async fn call(
             platform_ids: before.platform_ids.clone(),
             unconfirmed: before.unconfirmed.clone(),
             uncounted: before.uncounted,
+            plan: before.plan.reference(),
         };
         if let ReceiptWrite::Superseded(found) = effects.write_receipt(effects.now(), started).await? {
             return Ok(Made::Superseded(found));
@@ -107,6 +151,104 @@ pub(super) async fn call(
     }
 
     make_call(effects, part, id).await.map(Made::Call)
+}
+
+/// Returns the outcome of a part whose former call may have sent it, and which must not be sent twice.
+fn unknown_outcome() -> CallOutcome {
+    CallOutcome::Refused {
+        refusal: Refusal::Permanent,
+        reason: "the outcome of an earlier call is unknown (it may have been sent, and is sent at most once)"
+            .to_owned(),
+    }
+}
+
+/// Returns whether the schedule has no attempt after `attempt`, of which `uncounted` do not count.
+fn is_last_attempt(effects: &DeliveryEffects<'_>, attempt: u32, uncounted: u32) -> bool {
+    let schedule = effects.outfit.schedule;
+    schedule.delay(attempt.saturating_sub(uncounted), 0.5).is_none()
+}
+
+/// Searches the platform for `part`, which an earlier call may have sent.
+async fn find_part(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId) -> Result<PartSearch, DeliverError> {
+    let DeliveryEffects { outfit, job, lease, .. } = effects;
+    let target = &job.reply.delivery_context;
+    let Some(channel) = outfit.channels.get(&target.channel) else {
+        return Ok(PartSearch::Unknown);
+    };
+    let shipment = SendRequest {
+        reply: &job.reply,
+        part,
+        parts: count(effects.parts),
+        event_id: &sent_event_id(&job.reply, part.index)?,
+        carrier: effects.carrier,
+        now: effects.now(),
+        lease,
+    };
+
+    // A channel that panics has found nothing.
+    let search = AssertUnwindSafe(channel.find(&shipment, effects.stored_at())).catch_unwind();
+    let found = search.await.unwrap_or(PartSearch::Unknown);
+    if !lease.is_live() {
+        return Err(DeliverError::Lost);
+    }
+
+    let name = match &found {
+        PartSearch::Found { .. } => "found",
+        PartSearch::Absent => "absent",
+        PartSearch::Unknown => "unknown",
+        PartSearch::Failed { outcome } => {
+            outfit.gates.note_outcome(target, outcome);
+            "failed"
+        }
+    };
+    metrics::counter!("nexus_delivery_searches_total", "result" => name).increment(1);
+    tracing::info!(
+        delivery_id = %id.delivery, event_id = %job.reply.causation.event, session = %job.reply.session,
+        part = id.part, result = name, "searched the platform for a part that may have been sent"
+    );
+    Ok(found)
+}
+
+/// Stores the plan before its first call, which is for the part `first`. Returns the state that another owner recorded in
+/// the meantime.
+async fn freeze_plan(
+    effects: &DeliveryEffects<'_>,
+    first: u32,
+    plan: &mut StandingPlan,
+) -> Result<Option<DeliveryStanding>, DeliverError> {
+    match plan {
+        StandingPlan::Unmade => {}
+        StandingPlan::Whole | StandingPlan::Parts(_) => return Ok(None),
+    }
+    // One part has the whole text, whatever its form will be.
+    if effects.parts.len() == 1 {
+        *plan = StandingPlan::Whole;
+        return Ok(None);
+    }
+
+    let planned = planned_parts(effects.parts);
+    let mut pieces = Vec::new();
+    for parts in split_pieces(&planned) {
+        let step = ReceiptStep::Planned { first, parts };
+        match effects.write_receipt(effects.now(), step).await {
+            Ok(ReceiptWrite::Stored(sequence)) => pieces.push(sequence),
+            Ok(ReceiptWrite::Superseded(found)) => return Ok(Some(found)),
+            // The hash alone tells then whether the plan is the same later.
+            Err(DeliverError::Receipt(WriteReceiptError::Publish(PublishError::TooLarge { size, .. }))) => {
+                tracing::warn!(delivery_id = %effects.job.reply.id, size, "part is too large to be stored with the plan");
+                pieces.clear();
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+
+    *plan = StandingPlan::Parts(PlanReference {
+        parts: count(effects.parts),
+        sha256: plan_hash(&planned),
+        pieces,
+    });
+    Ok(None)
 }
 
 /// Waits for the account's slot for a call. Returns the wait after which the delivery may ask again if it has none soon.
@@ -178,8 +320,41 @@ async fn reported_outcome(
     Ok(call)
 }
 
+/// Sends the part of `shipment`, or makes the change of `message` that its reply is.
+async fn send_or_change(
+    channel: &dyn Channel,
+    shipment: &SendRequest<'_>,
+    message: Option<&Result<ChangedMessage, FindMessageError>>,
+) -> CallOutcome {
+    let (action, message) = match (&shipment.reply.action, message) {
+        (Some(action), Some(Ok(message))) => (action, message.platform_id.as_str()),
+        (Some(_), Some(Err(error))) => {
+            return CallOutcome::Refused {
+                refusal: Refusal::Permanent,
+                reason: error.to_string(),
+            };
+        }
+        (_, _) => return channel.send(shipment).await,
+    };
+    match action {
+        ReplyAction::Edit { .. } => channel.edit(shipment, message).await,
+        ReplyAction::Delete { .. } => channel.delete(shipment, message).await,
+        ReplyAction::React { emoji, removed, .. } => {
+            let (emoji, removed) = (emoji.as_str(), *removed);
+            channel
+                .react(shipment, message, MessageReaction { emoji, removed })
+                .await
+        }
+    }
+}
+
 /// Makes the call `id`.
 async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId) -> Result<CallOutcome, DeliverError> {
+    // Before the call's own task: the receipts are read.
+    let message = match &effects.job.reply.action {
+        Some(action) => Some(find_message(&effects.outfit.bus, effects.job, action).await?),
+        None => None,
+    };
     let (outfit, job, lease) = (Arc::clone(effects.outfit), effects.job.clone(), effects.lease.clone());
     let (part, carrier, now) = (part.clone(), effects.carrier.clone(), effects.now());
     let event_id = sent_event_id(&job.reply, part.index)?;
@@ -213,7 +388,7 @@ async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
             };
         }
 
-        let outcome = channel.send(&shipment).await;
+        let outcome = send_or_change(channel, &shipment, message.as_ref()).await;
         gates.note_outcome(target, &outcome);
         match (outcome, part.without_markup()) {
             // Once, and as part of the same call: the platform has shown nothing yet.
@@ -224,7 +399,7 @@ async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
                     part: &plain,
                     ..shipment
                 };
-                let outcome = channel.send(&plain).await;
+                let outcome = send_or_change(channel, &plain, message.as_ref()).await;
                 gates.note_outcome(target, &outcome);
                 outcome
             }

@@ -47,6 +47,13 @@ impl Syntax for SignalText {
 /// Name of preformatted text's style.
 pub(crate) const MONOSPACE: &str = "MONOSPACE";
 
+/// Returns the style that is named `name`; `None` if there is none.
+pub(crate) fn known_style(name: &str) -> Option<&'static str> {
+    ["BOLD", "ITALIC", "STRIKETHROUGH", MONOSPACE]
+        .into_iter()
+        .find(|known| *known == name)
+}
+
 /// Returns Signal's name of `style`; `None` for links, which clients recognise.
 pub(crate) const fn style_name(style: &Style) -> Option<&'static str> {
     match style {

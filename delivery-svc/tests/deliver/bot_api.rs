@@ -52,6 +52,10 @@ pub(crate) struct BotCall {
 struct Platform {
     /// What it does with the next calls.
     lies: VecDeque<Lie>,
+    /// Calls that change messages, or show that the bot writes: `{method} {chat}/{message} {words}`.
+    changes: Vec<String>,
+    /// Messages by chat and number, as they are shown.
+    shown: BTreeMap<(i64, i64), String>,
     calls: Vec<BotCall>,
     /// Tokens that it refuses.
     refused: Vec<String>,
@@ -89,6 +93,21 @@ impl BotApi {
             .with_state(this.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         this
+    }
+
+    /// Does `lie` with the next call.
+    pub(crate) fn lie(&self, lie: Lie) {
+        self.lock().lies.push_back(lie);
+    }
+
+    /// Returns the calls that change messages, or show that the bot writes.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        self.lock().changes.clone()
+    }
+
+    /// Returns the texts that are shown, in order.
+    pub(crate) fn shown(&self) -> Vec<String> {
+        self.lock().shown.values().cloned().collect()
     }
 
     /// Allows `messages` to each chat in `period`.
@@ -153,6 +172,11 @@ impl BotApi {
 
         let is_refused = platform.refused.iter().any(|refused| refused == token);
         let is_sent = !is_refused && matches!(lie, None | Some(Lie::Lost | Lie::Silent));
+        if is_sent {
+            let number = i64::try_from(platform.calls.len() + 1).unwrap_or_default();
+            let text = body["text"].as_str().unwrap_or_default().to_owned();
+            platform.shown.insert((chat, number), text);
+        }
         platform.calls.push(BotCall {
             at,
             token: token.to_owned(),
@@ -184,6 +208,49 @@ fn error(status: StatusCode, description: &str, parameters: &Value) -> Response 
     (status, Json(body)).into_response()
 }
 
+/// Changes a message, or shows that the bot writes.
+async fn change(api: &BotApi, method: &str, body: &Value) -> Response {
+    let chat = body["chat_id"].as_i64().expect("a chat");
+    let number = body["message_id"].as_i64().unwrap_or_default();
+    let words = match method {
+        "editMessageText" => {
+            assert_eq!(body.get("reply_markup"), None, "{body}");
+            body["text"].as_str().expect("a text").to_owned()
+        }
+        "deleteMessage" => String::new(),
+        "setMessageReaction" => {
+            let given = body["reaction"].as_array().expect("a list");
+            assert!(given.iter().all(|one| one["type"] == "emoji"), "{body}");
+            given.iter().filter_map(|one| one["emoji"].as_str()).collect()
+        }
+        "sendChatAction" => body["action"].as_str().expect("an action").to_owned(),
+        other => panic!("{other}"),
+    };
+
+    let (lie, before) = {
+        let mut platform = api.lock();
+        platform.changes.push(format!("{method} {chat}/{number} {words}"));
+        let lie = platform.lies.pop_front();
+        let before = match method {
+            "editMessageText" => platform.shown.insert((chat, number), words.clone()),
+            "deleteMessage" => platform.shown.remove(&(chat, number)),
+            _ => None,
+        };
+        (lie, before)
+    };
+    let bad = |text: &str| error(StatusCode::BAD_REQUEST, text, &json!({}));
+    match (lie, method, before) {
+        (Some(Lie::Silent), _, _) => std::future::pending().await,
+        (Some(Lie::Unreadable), _, _) => bad("Bad Request: can't parse entities: x"),
+        (_, "editMessageText", Some(before)) if before == words => {
+            bad("Bad Request: message is not modified: specified new message content is exactly the same")
+        }
+        (_, "editMessageText", None) => bad("Bad Request: message to edit not found"),
+        (_, "deleteMessage", None) => bad("Bad Request: message to delete not found"),
+        (_, _, _) => Json(json!({"ok": true, "result": true})).into_response(),
+    }
+}
+
 async fn answer(State(api): State<BotApi>, Path((bot, method)): Path<(String, String)>, body: Bytes) -> Response {
     let token = bot.trim_start_matches("bot").to_owned();
     if api.lock().refused.contains(&token) {
@@ -197,8 +264,10 @@ async fn answer(State(api): State<BotApi>, Path((bot, method)): Path<(String, St
         return Json(json!({"ok": true, "result": {"id": 1, "is_bot": true, "first_name": "Bot"}})).into_response();
     }
 
-    assert_eq!(method, "sendMessage");
     let body: Value = serde_json::from_slice(&body).expect("a JSON body");
+    if method != "sendMessage" {
+        return change(&api, &method, &body).await;
+    }
     let (lie, number) = api.note(&token, &body);
     let chat = body["chat_id"].clone();
     let sent = json!({"ok": true, "result": {"message_id": number, "chat": {"id": chat}, "date": 1}});

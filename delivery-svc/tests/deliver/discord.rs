@@ -196,20 +196,30 @@ fn later(world: &World, api: &DiscordApi, keys: &str, ahead: Duration) -> Replic
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_dies_between_call_and_receipt_doubles_nothing_while_nonces_last() {
-    for (ahead, forgets, keys, texts, events) in [
-        (Duration::ZERO, false, "", 1, Some(false)),
-        // After some minutes the nonce is forgotten, and the part may be there twice: that is said, or it ends.
-        (Duration::from_mins(10), true, "", 2, Some(true)),
-        (Duration::from_mins(10), true, "on_doubt: at_most_once", 1, None),
+async fn a_replica_that_dies_between_call_and_receipt_doubles_nothing_that_can_be_found() {
+    let late = Duration::from_mins(10);
+    let at_most_once = "on_doubt: at_most_once";
+    for (misdeed, ahead, hides, keys, texts, events) in [
+        (Misdeed::Silent, Duration::ZERO, true, "", 1, Some(false)),
+        // After some minutes the nonce is not recognised any more: the channel is searched for it.
+        (Misdeed::Silent, late, false, "", 1, Some(false)),
+        (Misdeed::Silent, late, false, at_most_once, 1, Some(false)),
+        (Misdeed::Swallowed, late, false, "", 1, Some(false)),
+        (Misdeed::Swallowed, late, false, at_most_once, 1, Some(false)),
+        // It cannot be searched, and the part may be there twice: that is said, or it ends.
+        (Misdeed::Silent, late, true, "", 2, Some(true)),
+        (Misdeed::Silent, late, true, at_most_once, 1, None),
     ] {
-        let (world, api) = (World::start().await, DiscordApi::start(&[Misdeed::Silent]).await);
+        let (world, api) = (World::start().await, DiscordApi::start(&[misdeed]).await);
         let first = world.replica("a", with_bot(&api, keys));
         world.publish(&to_channel(1, "bot", GENERAL)).await;
-        eventually("the message is sent", async || api.texts(GENERAL).len() == 1).await;
+        eventually("the message is called for", async || api.calls().len() == 1).await;
         first.kill();
-        if forgets {
+        if ahead > Duration::ZERO {
             api.forget_nonces();
+        }
+        if hides {
+            api.hide_history();
         }
 
         let second = later(&world, &api, keys, ahead);

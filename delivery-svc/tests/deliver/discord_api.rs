@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, patch, post, put};
 use axum::{Json, Router};
 use futures_util::stream;
 use serde_json::{Value, json};
@@ -34,6 +34,8 @@ pub(crate) enum Misdeed {
     Lost,
     /// The message is created, and no answer comes.
     Silent,
+    /// The message is not created, and no answer comes.
+    Swallowed,
     /// A page of a server between.
     Gateway,
 }
@@ -57,6 +59,10 @@ struct Platform {
     refused: Vec<String>,
     /// Whether it has forgotten the nonces.
     forgets: bool,
+    /// Calls that change messages, or show that the bot writes: `{method} {path} {words}`.
+    changes: Vec<String>,
+    /// Whether the history is hidden from bots.
+    hides: bool,
     /// Time until which a token and a channel were told to wait; 0 is every channel.
     told: BTreeMap<(String, u64), Instant>,
     /// Number of calls that came earlier than told.
@@ -86,8 +92,17 @@ impl DiscordApi {
             platform: Arc::new(Mutex::new(platform)),
         };
         let router = Router::new()
-            .route("/api/channels/{channel}/messages", post(create))
+            .route("/api/channels/{channel}/messages", post(create).get(read))
             .route("/api/channels/{channel}", get(look_up))
+            .route("/api/channels/{channel}/typing", post(change))
+            .route(
+                "/api/channels/{channel}/messages/{message}",
+                patch(change).delete(change),
+            )
+            .route(
+                "/api/channels/{channel}/messages/{message}/reactions/{emoji}/@me",
+                put(change).delete(change),
+            )
             .with_state(this.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         this
@@ -101,6 +116,21 @@ impl DiscordApi {
     /// Forgets all nonces, as after some minutes.
     pub(crate) fn forget_nonces(&self) {
         self.lock().forgets = true;
+    }
+
+    /// Does `misdeed` with the next call.
+    pub(crate) fn misdo(&self, misdeed: Misdeed) {
+        self.lock().misdeeds.push_back(misdeed);
+    }
+
+    /// Returns the calls that change messages, or show that the bot writes.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        self.lock().changes.clone()
+    }
+
+    /// Answers every question for messages with none, as for a bot that may not read the history.
+    pub(crate) fn hide_history(&self) {
+        self.lock().hides = true;
     }
 
     /// Returns the calls that create messages.
@@ -166,7 +196,8 @@ impl Platform {
             Some(Misdeed::GlobalLimit(millis)) => {
                 self.told.insert((token.to_owned(), 0), until(millis));
             }
-            Some(Misdeed::Forbidden | Misdeed::Lost | Misdeed::Silent | Misdeed::Gateway) | None => {}
+            Some(Misdeed::Forbidden | Misdeed::Lost | Misdeed::Silent | Misdeed::Swallowed | Misdeed::Gateway)
+            | None => {}
         }
 
         self.calls.push(CreateCall {
@@ -213,6 +244,30 @@ fn error(status: StatusCode, code: u64, message: &str) -> Response {
     (status, Json(json!({"message": message, "code": code}))).into_response()
 }
 
+/// Changes a message, or shows that the bot writes.
+async fn change(State(api): State<DiscordApi>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    let _token = token_of(&headers);
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if method == Method::PATCH {
+        assert_eq!(body["components"], json!([]), "{body}");
+    }
+    let path = uri.path().trim_start_matches("/api/channels/").to_owned();
+    let words = body["content"].as_str().unwrap_or_default();
+    let (misdeed, is_repeated) = {
+        let mut platform = api.lock();
+        let change = format!("{method} {path} {words}");
+        let is_repeated = platform.changes.contains(&change);
+        platform.changes.push(change);
+        (platform.misdeeds.pop_front(), is_repeated)
+    };
+    match misdeed {
+        Some(Misdeed::Silent) => std::future::pending().await,
+        _ if method == Method::DELETE && is_repeated => error(StatusCode::NOT_FOUND, 10_008, "Unknown Message"),
+        _ if method == Method::PATCH => Json(json!({"id": "1", "channel_id": "2"})).into_response(),
+        _ => StatusCode::NO_CONTENT.into_response(),
+    }
+}
+
 async fn look_up(State(api): State<DiscordApi>, Path(channel): Path<u64>, headers: HeaderMap) -> Response {
     let mut platform = api.lock();
     platform.looked_up += 1;
@@ -224,6 +279,26 @@ async fn look_up(State(api): State<DiscordApi>, Path(channel): Path<u64>, header
         return Json(json!({"id": id, "type": 1, "recipients": [{"id": "5"}]})).into_response();
     }
     Json(json!({"id": id, "type": 0, "guild_id": "20", "name": "general", "parent_id": null})).into_response()
+}
+
+/// Returns the newest messages of a channel, newest first.
+async fn read(State(api): State<DiscordApi>, Path(channel): Path<u64>, headers: HeaderMap) -> Response {
+    let platform = api.lock();
+    if platform.refused.contains(&token_of(&headers)) {
+        return error(StatusCode::UNAUTHORIZED, 0, "401: Unauthorized");
+    }
+    // Somebody wrote long ago.
+    let first = json!({"id": "1", "content": "hello", "author": {"id": "5"}});
+    let here = platform.messages.iter().filter(|message| message.0 == channel);
+    let sent = here.map(|(_, id, nonce, text)| {
+        json!({"id": id.to_string(), "nonce": nonce, "content": text, "author": {"id": "9", "bot": true}})
+    });
+    let mut all: Vec<Value> = std::iter::once(first).chain(sent).collect();
+    all.reverse();
+    if platform.hides {
+        all.clear();
+    }
+    Json(all).into_response()
 }
 
 async fn create(
@@ -263,6 +338,7 @@ async fn create(
             let _created = created();
             std::future::pending().await
         }
+        Some(Misdeed::Swallowed) => std::future::pending().await,
         Some(Misdeed::Gateway) => (StatusCode::BAD_GATEWAY, "<html>Bad Gateway</html>").into_response(),
     }
 }

@@ -1,10 +1,12 @@
 //! Deliveries over a real NATS server: webhooks, web chat, core subjects; failures, order, takeover.
 
 mod bot_api;
+mod changes;
 mod copies;
 mod discord;
 mod discord_api;
 mod failures;
+mod frozen;
 mod handover;
 mod held;
 mod live;
@@ -16,6 +18,7 @@ mod restored;
 mod scripted;
 mod slack;
 mod telegram;
+mod typing;
 mod web_api;
 mod webhook;
 mod world;

@@ -15,6 +15,8 @@ pub(crate) const SCRIPTED: &str = "scripted";
 #[derive(Clone, Default)]
 pub(crate) struct Script {
     pub(crate) repetition: Repetition,
+    /// Form and size of parts; `None` = Telegram's.
+    layout: Option<PartLayout>,
     /// Outcomes of the next calls; `None` = the call never ends. Further calls are accepted.
     answers: Arc<Mutex<VecDeque<Option<CallOutcome>>>>,
     calls: Arc<Mutex<Vec<String>>>,
@@ -25,9 +27,16 @@ impl Script {
     pub(crate) fn new(repetition: Repetition, answers: impl IntoIterator<Item = Option<CallOutcome>>) -> Self {
         Self {
             repetition,
+            layout: None,
             answers: Arc::new(Mutex::new(answers.into_iter().collect())),
             calls: Arc::default(),
         }
+    }
+
+    /// Gives parts the form and size of `layout`.
+    pub(crate) const fn with_layout(mut self, layout: PartLayout) -> Self {
+        self.layout = Some(layout);
+        self
     }
 
     /// Returns the texts that were sent, in order.
@@ -47,13 +56,15 @@ impl Script {
 impl Channel for Script {
     fn traits(&self, _account: &str) -> ChannelTraits {
         ChannelTraits {
-            layout: PartLayout {
+            layout: self.layout.unwrap_or(PartLayout {
                 format: TextFormat::TelegramHtml,
                 limit: Some(telegram::MESSAGE),
                 max_lines: None,
-            },
+            }),
             waits_for_remote: true,
             repetition: self.repetition,
+            finds_parts: false,
+            typing_lasts: None,
         }
     }
 

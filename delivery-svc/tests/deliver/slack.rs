@@ -107,26 +107,94 @@ async fn blocks_that_slack_cannot_read_are_sent_plain_once() {
     assert!(!world.sent_events().await[0].metadata.contains_key("unconfirmed"));
 }
 
+/// The unconfirmed parts of the last receipt; `None` = it is none of a made delivery.
+async fn unconfirmed(world: &World, reply: &Reply) -> Option<Vec<u32>> {
+    match world.outcomes(&reply.delivery_context).await.pop() {
+        Some(ReceiptStep::Delivered { unconfirmed, .. }) => Some(unconfirmed),
+        Some(_) | None => None,
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_answer_is_a_doubt_that_is_marked_or_ends_the_delivery() {
-    for lie in [Lie::Lost, Lie::Gateway, Lie::Error("fatal_error")] {
-        let (world, api, reply) = deliver(&[lie], "").await;
+async fn a_lost_answer_is_looked_for_and_the_part_is_sent_only_if_it_is_not_there() {
+    for keys in ["", "on_doubt: at_most_once"] {
+        for (lie, calls) in [(Lie::Lost, 1), (Lie::Gateway, 2), (Lie::Error("fatal_error"), 2)] {
+            let (world, api, reply) = deliver(&[lie], keys).await;
+            assert_eq!((api.calls().len(), api.texts("D1").len()), (calls, 1), "{lie:?} {keys}");
+            assert_eq!(unconfirmed(&world, &reply).await, Some(Vec::new()), "{lie:?} {keys}");
+            let event = &world.sent_events().await[0];
+            assert!(!event.metadata.contains_key("unconfirmed"), "{lie:?} {keys}");
+            let id = format!("D1/1700000000.{calls:06}");
+            assert_eq!(event.metadata["platform"]["ids"], json!([id]), "{lie:?} {keys}");
+            let searches = api.searches();
+            assert!(
+                searches.len() == 1 && searches[0].starts_with("conversations.history?"),
+                "{searches:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thread_of_several_pages_is_searched_to_its_end() {
+    let (world, api) = (World::start().await, WebApi::start(&[Lie::Lost]).await);
+    api.chat(5);
+    let replica = world.replica("a", with_app(&api, "groups: {'*': {}}"));
+    let mut reply = to_channel(1, "app", "C1");
+    reply.delivery_context.thread_id = Some("1699999999.000001".to_owned());
+    world.publish(&reply).await;
+    world.settled().await;
+    replica.stop().await;
+
+    assert_eq!(api.texts("C1").len(), 1);
+    let searches = api.searches();
+    let is_thread = |search: &String| search.starts_with("conversations.replies?");
+    assert!(searches.len() == 3 && searches.iter().all(is_thread), "{searches:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_that_cannot_be_looked_for_is_a_doubt_that_is_marked_or_ends_the_delivery() {
+    for lie in [Lie::Lost, Lie::Gateway] {
+        let (world, api, reply) = deliver_unread(lie, "").await;
         assert_eq!(api.calls().len(), 2, "{lie:?}");
         assert_eq!(world.sent_events().await[0].metadata["unconfirmed"], json!(true));
-        let steps = world.outcomes(&reply.delivery_context).await;
-        assert!(
-            matches!(steps.last(), Some(ReceiptStep::Delivered { unconfirmed, .. }) if *unconfirmed == [0]),
-            "{steps:?}"
-        );
+        assert_eq!(unconfirmed(&world, &reply).await, Some(vec![0]));
 
-        let (world, api, _) = deliver(&[lie], "on_doubt: at_most_once").await;
+        let (world, api, _) = deliver_unread(lie, "on_doubt: at_most_once").await;
         assert_eq!(api.calls().len(), 1, "{lie:?}");
         assert!(world.dead_letters().await[0].detail.contains("may have been sent"));
     }
 }
 
+/// As [`deliver`], from an app that may not read the conversation.
+async fn deliver_unread(lie: Lie, keys: &str) -> (World, WebApi, Reply) {
+    let (world, api) = (World::start().await, WebApi::start(&[lie]).await);
+    api.hide_history("missing_scope");
+    let replica = world.replica("a", with_app(&api, keys));
+    let reply = to_channel(1, "app", "D1");
+    world.publish(&reply).await;
+    world.settled().await;
+    replica.stop().await;
+    (world, api, reply)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_dies_between_call_and_receipt_leaves_at_most_one_double_which_is_marked() {
+async fn a_search_that_stays_limited_ends_with_the_attempts_and_a_mark() {
+    let (world, api) = (World::start().await, WebApi::start(&[Lie::Lost]).await);
+    api.hide_history("ratelimited");
+    let replica = world.replica("a", with_app(&api, ""));
+    let reply = to_channel(1, "app", "D1");
+    world.publish(&reply).await;
+    world.settled().await;
+    replica.stop().await;
+
+    // Three attempts: a call, a search, and a search with a call.
+    assert_eq!((api.calls().len(), api.searches().len()), (2, 2));
+    assert_eq!(unconfirmed(&world, &reply).await, Some(vec![0]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_dies_between_call_and_receipt_leaves_no_double() {
     let (world, api) = (World::start().await, WebApi::start(&[Lie::Silent]).await);
     let first = world.replica("a", with_app(&api, ""));
     world.publish(&to_channel(1, "app", "D1")).await;
@@ -135,9 +203,11 @@ async fn a_replica_that_dies_between_call_and_receipt_leaves_at_most_one_double_
 
     let second = world.replica("a", with_app(&api, ""));
     world.settled().await;
-    assert_eq!(api.texts("D1").len(), 2);
+    assert_eq!(api.texts("D1").len(), 1);
     let events = world.sent_events().await;
-    assert_eq!((events.len(), &events[0].metadata["unconfirmed"]), (1, &json!(true)));
+    assert_eq!(events.len(), 1);
+    assert!(!events[0].metadata.contains_key("unconfirmed"));
+    assert_eq!(events[0].metadata["platform"]["ids"], json!(["D1/1700000000.000001"]));
     second.stop().await;
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
@@ -54,6 +54,14 @@ struct Workspace {
     told: Option<Instant>,
     /// Number of calls that came earlier than told.
     early: usize,
+    /// Error with which conversations are not read; `None` = they are.
+    unread: Option<&'static str>,
+    /// Calls that change messages: `{method} {channel}/{ts} {words}`.
+    changes: Vec<String>,
+    /// Number of messages of people in each conversation, after those of the app.
+    chatter: usize,
+    /// URLs with which conversations were read.
+    searches: Vec<String>,
 }
 
 /// The stand-in; clones are the same server.
@@ -76,7 +84,7 @@ impl WebApi {
             workspace: Arc::new(Mutex::new(workspace)),
         };
         let router = Router::new()
-            .route("/api/{method}", post(answer))
+            .route("/api/{method}", post(answer).get(read))
             .with_state(this.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         this
@@ -86,6 +94,31 @@ impl WebApi {
     pub(crate) fn refuse(&self, tokens: &[(&str, &'static str)]) {
         let tokens = tokens.iter().map(|&(token, error)| (token.to_owned(), error));
         self.lock().refused = tokens.collect();
+    }
+
+    /// Does `lie` with the next call.
+    pub(crate) fn lie(&self, lie: Lie) {
+        self.lock().lies.push_back(lie);
+    }
+
+    /// Returns the calls that change messages.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        self.lock().changes.clone()
+    }
+
+    /// People write `number` messages after those of the app, in each conversation.
+    pub(crate) fn chat(&self, number: usize) {
+        self.lock().chatter = number;
+    }
+
+    /// Refuses to let conversations be read, with `error`.
+    pub(crate) fn hide_history(&self, error: &'static str) {
+        self.lock().unread = Some(error);
+    }
+
+    /// Returns the paths and queries with which conversations were read.
+    pub(crate) fn searches(&self) -> Vec<String> {
+        self.lock().searches.clone()
     }
 
     /// Returns the calls of `chat.postMessage`.
@@ -151,12 +184,85 @@ impl WebApi {
     }
 }
 
+/// Returns the messages of a conversation, newest first, two at a time, as an app sees them that may read few.
+async fn read(State(api): State<WebApi>, Path(method): Path<String>, uri: Uri) -> Response {
+    let query = uri.query().unwrap_or_default().to_owned();
+    let value = |key: &str| {
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let found = pairs.into_iter().find(|(name, _)| *name == key);
+        found.map(|(_, value)| value.to_owned())
+    };
+    let mut workspace = api.lock();
+    workspace.searches.push(format!("{method}?{query}"));
+    if let Some(name) = workspace.unread {
+        return error(name).into_response();
+    }
+    assert!(value("oldest").is_some() && value("include_all_metadata").as_deref() == Some("true"));
+
+    let (channel, thread) = (value("channel").expect("a channel"), value("ts"));
+    assert_eq!(thread.is_some(), method == "conversations.replies", "{method}");
+    let sent = (1..).zip(&workspace.calls).filter(|(_, call)| call.is_sent);
+    let here = sent.filter(|(_, call)| {
+        call.body["channel"] == channel.as_str()
+            && call.body.get("thread_ts").and_then(Value::as_str) == thread.as_deref()
+    });
+    let mut messages: Vec<Value> = here
+        .map(|(number, call)| json!({"ts": format!("1700000000.{number:06}"), "metadata": call.body["metadata"]}))
+        .collect();
+    messages
+        .extend((0..workspace.chatter).map(|number| json!({"ts": format!("1700000001.{number:06}"), "text": "hi"})));
+    messages.reverse();
+
+    let from: usize = value("cursor").map_or(0, |cursor| cursor.parse().expect("a cursor"));
+    let page: Vec<Value> = messages.iter().skip(from).take(2).cloned().collect();
+    let next = if from + 2 < messages.len() {
+        (from + 2).to_string()
+    } else {
+        String::new()
+    };
+    let more = !next.is_empty();
+    let body = json!({"ok": true, "messages": page, "has_more": more, "response_metadata": {"next_cursor": next}});
+    Json(body).into_response()
+}
+
+/// Changes a message. What was done before is an error, and so is a message that is gone.
+async fn change(api: &WebApi, method: &str, body: &Value) -> Response {
+    let text = |key: &str| body[key].as_str().unwrap_or_default().to_owned();
+    let (ts, words) = match method {
+        "chat.update" => {
+            assert_eq!(body["blocks"], json!([]), "{body}");
+            (text("ts"), text("text"))
+        }
+        "chat.delete" => (text("ts"), String::new()),
+        "reactions.add" | "reactions.remove" => (text("timestamp"), text("name")),
+        other => panic!("{other}"),
+    };
+
+    let (lie, is_repeated) = {
+        let mut workspace = api.lock();
+        let change = format!("{method} {}/{ts} {words}", text("channel"));
+        let is_repeated = workspace.changes.contains(&change);
+        workspace.changes.push(change);
+        (workspace.lies.pop_front(), is_repeated)
+    };
+    match (lie, method) {
+        (Some(Lie::Silent), _) => std::future::pending().await,
+        (_, "chat.delete") if is_repeated => error("message_not_found").into_response(),
+        (_, "reactions.add") if is_repeated => error("already_reacted").into_response(),
+        (_, "reactions.remove") if is_repeated => error("no_reaction").into_response(),
+        (_, _) => Json(json!({"ok": true, "channel": body["channel"], "ts": ts})).into_response(),
+    }
+}
+
 fn error(name: &str) -> Json<Value> {
     Json(json!({"ok": false, "error": name}))
 }
 
 async fn answer(State(api): State<WebApi>, Path(method): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
-    assert_eq!(method, "chat.postMessage");
+    if method != "chat.postMessage" {
+        let body: Value = serde_json::from_slice(&body).expect("a JSON body");
+        return change(&api, &method, &body).await;
+    }
     let token = headers["authorization"]
         .to_str()
         .expect("text")

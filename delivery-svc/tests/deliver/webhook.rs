@@ -47,6 +47,7 @@ async fn a_reply_is_posted_signed_and_comes_back_as_an_event() {
         platform_ids: Vec::new(),
         unconfirmed: Vec::new(),
         uncounted: 0,
+        plan: None,
     };
     let delivered = ReceiptStep::Delivered {
         attempts: 1,
@@ -54,6 +55,7 @@ async fn a_reply_is_posted_signed_and_comes_back_as_an_event() {
         platform_ids: Vec::new(),
         unconfirmed: Vec::new(),
         live: None,
+        plan: None,
     };
 
     assert_eq!(steps, [begun, delivered]);
@@ -168,6 +170,7 @@ async fn what_the_receiver_asks_to_wait_is_waited() {
             platform_ids: Vec::new(),
             unconfirmed: Vec::new(),
             uncounted: 0,
+            plan: None,
             outcome,
         };
 

@@ -27,6 +27,8 @@ use delivery_svc::plan::PartLayout;
 use delivery_svc::policy::SendPolicy;
 use delivery_svc::restore_gate::RestoreGate;
 use delivery_svc::stopped_accounts::StoppedAccounts;
+use delivery_svc::typing::SharedTyping;
+use delivery_svc::typing_listener::show_typing;
 use shared::bus::partition::{self, PartitionGroup};
 use shared::bus::{Bus, OutgoingMessage};
 use shared::clock::{Clock as _, OffsetClock, SharedClock, SystemClock};
@@ -134,6 +136,8 @@ impl Channel for Numbered {
             })),
             waits_for_remote: true,
             repetition: Repetition::Recognised,
+            finds_parts: false,
+            typing_lasts: None,
         }
     }
 
@@ -242,11 +246,11 @@ impl World {
         self.all(streams::RECEIPTS, &subject::receipt(to)).await
     }
 
-    /// What the receipts of `to` say, those left out that merely say that a call was begun.
+    /// What the receipts of `to` say, those left out that merely say that a call was begun, or is planned.
     pub(crate) async fn outcomes(&self, to: &DeliveryContext) -> Vec<ReceiptStep> {
         let steps = self.receipts(to).await.into_iter().map(|receipt| receipt.step);
         steps
-            .filter(|step| !matches!(step, ReceiptStep::AttemptStarted { .. }))
+            .filter(|step| !matches!(step, ReceiptStep::AttemptStarted { .. } | ReceiptStep::Planned { .. }))
             .collect()
     }
 
@@ -358,6 +362,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
         channels,
         gates: Arc::clone(&gates),
         calls: ProcessCalls::new(Arc::new(SystemClock)),
+        typing: SharedTyping::default(),
         instance: instance.clone(),
         patience: Duration::from_secs(30),
         policy,
@@ -384,6 +389,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
 
     let telling = Arc::clone(&outfit);
     tokio::spawn(async move { former_owners::serve_inquiries(&telling.bus, &telling.instance, &telling.calls).await });
+    tokio::spawn(show_typing(Arc::clone(&outfit)));
     tokio::spawn(LostReplies::new(Arc::clone(&outfit)).watch_queue(shutdown.clone()));
     let slots = Arc::new(Semaphore::new(16));
     let bounds = WorkerBounds {
@@ -439,5 +445,6 @@ fn reply_of(id: Ulid, number: u64, channel: &str, peer: &str) -> Reply {
         attachments: Vec::new(),
         interactive: None,
         causation: DispatchCause { event, hops: 0 },
+        action: None,
     }
 }

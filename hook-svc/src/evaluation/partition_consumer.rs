@@ -29,6 +29,7 @@ use shared::clock::pause;
 use shared::error_chain::describe_error;
 use shared::model::event::Event;
 use shared::process::trace;
+use shared::retry::RetryWaits;
 use shared::wire::headers::TraceCarrier;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument as _;
@@ -347,7 +348,7 @@ impl PartitionConsumer {
 
     /// Reads a message again of which only the numbers were kept; returns `None` if it is gone.
     async fn read_again(&self, numbers: MessageNumbers, again: &RedeliverySource) -> Option<IncomingMessage> {
-        let mut wait = FIRST_PAUSE;
+        let mut waits = RetryWaits::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             match again.read(numbers.sequence, numbers.handed).await {
                 Ok(incoming) => return incoming,
@@ -356,8 +357,7 @@ impl PartitionConsumer {
                 }
             }
 
-            pause(wait).await;
-            wait = (wait * 2).min(LONGEST_PAUSE);
+            pause(waits.next_wait()).await;
         }
     }
 
@@ -393,7 +393,7 @@ impl PartitionConsumer {
         let mut patience = RetryBudget::default();
         let mut again = false;
 
-        let mut wait = FIRST_PAUSE;
+        let mut waits = RetryWaits::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let error = match self.evaluator.handle(task, again, carrier).await {
                 Ok(EventOutcome::Deferred(hooks)) => return Some(hooks),
@@ -431,8 +431,7 @@ impl PartitionConsumer {
             }
 
             tracing::warn!(event_id = %task.event.id, tries, error = detail, "evaluation failed; retrying the event");
-            pause(wait).await;
-            wait = (wait * 2).min(LONGEST_PAUSE);
+            pause(waits.next_wait()).await;
         }
     }
 
@@ -441,7 +440,7 @@ impl PartitionConsumer {
         self.evaluator.performer.meters.dead.increment(1);
         let event_id = incoming.headers.event_id();
 
-        let mut wait = FIRST_PAUSE;
+        let mut waits = RetryWaits::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let bus = &self.evaluator.performer.bus;
             let letter = bus.dead_letter(SERVICE, incoming, verdict, self.evaluator.clock.now());
@@ -459,8 +458,7 @@ impl PartitionConsumer {
                 }
             }
 
-            pause(wait).await;
-            wait = (wait * 2).min(LONGEST_PAUSE);
+            pause(waits.next_wait()).await;
         }
 
         incoming.term().await;

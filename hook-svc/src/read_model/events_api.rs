@@ -212,6 +212,7 @@ mod tests {
                 event: EventId::parse(event).expect("an id"),
                 hops: 0,
             },
+            action: None,
         }
     }
 

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shared::clock::{SharedClock, pause};
+use shared::retry::RetryWaits;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
@@ -129,7 +130,7 @@ pub(super) enum WorkerRole {
 
 /// Keeps worker `index` alive until the pool stops.
 pub(super) async fn keep_worker(common: Arc<PoolContext>, clock: SharedClock, index: usize, role: WorkerRole) {
-    let mut delay = Duration::ZERO;
+    let mut waits = RetryWaits::new(RESTART_FIRST, RESTART_MAX);
     let output = Mutex::new(OutputAllowance::new(clock.monotonic()));
     while !common.stop.is_cancelled() {
         if !wait_for_work(&common, index, role).await {
@@ -144,17 +145,14 @@ pub(super) async fn keep_worker(common: Arc<PoolContext>, clock: SharedClock, in
 
         let has_worked = run.handle_death(&death);
         // A process that did no work may fail at each start, so the wait grows.
-        delay = if has_worked {
-            Duration::ZERO
-        } else {
-            (delay * 2).clamp(RESTART_FIRST, RESTART_MAX)
-        };
+        if has_worked {
+            waits.reset();
+            continue;
+        }
 
-        if !delay.is_zero() {
-            tokio::select! {
-                () = common.stop.cancelled() => return,
-                () = pause(delay) => {}
-            }
+        tokio::select! {
+            () = common.stop.cancelled() => return,
+            () = pause(waits.next_wait()) => {}
         }
     }
 }

@@ -37,6 +37,7 @@ pub fn approval_card(intent: &Intent, asked: &ConfirmationTerms) -> Result<Optio
             event: event_id(record.id, at)?,
             hops: firing_hops(intent),
         },
+        action: None,
     }))
 }
 

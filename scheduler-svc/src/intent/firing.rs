@@ -197,6 +197,7 @@ pub fn firing_reply(intent: &Intent, nominal: UnixMillis) -> Result<Option<Reply
             event: event_id(record.id, nominal)?,
             hops: firing_hops(intent),
         },
+        action: None,
     }))
 }
 

@@ -86,7 +86,9 @@ pub async fn delivery_ending(bus: &Bus, reply: &Reply, before: u64) -> Result<Op
 /// Returns the end of a firing whose delivery is at `step`, or `None` if the delivery goes on.
 fn ending_of_step(step: ReceiptStep) -> Option<FiringEnd> {
     let (code, why) = match step {
-        ReceiptStep::AttemptStarted { .. } | ReceiptStep::AttemptFinished { .. } => return None,
+        ReceiptStep::Planned { .. } | ReceiptStep::AttemptStarted { .. } | ReceiptStep::AttemptFinished { .. } => {
+            return None;
+        }
         ReceiptStep::Delivered { .. } => (IntentCode::Done, "delivered".to_owned()),
         ReceiptStep::GaveUp { reason, .. } => (IntentCode::TurnFailed, format!("not delivered: {reason}")),
         ReceiptStep::DeniedByPolicy { rule } => (IntentCode::TurnFailed, format!("denied by policy: {rule}")),

@@ -199,12 +199,14 @@ async fn a_text_that_is_gone_is_sent_again_until_its_receipt_is_there() {
         target: first.delivery_context.clone(),
         causation: first.causation.clone(),
         at: world.now(),
+        card: false,
         step: ReceiptStep::Delivered {
             attempts: 1,
             parts: 1,
             platform_ids: Vec::new(),
             unconfirmed: Vec::new(),
             live: None,
+            plan: None,
         },
     };
     let at = subject::receipt(&first.delivery_context);

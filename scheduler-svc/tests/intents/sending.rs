@@ -33,6 +33,7 @@ impl World {
             target: reply.delivery_context.clone(),
             causation: reply.causation.clone(),
             at: self.now(),
+            card: false,
             step,
         };
 
@@ -50,6 +51,7 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
         platform_ids: Vec::new(),
         unconfirmed: Vec::new(),
         live: None,
+        plan: None,
     };
 
     let denied = ReceiptStep::DeniedByPolicy {
@@ -87,6 +89,7 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
                 platform_ids: Vec::new(),
                 unconfirmed: Vec::new(),
                 uncounted: 0,
+                plan: None,
             };
 
             for step in [begun, step] {

@@ -79,6 +79,19 @@ impl Bus {
         true
     }
 
+    /// Subscribes to `subject` (wildcards allowed) from now on, as one of the group `group`: each message goes to one of
+    /// its members.
+    ///
+    /// # Errors
+    /// Returns the client's error text if the subject is not valid or the bus is closed.
+    pub async fn core_subscribe_group(&self, subject: &str, group: &str) -> Result<CoreSubscription, String> {
+        self.client
+            .queue_subscribe(subject.to_owned(), group.to_owned())
+            .await
+            .map(CoreSubscription)
+            .map_err(|error| error.to_string())
+    }
+
     /// Subscribes to `subject` (wildcards allowed) from now on.
     ///
     /// # Errors

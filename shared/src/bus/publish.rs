@@ -14,6 +14,7 @@ use serde_json::json;
 use crate::clock::pause;
 use crate::model::event::Event;
 use crate::model::reply::Reply;
+use crate::retry::RetryWaits;
 use crate::wire::envelope::{PayloadFormat, WireMessage, encode, encode_payload};
 use crate::wire::headers::{
     CAUSATION, EVENT, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS, Headers, MSG_ID, REPEATED, SEAL, TTL, TraceCarrier, WRITER,
@@ -185,7 +186,7 @@ impl Bus {
     /// # Errors
     /// Returns [`PublishError`] if the server rejects it for good or the bus is closed; never `Unknown`.
     pub async fn publish(&self, mut out: OutgoingMessage) -> Result<PublishedMessage, PublishError> {
-        let mut wait = FIRST_PAUSE;
+        let mut waits = RetryWaits::new(FIRST_PAUSE, MAX_PAUSE);
         let mut without_stream = 0_u32;
 
         // A message that the caller marks as repeated may have been stored by an earlier try.
@@ -222,8 +223,7 @@ impl Bus {
             tracing::debug!(subject = %out.subject, %error, "repeating a publish");
             out.headers.insert(REPEATED, "1");
             metrics::counter!("nexus_bus_publish_retries_total").increment(1);
-            pause(wait).await;
-            wait = (wait * 2).min(MAX_PAUSE);
+            pause(waits.next_wait()).await;
         }
     }
 

@@ -3,7 +3,7 @@
 mod ask;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use ulid::Ulid;
 
 use super::dispatch::{DeliveryContext, DispatchCause};
@@ -177,6 +177,22 @@ impl ApprovalCard {
         }
     }
 }
+
+/// Returns the interactive part of the change of a card of `approval` into its decision. Only Nexus's approval code makes
+/// such a change.
+#[must_use]
+pub fn decision_interactive(approval: &str) -> Value {
+    json!({"kind": DECISION, "approval": approval})
+}
+
+/// Returns whether `interactive` is that of a decision ([`decision_interactive`]).
+#[must_use]
+pub fn is_decision(interactive: Option<&Value>) -> bool {
+    interactive.is_some_and(|interactive| interactive["kind"] == DECISION)
+}
+
+/// The kind of the interactive part of a decision.
+const DECISION: &str = "approval_decision";
 
 /// The value of [`ApprovalCard::kind`].
 pub const CARD: &str = "approval";

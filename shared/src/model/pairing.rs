@@ -322,6 +322,7 @@ pub fn code_reply(pairing: &Pairing, event: &Event) -> Option<Reply> {
             event: event.id.clone(),
             hops: event.hops,
         },
+        action: None,
     })
 }
 

@@ -40,10 +40,56 @@ const fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
+/// One part of a plan, as the platform gets it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedPart {
+    /// Text of the part, in the account's form.
+    pub content: String,
+    /// Name of the form.
+    pub format: String,
+    /// The part as plain text; absent if the text is the reply's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plain: Option<String>,
+    /// Styles of the text, on platforms that take them beside it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub styles: Vec<PlannedStyle>,
+}
+
+/// A style on a range of a part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedStyle {
+    /// Start of the range, in UTF-16 units.
+    pub start: usize,
+    /// Length of the range, in UTF-16 units.
+    pub length: usize,
+    /// Name of the style.
+    pub style: String,
+}
+
+/// The plan of a delivery of several parts, which its first receipts have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanReference {
+    /// Number of parts.
+    pub parts: u32,
+    /// SHA-256 of the parts, in hex.
+    pub sha256: String,
+    /// Sequences in `RECEIPTS` of the pieces of the plan, in order; none if the plan is too large to be stored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pieces: Vec<u64>,
+}
+
 /// One step of a delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "step")]
 pub enum ReceiptStep {
+    /// A piece of the delivery's plan. The pieces are written before the first call, so that every attempt sends parts of
+    /// the same plan, whatever the renderer and its settings are by then.
+    Planned {
+        /// Index of the first part to send, from 0.
+        first: u32,
+        /// Parts of the piece, in order.
+        parts: Vec<PlannedPart>,
+    },
     /// An attempt starts. Written before the call, on channels with calls that may take long.
     AttemptStarted {
         /// Number of the attempt, from 1.
@@ -63,6 +109,9 @@ pub enum ReceiptStep {
         /// was sent after them.
         #[serde(default, skip_serializing_if = "is_zero")]
         uncounted: u32,
+        /// Plan of the delivery; absent = it has one part, with the whole text.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        plan: Option<PlanReference>,
     },
     /// An attempt ended. Written after the call.
     AttemptFinished {
@@ -80,6 +129,9 @@ pub enum ReceiptStep {
         /// was sent after them.
         #[serde(default, skip_serializing_if = "is_zero")]
         uncounted: u32,
+        /// Plan of the delivery; absent = it has one part, with the whole text.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        plan: Option<PlanReference>,
         /// Outcome of the attempt.
         outcome: AttemptOutcome,
     },
@@ -98,6 +150,9 @@ pub enum ReceiptStep {
         /// On channels with open pages: whether a page was connected.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         live: Option<bool>,
+        /// Plan of the delivery; absent = it has one part, with the whole text.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        plan: Option<PlanReference>,
     },
     /// The delivery was given up and became a dead letter.
     GaveUp {
@@ -126,6 +181,9 @@ pub struct Receipt {
     pub causation: DispatchCause,
     /// Time of the step.
     pub at: UnixMillis,
+    /// Whether the delivery is a card of an approval, which its decision alone may change.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub card: bool,
     /// Step of the delivery that happened.
     pub step: ReceiptStep,
 }

@@ -30,4 +30,44 @@ pub struct Reply {
     pub interactive: Option<Value>,
     /// Event that led to the turn.
     pub causation: DispatchCause,
+    /// Change of an earlier message of the destination, which the reply is instead of a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<ReplyAction>,
+}
+
+/// A change of an earlier message of the destination. Each has no further effect if it is made again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum ReplyAction {
+    /// Replaces a sent message by the reply's text. The message has no buttons then.
+    Edit {
+        /// Id of the message's event, as in [`ReplyAction::target`].
+        target: String,
+    },
+    /// Deletes a sent message.
+    Delete {
+        /// Id of the message's event.
+        target: String,
+    },
+    /// Adds a reaction to a message, or removes it.
+    React {
+        /// Id of the message's event.
+        target: String,
+        /// Reaction: an emoji, or a name that the platform knows.
+        emoji: String,
+        /// Whether the reaction is removed.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        removed: bool,
+    },
+}
+
+impl ReplyAction {
+    /// Returns the id of the event of the message that is changed: `out:{delivery}/{part}` of a sent one,
+    /// `out:{delivery}` for the last part of a delivery, or the id of a received one.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        match self {
+            Self::Edit { target } | Self::Delete { target } | Self::React { target, .. } => target,
+        }
+    }
 }

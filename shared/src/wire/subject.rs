@@ -211,6 +211,12 @@ pub fn webchat(account: &str, peer: &str) -> String {
     join("nexus.webchat", &[account, peer])
 }
 
+/// Returns the core subject of the beats of turns that answer in the conversation `to`.
+#[must_use]
+pub fn live(to: &DeliveryContext) -> String {
+    target_subject("nexus.live", to)
+}
+
 /// Returns the core subject of the channel `nats`.
 #[must_use]
 pub fn out(account: &str, peer: &str) -> String {

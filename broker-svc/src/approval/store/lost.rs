@@ -190,6 +190,8 @@ impl ApprovalStore {
     /// another process wrote first.
     pub(super) async fn take(&self, before: &KvEntry<ConfirmationTerms>) -> Result<bool, KeepApprovalError> {
         self.ensure_audited(&before.value).await?;
+        // The session may have read the decision before any process sent it.
+        self.send_decision(&before.value).await?;
         let mut next = before.value.clone();
         next.trail.taken = true;
         let key = key(&next.request.id);

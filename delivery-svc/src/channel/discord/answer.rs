@@ -27,6 +27,9 @@ const MAX_RESET: f64 = 60.0;
 /// "Cannot send messages to this user": no common guild, or the user does not want any.
 const CANNOT_SEND: u64 = 50_007;
 
+/// "Unknown message".
+const UNKNOWN_MESSAGE: u64 = 10_008;
+
 /// "Invalid Form Body".
 const INVALID_FORM: u64 = 50_035;
 
@@ -109,6 +112,25 @@ pub(super) fn read_answer(answer: &ApiAnswer, now: UnixMillis) -> CallOutcome {
             },
             // The status alone says nothing about the message.
             Err(_) => doubtful(format!("status {status} with an answer that cannot be read")),
+        };
+    }
+
+    error_outcome(answer, now).unwrap_or_else(|| foreign_outcome(answer, now))
+}
+
+/// Returns the outcome of a change of the message `id`, or of a call without a message, that `answer` is the answer to, at
+/// `now`. With `gone_is_made`, a message that is gone is changed as wished.
+pub(super) fn read_change(answer: &ApiAnswer, id: &str, gone_is_made: bool, now: UnixMillis) -> CallOutcome {
+    let code = || {
+        serde_json::from_slice::<ApiError>(&answer.body)
+            .ok()
+            .map(|error| error.code)
+    };
+    let is_gone = answer.status == 404 && code() == Some(UNKNOWN_MESSAGE);
+    if (200..=299).contains(&answer.status) || (gone_is_made && is_gone) {
+        return CallOutcome::Accepted {
+            platform_ids: vec![id.to_owned()],
+            live: None,
         };
     }
 

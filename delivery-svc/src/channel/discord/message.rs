@@ -16,7 +16,7 @@ use crate::reply_buttons::read_buttons;
 const NONCE_CHARACTERS: usize = 22;
 
 /// Flag of a message whose links show no previews.
-const SUPPRESS_EMBEDS: u32 = 1 << 2;
+pub(super) const SUPPRESS_EMBEDS: u32 = 1 << 2;
 
 /// Maximum number of buttons in a row.
 const MAX_BUTTONS: usize = 5;

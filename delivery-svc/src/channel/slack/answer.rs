@@ -54,6 +54,29 @@ pub(super) fn read_answer(answer: &RawAnswer, now: UnixMillis) -> CallOutcome {
     refused_outcome(&error, asked, reason)
 }
 
+/// Returns the outcome of the change `method` of the message `id`, with `answer`, made at `now`. A change that was made before is
+/// made.
+pub(super) fn read_change(answer: &RawAnswer, id: &str, method: &str, now: UnixMillis) -> CallOutcome {
+    let read = serde_json::from_slice::<WebAnswer>(&answer.body).ok();
+    let is_made = |read: WebAnswer| {
+        let error = read.error.unwrap_or_default();
+        let made = [
+            ("reactions.add", "already_reacted"),
+            ("reactions.remove", "no_reaction"),
+            ("chat.delete", "message_not_found"),
+        ];
+        read.ok || made.contains(&(method, error.as_str()))
+    };
+    if read.is_some_and(is_made) {
+        return CallOutcome::Accepted {
+            platform_ids: vec![id.to_owned()],
+            live: None,
+        };
+    }
+
+    read_answer(answer, now)
+}
+
 /// Returns the outcome of a call that was refused with the name `error`; `asked` is the wait that a header names.
 fn refused_outcome(error: &str, asked: Option<Duration>, reason: String) -> CallOutcome {
     if is_credential_error(error) {

@@ -22,7 +22,7 @@ const MAX_VALUE_CHARACTERS: usize = 2_000;
 const MAX_BUTTONS: usize = 25;
 
 /// Kind of the metadata of our messages.
-const METADATA_TYPE: &str = "nexus_part";
+pub(super) const METADATA_TYPE: &str = "nexus_part";
 
 /// The reply cannot be addressed on Slack.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -108,22 +108,7 @@ impl<'a> PostMessage<'a> {
             return Err(AddressError::Peer(channel.to_owned()));
         }
 
-        let is_markup = match part.format {
-            TextFormat::Slack => true,
-            TextFormat::Markdown
-            | TextFormat::Plain
-            | TextFormat::Discord
-            | TextFormat::TelegramHtml
-            | TextFormat::Whatsapp
-            | TextFormat::Signal
-            | TextFormat::EmailHtml => false,
-        };
-        // References such as `<!channel>` are read in plain text too.
-        let text = if is_markup {
-            Cow::Borrowed(part.content.as_str())
-        } else {
-            escape_text(&part.content)
-        };
+        let (text, is_markup) = part_text(part);
 
         // In a channel everybody could press, and a press says the words that are the approver's alone.
         let is_last = part.index + 1 >= parts;
@@ -157,8 +142,27 @@ impl<'a> PostMessage<'a> {
     }
 }
 
+/// Returns the text of `part` as Slack reads it, and whether it has markup.
+pub(super) fn part_text(part: &MessagePart) -> (Cow<'_, str>, bool) {
+    match part.format {
+        TextFormat::Slack => (Cow::Borrowed(part.content.as_str()), true),
+        // References such as `<!channel>` are read in plain text too.
+        TextFormat::Markdown
+        | TextFormat::Plain
+        | TextFormat::Discord
+        | TextFormat::TelegramHtml
+        | TextFormat::Whatsapp
+        | TextFormat::Signal
+        | TextFormat::EmailHtml => (escape_text(&part.content), false),
+    }
+}
+
 /// Returns the thread of `reply` in `channel`: its own, or in a channel that of the message that it answers.
-fn thread_of<'a>(account: &SlackAccount, reply: &'a Reply, channel: &str) -> Result<Option<&'a str>, AddressError> {
+pub(super) fn thread_of<'a>(
+    account: &SlackAccount,
+    reply: &'a Reply,
+    channel: &str,
+) -> Result<Option<&'a str>, AddressError> {
     let target = &reply.delivery_context;
     if let Some(thread) = target.thread_id.as_deref() {
         return match parse_stamp(thread) {

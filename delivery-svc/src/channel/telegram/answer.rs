@@ -10,6 +10,7 @@ use serde::Deserialize;
 use shared::model::time::UnixMillis;
 use shared::platform::bot_api::{BotAnswer, message_name};
 
+use super::change::MessageNumber;
 use crate::attempt::{CallOutcome, LimitScope, Refusal, RequestSent};
 use crate::channel::http::{parse_retry_after, status_outcome};
 use crate::channel::raw_answer::RawAnswer;
@@ -40,7 +41,6 @@ struct SentChat {
 
 /// Returns the meaning of `answer` to a call for `chat`, made at `now`.
 pub(super) fn read_answer(answer: &RawAnswer, chat: i64, now: UnixMillis) -> AnswerMeaning {
-    let retry_after = answer.retry_after();
     let Ok(read) = serde_json::from_slice::<BotAnswer<SentMessage>>(&answer.body) else {
         return AnswerMeaning::Outcome(foreign_outcome(answer, now));
     };
@@ -55,6 +55,39 @@ pub(super) fn read_answer(answer: &RawAnswer, chat: i64, now: UnixMillis) -> Ans
         });
     }
 
+    error_meaning(read, answer, chat, now)
+}
+
+/// Returns the outcome of a change of the message `changed`, which `answer` is the answer to. A change that was made
+/// before is made.
+pub(super) fn read_change(answer: &RawAnswer, changed: MessageNumber, now: UnixMillis) -> CallOutcome {
+    let MessageNumber { chat, message } = changed;
+    let Ok(read) = serde_json::from_slice::<BotAnswer<serde_json::Value>>(&answer.body) else {
+        return foreign_outcome(answer, now);
+    };
+
+    let description = read.description.as_deref().unwrap_or_default().to_ascii_lowercase();
+    let is_made =
+        description.contains("message is not modified") || description.contains("message to delete not found");
+    if read.ok || is_made {
+        return CallOutcome::Accepted {
+            platform_ids: vec![message_name(chat, message)],
+            live: None,
+        };
+    }
+
+    match error_meaning(read, answer, chat, now) {
+        AnswerMeaning::Outcome(outcome) => outcome,
+        // Messages of the former group have no numbers there.
+        AnswerMeaning::Moved { chat } => CallOutcome::Refused {
+            refusal: Refusal::Permanent,
+            reason: format!("the group has become {chat}, and its former messages cannot be changed"),
+        },
+    }
+}
+
+/// Returns the meaning of the error `read` of `answer` to a call for `chat`.
+fn error_meaning<T>(read: BotAnswer<T>, answer: &RawAnswer, chat: i64, now: UnixMillis) -> AnswerMeaning {
     let parameters = read.parameters.unwrap_or_default();
     if let Some(chat) = parameters.migrate_to_chat_id {
         return AnswerMeaning::Moved { chat };
@@ -66,7 +99,7 @@ pub(super) fn read_answer(answer: &RawAnswer, chat: i64, now: UnixMillis) -> Ans
 
     // Header and body should agree; the longer wait is the safe one.
     let named = parameters.retry_after.map(Duration::from_secs);
-    let header = retry_after.and_then(|value| parse_retry_after(value, now));
+    let header = answer.retry_after().and_then(|value| parse_retry_after(value, now));
     let asked = named.max(header).filter(|asked| !asked.is_zero());
 
     AnswerMeaning::Outcome(match (code, asked) {

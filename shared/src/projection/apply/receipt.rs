@@ -24,6 +24,7 @@ fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
     };
 
     match step {
+        ReceiptStep::Planned { first: _, parts: _ } => plain("attempting", 0),
         ReceiptStep::AttemptStarted {
             attempt,
             part: _,
@@ -31,6 +32,7 @@ fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
             platform_ids,
             unconfirmed: _,
             uncounted: _,
+            plan: _,
         } => ReceiptStanding {
             platform_ids,
             ..plain("attempting", *attempt)
@@ -41,6 +43,7 @@ fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
             platform_ids,
             unconfirmed: _,
             uncounted: _,
+            plan: _,
             outcome,
         } => match outcome {
             AttemptOutcome::Done => ReceiptStanding {
@@ -68,6 +71,7 @@ fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
             platform_ids,
             unconfirmed: _,
             live: _,
+            plan: _,
         } => ReceiptStanding {
             platform_ids,
             parts: Some(*parts),

@@ -235,6 +235,7 @@ async fn a_card_is_told_and_under_way_until_it_is_delivered() {
         platform_ids: Vec::new(),
         unconfirmed: Vec::new(),
         uncounted: 0,
+        plan: None,
     };
     let gave_up = ReceiptStep::GaveUp {
         attempts: 1,
@@ -437,6 +438,7 @@ async fn a_delivery_that_is_held_is_under_way_until_an_operator_has_decided() {
             platform_ids: Vec::new(),
             unconfirmed: Vec::new(),
             uncounted: 0,
+            plan: None,
         },
     );
     let begun = [before.clone(), vec![started]].concat();

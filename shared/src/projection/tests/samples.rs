@@ -188,6 +188,7 @@ pub(super) fn completed(n: u64) -> LedgerEntry {
         attachments: Vec::new(),
         interactive: None,
         causation: causation(n),
+        action: None,
     };
 
     LedgerEntry::TurnCompleted {
@@ -229,6 +230,7 @@ pub(super) fn receipt(sequence: u64, n: u64, step: ReceiptStep) -> AppliedRecord
         target: target(),
         causation: causation(n),
         at: at(sequence),
+        card: false,
         step,
     };
 
@@ -245,6 +247,7 @@ pub(super) fn delivered() -> ReceiptStep {
         platform_ids: vec![vec!["p1".to_owned()]],
         unconfirmed: Vec::new(),
         live: None,
+        plan: None,
     }
 }
 

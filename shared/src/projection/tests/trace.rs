@@ -162,6 +162,7 @@ async fn retries_show_until_the_delivery_is_given_up() {
         platform_ids: Vec::new(),
         unconfirmed: Vec::new(),
         uncounted: 0,
+        plan: None,
         outcome: AttemptOutcome::Retry {
             after_ms: 100,
             reason: "429".to_owned(),

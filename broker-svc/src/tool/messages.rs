@@ -1,0 +1,152 @@
+//! Tools with which an agent changes messages of its own conversation: edit and delete one that it has sent, react to any.
+//!
+//! A change is a reply with an action, so that it goes out in the order of the conversation's replies and has receipts.
+//! Its id follows from the turn and the call, so that a call that is made again is the same change. Source:
+//! `docs/design/channels.md` §2.4.
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use shared::bus::{Bus, OutgoingMessage};
+use shared::model::dispatch::derived_ulid;
+use shared::model::ledger::ToolOutcome;
+use shared::model::reply::{Reply, ReplyAction};
+use shared::model::time::UnixMillis;
+use shared::wire::agent::ToolDescription;
+
+use super::service::described;
+use super::{Tool, ToolCall, failed_outcome};
+
+/// Names of the tools in this module.
+pub(super) const NAMES: [&str; 3] = ["edit_message", "delete_message", "react_to_message"];
+
+/// Maximum length of a message, bytes.
+const MAX_MESSAGE_BYTES: usize = 64 * 1_024;
+
+/// The kind of change that a tool makes.
+#[derive(Debug, Clone, Copy)]
+enum ChangeKind {
+    Edit,
+    Delete,
+    React,
+}
+
+/// A tool that changes a message.
+#[derive(Debug)]
+pub struct ChangeMessage {
+    bus: Bus,
+    kind: ChangeKind,
+    description: ToolDescription,
+}
+
+#[derive(Debug, Deserialize)]
+struct Wanted {
+    message: String,
+    #[serde(default)]
+    content: String,
+    #[serde(default)]
+    emoji: String,
+    #[serde(default)]
+    remove: bool,
+}
+
+/// Returns the tools, which publish over `bus`.
+pub(super) fn change_tools(bus: &Bus) -> [ChangeMessage; 3] {
+    let of_sent = "Event id of a message that you have sent to this conversation, as in out:…/0.";
+    let message = |text: &str| json!({"type": "string", "minLength": 1, "maxLength": 512, "description": text});
+    let tool = |kind, name, text: &str, properties: &Value, required: &[&str]| ChangeMessage {
+        bus: bus.clone(),
+        kind,
+        description: described(name, text, properties, required),
+    };
+
+    let content = json!({"type": "string", "minLength": 1, "maxLength": MAX_MESSAGE_BYTES});
+    let emoji = json!({
+        "type": "string", "minLength": 1, "maxLength": 100,
+        "description": "An emoji. Slack also takes names, as in :eyes:."
+    });
+    let remove = json!({"type": "boolean", "description": "Whether to take the reaction back."});
+    let any = "Event id of a message of this conversation.";
+    [
+        tool(
+            ChangeKind::Edit,
+            NAMES[0],
+            "Replaces the text of a message that you have sent to this conversation.",
+            &json!({"message": message(of_sent), "content": content}),
+            &["message", "content"],
+        ),
+        tool(
+            ChangeKind::Delete,
+            NAMES[1],
+            "Deletes a message that you have sent to this conversation.",
+            &json!({"message": message(of_sent)}),
+            &["message"],
+        ),
+        tool(
+            ChangeKind::React,
+            NAMES[2],
+            "Adds a reaction to a message of this conversation, or takes it back.",
+            &json!({"message": message(any), "emoji": emoji, "remove": remove}),
+            &["message", "emoji"],
+        ),
+    ]
+}
+
+/// Returns the reply that makes the change of `call`.
+fn change_reply(call: &ToolCall, kind: ChangeKind, wanted: Wanted) -> Reply {
+    let asked = &call.call;
+    let at = UnixMillis(i64::try_from(asked.turn.timestamp_ms()).unwrap_or(i64::MAX));
+    let target = wanted.message;
+    let (action, content) = match kind {
+        ChangeKind::Edit => (ReplyAction::Edit { target }, wanted.content),
+        ChangeKind::Delete => (ReplyAction::Delete { target }, String::new()),
+        ChangeKind::React => {
+            let (emoji, removed) = (wanted.emoji, wanted.remove);
+            (ReplyAction::React { target, emoji, removed }, String::new())
+        }
+    };
+
+    Reply {
+        id: derived_ulid(at, &["message-change", &asked.turn.to_string(), &asked.call.call]),
+        turn: asked.turn,
+        session: asked.session.clone(),
+        delivery_context: asked.origin.delivery.clone(),
+        content,
+        attachments: Vec::new(),
+        interactive: None,
+        causation: asked.origin.causation.clone(),
+        action: Some(action),
+    }
+}
+
+#[async_trait]
+impl Tool for ChangeMessage {
+    fn description(&self) -> &ToolDescription {
+        &self.description
+    }
+
+    fn is_idempotent(&self) -> bool {
+        true
+    }
+
+    async fn call(&self, call: ToolCall) -> ToolOutcome {
+        let wanted: Wanted = match serde_json::from_value(call.call.call.arguments.clone()) {
+            Ok(wanted) => wanted,
+            Err(error) => return failed_outcome(error.to_string()),
+        };
+        if call.call.origin.delivery.channel.is_empty() {
+            return failed_outcome("this turn has no conversation");
+        }
+
+        let reply = change_reply(&call, self.kind, wanted);
+        // An earlier run of the call may have published it.
+        match self.bus.publish(OutgoingMessage::reply(&reply).repeated()).await {
+            Ok(_) => ToolOutcome::Ok {
+                result: json!({"change": reply.id, "status": "queued"}),
+            },
+            Err(error) => ToolOutcome::Unknown {
+                reason: error.to_string(),
+            },
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The message that a reply changes instead of sending one: a sent one by the receipts of its delivery, a received one
+//! by the id of its event.
+//!
+//! Only messages of the reply's own destination can be changed, and of sent ones only those of its session: an agent
+//! that may write to a conversation has no right to what others have said there.
+
+use shared::bus::{Bus, ReadStreamError};
+use shared::model::approval::is_decision;
+use shared::model::event::{DEFAULT_ACCOUNT, EventId};
+use shared::model::receipt::{Receipt, ReceiptStep};
+use shared::model::reply::{Reply, ReplyAction};
+use shared::model::time::UnixMillis;
+use shared::wire::topology::streams;
+use ulid::Ulid;
+
+use crate::job::DeliveryJob;
+use crate::outbound::{SENT_ADAPTER, sent_event_id_of};
+use crate::resume::sent_part;
+
+/// Number of receipts read at once.
+const PAGE: usize = 500;
+
+/// Maximum number of pages of receipts that are read for a message.
+const MAX_PAGES: u32 = 40;
+
+/// Maximum difference between the clocks of brokers and deliverers, in milliseconds.
+const SKEW_MS: i64 = 60_000;
+
+/// A message of the destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedMessage {
+    /// Id of its event.
+    pub event: EventId,
+    /// Delivery and part that sent it; `None` for a received one.
+    pub sent: Option<(Ulid, u32)>,
+    /// Platform's id of it.
+    pub platform_id: String,
+}
+
+/// The reason why a message cannot be changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FindMessageError {
+    /// The id is not one of this conversation.
+    #[error("message `{0}` is not one of this conversation")]
+    Elsewhere(String),
+    /// The message is not ours.
+    #[error("message `{0}` was received: only sent messages can be edited or deleted")]
+    Received(String),
+    /// No receipt has the platform's id of the message.
+    #[error("message `{0}` was not sent to this conversation, or too long ago")]
+    Unsent(String),
+    /// The message is a card of an approval.
+    #[error("message `{0}` is a card of an approval, which its decision alone changes")]
+    Card(String),
+    /// Another session sent the message.
+    #[error("message `{0}` was sent by another session")]
+    OtherSession(String),
+}
+
+/// The parsed target of an action.
+#[derive(Debug, PartialEq, Eq)]
+enum Target {
+    /// A part of a delivery; `None` = its last one.
+    Sent {
+        delivery: Ulid,
+        part: Option<u32>,
+    },
+    Received {
+        platform_id: String,
+    },
+}
+
+/// Returns the target of `action` of `reply`.
+fn parse_target(reply: &Reply, action: &ReplyAction) -> Result<Target, FindMessageError> {
+    let text = action.target();
+    let elsewhere = || FindMessageError::Elsewhere(text.to_owned());
+    let (adapter, rest) = text.split_once(':').ok_or_else(elsewhere)?;
+    if adapter == SENT_ADAPTER {
+        let (delivery, part) = match rest.split_once('/') {
+            Some((delivery, part)) => (delivery, Some(part.parse().map_err(|_| elsewhere())?)),
+            None => (rest, None),
+        };
+        let delivery = delivery.parse().map_err(|_| elsewhere())?;
+        return Ok(Target::Sent { delivery, part });
+    }
+
+    // The id of a received message: `{channel}:{account}/{chat}/{message}`.
+    let to = &reply.delivery_context;
+    let account = to.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
+    let place = Some(rest).filter(|_| adapter == to.channel);
+    let place = place.and_then(|rest| rest.strip_prefix(account)?.strip_prefix('/'));
+    let (chat, message) = place.and_then(|place| place.split_once('/')).ok_or_else(elsewhere)?;
+    let is_here = [&to.peer_id, &to.thread_id]
+        .iter()
+        .any(|at| at.as_deref() == Some(chat));
+    if !is_here || message.is_empty() || message.contains('/') {
+        return Err(elsewhere());
+    }
+
+    match action {
+        ReplyAction::React { .. } => Ok(Target::Received {
+            platform_id: format!("{chat}/{message}"),
+        }),
+        ReplyAction::Edit { .. } | ReplyAction::Delete { .. } => Err(FindMessageError::Received(text.to_owned())),
+    }
+}
+
+/// Returns the message that `action` of `job` changes, or the reason why there is none.
+///
+/// # Errors
+/// Returns [`ReadStreamError`] if the receipts cannot be read.
+pub async fn find_message(
+    bus: &Bus,
+    job: &DeliveryJob,
+    action: &ReplyAction,
+) -> Result<Result<ChangedMessage, FindMessageError>, ReadStreamError> {
+    let (delivery, part) = match parse_target(&job.reply, action) {
+        Ok(Target::Sent { delivery, part }) => (delivery, part),
+        Ok(Target::Received { platform_id }) => {
+            let event = EventId::parse(action.target());
+            let event = event.map_err(|_| FindMessageError::Elsewhere(action.target().to_owned()));
+            return Ok(event.map(|event| ChangedMessage {
+                event,
+                sent: None,
+                platform_id,
+            }));
+        }
+        Err(error) => return Ok(Err(error)),
+    };
+
+    let receipt = find_receipt(bus, &job.destination.receipt_subject(), delivery).await?;
+    Ok(message_of_receipt(job, action, part, receipt))
+}
+
+/// Returns the message that `receipt` has for `part` of its delivery.
+fn message_of_receipt(
+    job: &DeliveryJob,
+    action: &ReplyAction,
+    part: Option<u32>,
+    receipt: Option<Receipt>,
+) -> Result<ChangedMessage, FindMessageError> {
+    let unsent = || FindMessageError::Unsent(action.target().to_owned());
+    let receipt = receipt.ok_or_else(unsent)?;
+    if receipt.session != job.reply.session {
+        return Err(FindMessageError::OtherSession(action.target().to_owned()));
+    }
+
+    let changes_text = match action {
+        ReplyAction::Edit { .. } | ReplyAction::Delete { .. } => true,
+        ReplyAction::React { .. } => false,
+    };
+    // People decide by its words: an agent must not put others there.
+    if receipt.card && changes_text && !is_decision(job.reply.interactive.as_ref()) {
+        return Err(FindMessageError::Card(action.target().to_owned()));
+    }
+
+    let (parts, platform_ids) = match receipt.step {
+        ReceiptStep::Delivered {
+            parts, platform_ids, ..
+        } => (Some(parts), platform_ids),
+        ReceiptStep::AttemptStarted { platform_ids, .. } | ReceiptStep::AttemptFinished { platform_ids, .. } => {
+            (None, platform_ids)
+        }
+        ReceiptStep::Planned { .. } | ReceiptStep::GaveUp { .. } | ReceiptStep::DeniedByPolicy { .. } => {
+            return Err(unsent());
+        }
+    };
+    let index = part.or_else(|| parts?.checked_sub(1)).ok_or_else(unsent)?;
+    let sent = sent_part(index, receipt.at, &platform_ids, &[]);
+    let platform_id = sent.platform_ids.into_iter().next().ok_or_else(unsent)?;
+    Ok(ChangedMessage {
+        event: sent_event_id_of(receipt.delivery, index).map_err(|_| unsent())?,
+        sent: Some((receipt.delivery, index)),
+        platform_id,
+    })
+}
+
+/// Returns the receipt on `subject` that has the platform's ids of `delivery`: that of its end, or the last one before.
+async fn find_receipt(bus: &Bus, subject: &str, delivery: Ulid) -> Result<Option<Receipt>, ReadStreamError> {
+    // No receipt is older than its delivery.
+    let made_at = UnixMillis(i64::try_from(delivery.timestamp_ms()).unwrap_or(i64::MAX));
+    let since = made_at.plus(-SKEW_MS);
+    let mut page = bus.history_since(streams::RECEIPTS, subject, since, PAGE).await?;
+
+    let (mut last, mut from) = (None, 1);
+    for _ in 0..MAX_PAGES {
+        // The replica that was read may lag behind: the leader has the next receipt.
+        if page.is_empty() {
+            page.extend(bus.next_on_subject(streams::RECEIPTS, subject, from).await?);
+        }
+        let Some(through) = page.last().map(|stored| stored.sequence) else {
+            return Ok(last);
+        };
+
+        let receipts = page.iter().filter_map(|stored| stored.decode::<Receipt>().ok());
+        for receipt in receipts.filter(|receipt| receipt.delivery == delivery) {
+            match receipt.step {
+                ReceiptStep::Delivered { .. } => return Ok(Some(receipt)),
+                ReceiptStep::AttemptStarted { .. } | ReceiptStep::AttemptFinished { .. } => last = Some(receipt),
+                ReceiptStep::Planned { .. } | ReceiptStep::GaveUp { .. } | ReceiptStep::DeniedByPolicy { .. } => {}
+            }
+        }
+
+        from = through + 1;
+        page = bus.read_history(streams::RECEIPTS, subject, from, PAGE).await?;
+    }
+
+    Ok(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::examples::reply;
+
+    const DELIVERY: Ulid = Ulid::from_parts(1_700_000_000_000, 9);
+
+    fn parse(target: &str, edits: bool) -> Result<Target, FindMessageError> {
+        let mut reply = reply("x");
+        reply.delivery_context.channel = "telegram".to_owned();
+        reply.delivery_context.account_id = Some("bot".to_owned());
+        reply.delivery_context.peer_id = Some("-100".to_owned());
+        let target = target.to_owned();
+        let action = if edits {
+            ReplyAction::Edit { target }
+        } else {
+            ReplyAction::React {
+                target,
+                emoji: "👍".to_owned(),
+                removed: false,
+            }
+        };
+        parse_target(&reply, &action)
+    }
+
+    #[test]
+    fn sent_messages_are_named_by_delivery_and_part() {
+        let sent = |part| {
+            Ok(Target::Sent {
+                delivery: DELIVERY,
+                part,
+            })
+        };
+        for edits in [true, false] {
+            assert_eq!(parse(&format!("out:{DELIVERY}/2"), edits), sent(Some(2)));
+            assert_eq!(parse(&format!("out:{DELIVERY}"), edits), sent(None));
+        }
+        for wrong in ["out:x/1", "out:", "x", "", &format!("out:{DELIVERY}/x")] {
+            assert_eq!(parse(wrong, true), Err(FindMessageError::Elsewhere(wrong.to_owned())));
+        }
+    }
+
+    #[test]
+    fn received_messages_of_the_conversation_take_reactions_alone() {
+        let here = "telegram:bot/-100/7";
+        let platform_id = "-100/7".to_owned();
+        assert_eq!(parse(here, false), Ok(Target::Received { platform_id }));
+        assert_eq!(parse(here, true), Err(FindMessageError::Received(here.to_owned())));
+        for wrong in [
+            "telegram:bot/-101/7",
+            "telegram:other/-100/7",
+            "slack:bot/-100/7",
+            "telegram:bot/-100/",
+            "telegram:bot/-100/7/press/1",
+        ] {
+            assert_eq!(parse(wrong, false), Err(FindMessageError::Elsewhere(wrong.to_owned())));
+        }
+    }
+}
