@@ -283,8 +283,9 @@ mod tests {
             let found = get(&format!("/status/{status}"), 10).await;
             assert!(matches!(found, Err(FetchFileError::NotNow(_))), "{found:?}");
         }
-        let lost = client("http://127.0.0.1:1", &[]).download(url("http://127.0.0.1:1/x"), None, 9);
-        let lost = lost.await.expect_err("nobody listens");
+        let nobody = client("http://127.0.0.1:1", &[]);
+        let lost = nobody.download(url("http://127.0.0.1:1/x"), None, 9).await;
+        let lost = lost.expect_err("nobody listens");
         assert!(
             matches!(&lost, FetchFileError::NotNow(words) if !words.contains("127.0.0.1:1/x")),
             "{lost:?}"

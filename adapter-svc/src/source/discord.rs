@@ -6,7 +6,7 @@
 
 pub mod account_context;
 pub mod address_gate;
-mod api_error;
+pub mod api_error;
 mod backfill;
 mod call_waits;
 pub mod client;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use shared::attachments::AttachmentStore;
 use shared::clock::SystemClock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 use crate::pool::{TestPool, dm, timed};
 
@@ -22,6 +23,37 @@ fn stored(hash: &str, size: usize) -> Value {
     json!({"media_type": "audio", "state": "stored", "content_hash": hash, "size_bytes": size})
 }
 
+/// An event with a stored file, one that is not, one that is kept no longer, and one that is too large.
+fn event(hash: &str, size: usize) -> Value {
+    let mut event = dm("telegram:main/5/1", "");
+    event["attachments"] = json!([
+        stored(hash, size),
+        {"media_type": "audio", "content_hash": hash, "handle": "h"},
+        stored(&"0".repeat(64), 5),
+        stored(hash, 8 * 1024 * 1024 + 1),
+    ]);
+    event
+}
+
+/// Answers one request `hello`, and returns its body of `length` bytes.
+async fn receive(listener: TcpListener, length: usize) -> Vec<u8> {
+    let (mut stream, _) = listener.accept().await.expect("a connection");
+    let mut request = Vec::new();
+    let body = loop {
+        let mut chunk = vec![0; 65_536];
+        let count = stream.read(&mut chunk).await.expect("bytes");
+        request.extend_from_slice(&chunk[..count]);
+        let head = request.windows(4).position(|part| part == b"\r\n\r\n");
+        if let Some(head) = head.filter(|head| request.len() >= head + 4 + length) {
+            break request.split_off(head + 4);
+        }
+        assert!(count > 0, "the request ended early");
+    };
+    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello";
+    stream.write_all(answer).await.expect("written");
+    body
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hook_reads_the_files_of_its_event_and_sends_them_on() {
     let (_server, bus) = shared::testing::world().await;
@@ -30,26 +62,10 @@ async fn a_hook_reads_the_files_of_its_event_and_sends_them_on() {
     let hash = store.store(Bytes::from(bytes.clone())).await.expect("stored");
 
     // The server to which the hook sends the file, as one does that writes down what is spoken.
-    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
     let origin = format!("http://{}", listener.local_addr().expect("an address"));
     let length = bytes.len();
-    let received = tokio::spawn(async move {
-        let (mut stream, _) = listener.accept().await.expect("a connection");
-        let mut request = Vec::new();
-        let body = loop {
-            let mut chunk = vec![0; 65_536];
-            let count = stream.read(&mut chunk).await.expect("bytes");
-            request.extend_from_slice(&chunk[..count]);
-            let head = request.windows(4).position(|part| part == b"\r\n\r\n");
-            if let Some(head) = head.filter(|head| request.len() >= head + 4 + length) {
-                break request.split_off(head + 4);
-            }
-            assert!(count > 0, "the request ended early");
-        };
-        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello";
-        stream.write_all(answer).await.expect("written");
-        body
-    });
+    let received = tokio::spawn(receive(listener, length));
 
     let source = format!(
         "// @allow net={origin}\nexport default async (ctx) => {{\n\
@@ -80,14 +96,7 @@ async fn a_hook_reads_the_files_of_its_event_and_sends_them_on() {
     )
     .await;
 
-    let mut event = dm("telegram:main/5/1", "");
-    event["attachments"] = json!([
-        stored(&hash, length),
-        {"media_type": "audio", "content_hash": hash, "handle": "h"},
-        stored(&"0".repeat(64), 5),
-        stored(&hash, 8 * 1024 * 1024 + 1),
-    ]);
-    let answer = pool.evaluate(event).await;
+    let answer = pool.evaluate(event(&hash, length)).await;
     let extracted = |hook: &str| {
         answer
             .fired(hook)
