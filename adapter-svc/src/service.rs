@@ -281,7 +281,8 @@ fn start_accounts(
 ) -> anyhow::Result<(SlackEndpoints, Vec<JoinHandle<()>>)> {
     let pairings = PairingStore::new(around.bus.clone(), around.clock.clone(), around.ids.clone());
     let served = serve_pairings(pairings.clone(), around.bus.clone(), around.shutdown.clone());
-    let media = open_media(&around.telegram, &around.slack, &around.discord, &around.clock)?;
+    let discord = discord_contexts(around)?;
+    let media = open_media(&around.telegram, &around.slack, &discord)?;
     let attachments = AttachmentFetcher::new(&around.bus, around.clock.clone(), media, &config.attachments);
 
     let keeper = AttachmentKeeper {
@@ -291,7 +292,17 @@ fn start_accounts(
         health: around.health.clone(),
         lease: TaskLease::new(&around.bus, TASK, around.instance.clone()),
     };
-    let mut tasks = start_polling(config, around, publisher, pairings.clone(), attachments.clone())?;
+    let sink = SinkContext {
+        bus: around.bus.clone(),
+        pairings: pairings.clone(),
+        attachments: attachments.clone(),
+        intake: EventIntake::to_stream(around.bus.clone(), publisher),
+        clock: around.clock.clone(),
+        health: around.health.clone(),
+        age_gate_ms: i64::try_from(config.age_gate_ms).unwrap_or(i64::MAX),
+        run: around.ids.ulid(),
+    };
+    let mut tasks = start_polling(around, &discord, &sink)?;
     tasks.push(tokio::spawn(served));
     tasks.push(tokio::spawn(keeper.keep(around.shutdown.clone())));
 
@@ -309,28 +320,16 @@ fn start_accounts(
     Ok((slack, tasks))
 }
 
-/// Starts the sources of the accounts that are polled. Their events go to JetStream by `publisher`, past the spool.
+/// Starts the sources of the accounts that are polled. Their events go to JetStream past the spool.
 fn start_polling(
-    config: &AdapterConfig,
     around: &ServiceContext,
-    publisher: SpoolPublisher,
-    pairings: PairingStore,
-    attachments: AttachmentFetcher,
+    discord: &BTreeMap<String, AccountContext>,
+    sink: &SinkContext,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
     let mut sources = telegram_sources(around)?;
-    sources.extend(discord_sources(around)?);
+    sources.extend(discord_sources(discord));
     sources.extend(slack_sources(around)?);
-    let context = SinkContext {
-        bus: around.bus.clone(),
-        pairings,
-        attachments,
-        intake: EventIntake::to_stream(around.bus.clone(), publisher),
-        clock: around.clock.clone(),
-        health: around.health.clone(),
-        age_gate_ms: i64::try_from(config.age_gate_ms).unwrap_or(i64::MAX),
-        run: around.ids.ulid(),
-    };
-    Ok(start_sources(sources, &context, &around.instance, &around.shutdown))
+    Ok(start_sources(sources, sink, &around.instance, &around.shutdown))
 }
 
 /// Serves the operator's requests about pairings until `shutdown`.
@@ -376,23 +375,20 @@ fn telegram_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Sourc
     Ok(sources.collect())
 }
 
-/// Returns the sources of the accounts on Discord that are read.
-fn discord_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Source>>> {
-    let is_read = |account: &DiscordAccount| match account.receive {
-        discord::ReceiveMode::Gateway => true,
-        discord::ReceiveMode::None => false,
-    };
-    let mut accounts = around.discord.iter().filter(|(_, account)| is_read(account)).peekable();
-    if accounts.peek().is_none() {
-        return Ok(Vec::new());
+/// Returns what the calls of each account on Discord use. A server before Discord's API bars an address, so that all calls of
+/// this process share its gate.
+fn discord_contexts(around: &ServiceContext) -> anyhow::Result<BTreeMap<String, AccountContext>> {
+    // A host without accounts needs no client.
+    if around.discord.is_empty() {
+        return Ok(BTreeMap::new());
     }
 
     let http = discord_client::open_http().context("discord: cannot make an HTTP client")?;
     // Waits are those of the runtime, whatever the time is.
     let timer: SharedClock = Arc::new(SystemClock);
     let mut gates = AddressGates::default();
-    let sources = accounts.map(|(name, account)| -> Arc<dyn Source> {
-        Arc::new(DiscordSource::new(AccountContext {
+    let contexts = around.discord.iter().map(|(name, account)| {
+        let context = AccountContext {
             name: name.clone(),
             account: account.clone(),
             http: http.clone(),
@@ -400,9 +396,20 @@ fn discord_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Source
             timer: timer.clone(),
             clock: around.clock.clone(),
             gate: gates.gate(account.base_url.join("").as_str()),
-        }))
+        };
+        (name.clone(), context)
     });
-    Ok(sources.collect())
+    Ok(contexts.collect())
+}
+
+/// Returns the sources of the accounts on Discord that are read.
+fn discord_sources(contexts: &BTreeMap<String, AccountContext>) -> impl Iterator<Item = Arc<dyn Source>> {
+    let is_read = |context: &&AccountContext| match context.account.receive {
+        discord::ReceiveMode::Gateway => true,
+        discord::ReceiveMode::None => false,
+    };
+    let read = contexts.values().filter(is_read);
+    read.map(|context| -> Arc<dyn Source> { Arc::new(DiscordSource::new(context.clone())) })
 }
 
 /// Returns the sources of the apps of Slack that have a socket.

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use shared::clock::SharedClock;
-use shared::platform::discord::{DISCORD, DiscordAccount};
+use shared::platform::discord::DISCORD;
 use shared::platform::slack::{SLACK, SlackAccount};
 use shared::platform::telegram::{TELEGRAM, TelegramAccount};
 
-use super::discord::client as discord_client;
+use super::discord::account_context::AccountContext;
 use super::discord::download::DiscordMedia;
 use super::slack::client as slack_client;
 use super::slack::download::SlackMedia;
@@ -29,8 +28,7 @@ const OFFICIAL: [&str; 3] = ["api.telegram.org", "slack.com", "discord.com"];
 pub fn open_media(
     telegram: &BTreeMap<String, TelegramAccount>,
     slack: &BTreeMap<String, SlackAccount>,
-    discord: &BTreeMap<String, DiscordAccount>,
-    clock: &SharedClock,
+    discord: &BTreeMap<String, AccountContext>,
 ) -> anyhow::Result<AccountMedia> {
     // A host without accounts needs no client.
     if telegram.is_empty() && slack.is_empty() && discord.is_empty() {
@@ -39,7 +37,7 @@ pub fn open_media(
 
     let bases = telegram.values().map(|account| &account.base_url);
     let bases = bases.chain(slack.values().map(|account| &account.base_url));
-    let bases = bases.chain(discord.values().map(|account| &account.base_url));
+    let bases = bases.chain(discord.values().map(|context| &context.account.base_url));
     let files = open_http(bases, &OFFICIAL).context("files: cannot make an HTTP client")?;
 
     let mut media = AccountMedia::new();
@@ -57,12 +55,8 @@ pub fn open_media(
             insert(&mut media, SLACK, name, of_account);
         }
     }
-    if !discord.is_empty() {
-        let http = discord_client::open_http().context("discord: cannot make an HTTP client")?;
-        for (name, account) in discord {
-            let of_account = DiscordMedia::new(account.clone(), http.clone(), files.clone(), Arc::clone(clock));
-            insert(&mut media, DISCORD, name, of_account);
-        }
+    for (name, context) in discord {
+        insert(&mut media, DISCORD, name, DiscordMedia::new(context, files.clone()));
     }
     Ok(media)
 }

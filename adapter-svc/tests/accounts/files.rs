@@ -274,7 +274,7 @@ async fn a_file_of_slack_is_fetched_with_the_token_and_a_page_is_no_file() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_void_address_of_discord_is_refreshed() {
     let world = World::start().await;
-    let api = DiscordApi::start(world.bus.clone()).await;
+    let api = DiscordApi::start(world.bus.clone(), world.clock.clone()).await;
     let (token, address) = (world.secret(DISCORD), &api.address);
     let channels = format!(
         "discord: {{accounts: {{main: {{token: '{token}', base_url: 'http://{address}/api', \

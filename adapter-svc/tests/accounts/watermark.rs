@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use adapter_svc::attachments::AttachmentFetcher;
+use adapter_svc::attachments::fetcher::AccountMedia;
+use adapter_svc::config::AttachmentConfig;
 use adapter_svc::intake::EventIntake;
 use adapter_svc::pairing::PairingStore;
 use adapter_svc::publisher::SpoolPublisher;
@@ -59,6 +62,12 @@ async fn a_watermark_that_is_too_large_stops_the_account_with_words() {
         bus: world.bus.clone(),
         intake: EventIntake::to_stream(world.bus.clone(), publisher),
         pairings: PairingStore::new(world.bus.clone(), world.clock.clone(), ids.clone()),
+        attachments: AttachmentFetcher::new(
+            &world.bus,
+            world.clock.clone(),
+            AccountMedia::new(),
+            &AttachmentConfig::default(),
+        ),
         clock: world.clock.clone(),
         health: health.clone(),
         age_gate_ms: 86_400_000,

@@ -25,8 +25,8 @@ const START_AGAIN: RetrySchedule = RetrySchedule {
 /// The end of a source, as the error that ends its loop.
 pub(super) type SourceResult<T> = Result<T, SourceEnd>;
 
-/// An account with what reading it needs.
-#[derive(Debug)]
+/// An account with what reading it needs. Clones share the calls' gate.
+#[derive(Debug, Clone)]
 pub struct AccountContext {
     /// Name of the account.
     pub name: String,

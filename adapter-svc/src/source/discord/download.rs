@@ -8,9 +8,10 @@ use bytes::Bytes;
 use reqwest::Url;
 use shared::clock::SharedClock;
 use shared::model::event::Attachment;
-use shared::platform::discord::DiscordAccount;
 
-use super::client::{ApiCallError, DiscordClient};
+use super::account_context::AccountContext;
+use super::api_error::ApiCallError;
+use super::client::DiscordClient;
 use crate::attachments::download::FileClient;
 use crate::attachments::{FetchFileError, Media};
 
@@ -28,13 +29,13 @@ pub struct DiscordMedia {
 }
 
 impl DiscordMedia {
-    /// Returns the files of `account`, which calls by `http` and downloads by `files`.
+    /// Returns the files of the account of `context`, which downloads by `files`.
     #[must_use]
-    pub fn new(account: DiscordAccount, http: reqwest::Client, files: reqwest::Client, clock: SharedClock) -> Self {
+    pub fn new(context: &AccountContext, files: reqwest::Client) -> Self {
         Self {
-            files: FileClient::new(files, &account.base_url, HOSTS),
-            client: DiscordClient::new(http, account),
-            clock,
+            files: FileClient::new(files, &context.account.base_url, HOSTS),
+            client: DiscordClient::new(context),
+            clock: context.clock.clone(),
         }
     }
 
@@ -78,7 +79,7 @@ fn refusal(error: &ApiCallError) -> FetchFileError {
         ApiCallError::Refused { status: 400..=499, .. } => FetchFileError::Expired,
         ApiCallError::Refused { .. }
         | ApiCallError::Unauthorized(_)
-        | ApiCallError::Limited(_)
+        | ApiCallError::Limited { .. }
         | ApiCallError::Unreachable(_)
         | ApiCallError::Malformed(_) => FetchFileError::NotNow(error.to_string()),
     }
