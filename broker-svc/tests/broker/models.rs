@@ -9,6 +9,7 @@ use shared::llm::{LlmConfig, ModelProvider};
 use shared::model::event::{Event, MAX_HOPS};
 use shared::model::ledger::{LedgerEntry, ToolOutcome, TurnFailure};
 use shared::model::permission::{PermissionLevel, PermissionSet, ToolRules};
+use shared::model::reply::ReplyAction;
 use shared::retry::RetrySchedule;
 use shared::testing::model_server::{AnswerEnding, ScriptedAnswer, ScriptedCall, ScriptedSpeech};
 use shared::testing::{ModelServer, eventually};
@@ -401,4 +402,52 @@ async fn attempts_without_an_answer_count_as_paid_unless_they_were_rejected() {
         matches!(reserved[..], [(cost, 0.0), (0.0, lost)] if cost > 0.003 && (lost - 2.0 * cost).abs() < 1e-9),
         "{reserved:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_changes_a_message_of_its_conversation_by_a_reply_of_its_own() {
+    let target = "out:01M3250V3V0000000000000001/0";
+    let of_target = || target.to_owned();
+    let edit = json!({"message": target, "content": "better"});
+    let reaction = json!({"message": target, "emoji": "👀", "remove": true});
+    let changes = [
+        ("edit_message", edit, ReplyAction::Edit { target: of_target() }),
+        (
+            "delete_message",
+            json!({ "message": target }),
+            ReplyAction::Delete { target: of_target() },
+        ),
+        (
+            "react_to_message",
+            reaction,
+            ReplyAction::React {
+                target: of_target(),
+                emoji: "👀".to_owned(),
+                removed: true,
+            },
+        ),
+    ];
+    for (tool, wanted, action) in changes {
+        let bench = Bench::start().await;
+        let server = ModelServer::ruled(one_call(tool, wanted)).await;
+        let running = bench
+            .run_asking("b1", PERSONA, config(&server, ModelProvider::OpenAi, "openai"))
+            .await;
+        let here = session("near");
+        send(&bench, &here, 1, &["*"], 0).await;
+
+        let replies = bench.until_replies(2).await;
+        let (change, answer) = (&replies[0], &replies[1]);
+        assert_eq!(change.action, Some(action), "{tool}");
+        assert_eq!((answer.action.clone(), answer.id), (None, answer.turn), "{tool}");
+        assert_eq!((change.turn, &change.session), (answer.turn, &answer.session));
+        assert_eq!(
+            change.delivery_context, answer.delivery_context,
+            "no other conversation"
+        );
+        assert!(change.id != change.turn && change.interactive.is_none(), "{tool}");
+        assert_eq!(change.content, if tool == "edit_message" { "better" } else { "" });
+        assert!(answer.content.contains("queued"), "{}", answer.content);
+        running.stop().await;
+    }
 }
