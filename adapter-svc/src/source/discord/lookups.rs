@@ -56,26 +56,30 @@ impl GatewayReader<'_> {
 
     /// Holds `taken`, which happened in `channel`, until what it needs is known.
     pub(super) fn defer(&mut self, channel: &str, taken: HeldDispatch, batch: &mut TakenBatch) {
-        let is_full = self.deferred.push(channel, taken);
+        let is_full = self.deferred.push(channel, taken, self.instant());
         if is_full || self.held_too_long(channel).is_some() {
             self.leave_out(channel, batch);
         }
     }
 
-    /// Returns the end of the wait of the call that the dispatches of `channel` need, if it is too long to hold them.
+    /// Returns the end of the wait of the call that the dispatches of `channel` need, if they cannot be held until then or
+    /// were held for too long.
     fn held_too_long(&self, channel: &str) -> Option<Instant> {
         let now = self.instant();
-        let (_, front) = self.deferred.fronts().find(|(held, _)| *held == channel)?;
+        let (front, since) = self.deferred.front(channel)?;
         let lookup = self.missing_lookup(channel, &front.kind, &front.data, true)?;
-        let until = self.waits.wait_of(&lookup, now)?;
-        (until > now + HOLD_AT_MOST).then_some(until)
+        let until = self.waits.wait_of(&lookup, now).unwrap_or(now);
+        let must_wait = until.saturating_duration_since(now);
+        let has_waited = now.saturating_duration_since(since);
+        (must_wait > HOLD_AT_MOST || has_waited > HOLD_AT_MOST).then_some(until)
     }
 
     /// Lets go of the dispatches of `channel` that are held: messages are read from its history, and a gap says that others
     /// are missing.
     fn leave_out(&mut self, channel: &str, batch: &mut TakenBatch) {
         let now = self.instant();
-        let until = self.held_too_long(channel).unwrap_or(now + HOLD_AT_MOST);
+        // What comes next may be held as long, and told by the same gap.
+        let until = self.held_too_long(channel).unwrap_or(now).max(now + HOLD_AT_MOST);
         let (mut messages, mut others) = (0_u64, 0_u64);
         for held in self.deferred.take(channel) {
             let id = held.dispatch.data.get("id").and_then(Value::as_str);
@@ -193,8 +197,8 @@ impl GatewayReader<'_> {
                 self.is_looking_up = false;
                 let route = CallRoute::Place(channel.clone());
                 // Of a channel of which the vendor says nothing, the dispatch names the server.
-                let front = self.deferred.fronts().find(|(held, _)| *held == channel);
-                let guild = front.and_then(|(_, front)| front.data.get("guild_id")?.as_str().map(str::to_owned));
+                let front = self.deferred.front(&channel);
+                let guild = front.and_then(|(front, _)| front.data.get("guild_id")?.as_str().map(str::to_owned));
                 let fallback = ChannelPlace {
                     guild_id: guild,
                     ..ChannelPlace::default()
@@ -288,7 +292,7 @@ impl GatewayReader<'_> {
 
     /// Removes the first of the dispatches of `channel` that are held, if everything that it needs is known.
     fn release(&mut self, channel: &str) -> Option<HeldDispatch> {
-        let (_, front) = self.deferred.fronts().find(|(held, _)| *held == channel)?;
+        let (front, _) = self.deferred.front(channel)?;
         match self.missing_lookup(channel, &front.kind, &front.data, true) {
             Some(_) => None,
             None => self.deferred.pop(channel),
