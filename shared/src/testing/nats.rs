@@ -178,7 +178,7 @@ impl NatsServer {
         let payload = self.options.max_payload.map(|bytes| format!("max_payload: {bytes}"));
         format!(
             "server_name: {name}\nlisten: \"127.0.0.1:{client}\"\nhttp: \"127.0.0.1:{monitor}\"\n\
-             ports_file_dir: \"{directory}\"\njetstream {{ store_dir: \"{directory}/js\", {sync} }}\n{payload}\n{extra}\n",
+             ports_file_dir: \"{directory}\"\njetstream {{ store_dir: \"{directory}/js\", max_file_store: 64GB, {sync} }}\n{payload}\n{extra}\n",
             name = self.name,
             client = port(self.client_port),
             monitor = port(self.monitor_port),
