@@ -13,10 +13,10 @@ export PATH := $(ROOT)/.tools/bin:$(PATH)
 
 # Two cores and one target directory: cargo is parallel enough.
 .NOTPARALLEL:
-.PHONY: help demo test up down bench bench-json chaos tools build build-release build-bench fmt lint deny unit doc-test doc book
+.PHONY: help demo test up down bench bench-json chaos sandbox-levels tools build build-release build-bench fmt lint deny unit doc-test doc book
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: tools build ## build, start everything, send a signed webhook and a chat message, show their whole way
 	$(TARGET)/debug/nexus demo
@@ -45,6 +45,19 @@ chaos: tools build ## the long forms: at least 200 kills, every zone's clock cha
 		-E 'test(hostile::) & package(adapter-svc) | test(head_of_line) | test(approvals_once)' --profile chaos
 	NEXUS_HOOKS=long cargo nextest run -p hook-svc \
 		-E 'test(whatever_hooks_try_others_do_not_pay) | test(hostile_hooks_cost_nobody_else_a_result)' --profile chaos
+
+# Each part of the sandbox that a machine may lack; a lower level of `hooks.sandbox` than `enforce` runs hooks there.
+SANDBOX_PARTS := landlock seccomp launcher
+RUNNER := CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER
+
+sandbox-levels: build ## the tests of hook-svc as on machines that lack Landlock, seccomp, or the launcher (needs root)
+	@deploy/fetch-tools cargo-nextest
+	cargo build --workspace $(FEATURES) --example lacking
+	@for part in $(SANDBOX_PARTS); do \
+		echo "hook-svc without $$part:"; \
+		env $(RUNNER)="$(abspath $(TARGET))/debug/examples/lacking $$part" \
+			cargo nextest run --workspace $(FEATURES) -E 'package(hook-svc)'; \
+	done
 
 tools: ## nats-server and Bun into .tools/, unless fitting ones are on the PATH
 	@deploy/fetch-tools

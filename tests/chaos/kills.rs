@@ -153,12 +153,12 @@ async fn every_minute_ticked(world: &World, begun: UnixMillis, ended: UnixMillis
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_9_of_anything_costs_nothing() {
-    let (kills, seed) = if is_long() { (200, 2) } else { (40, 1) };
+    let (kills, seed) = if is_long() { (200, 2) } else { (20, 1) };
     let mut choices = Choices::new(seed);
     let mut world = World::start(setup(1)).await;
     let gateways = Gateways::default();
     tell(&world, &gateways);
-    let seconds = if is_long() { 150 } else { 40 };
+    let seconds = if is_long() { 150 } else { 20 };
 
     let load = Load {
         events: 200 * seconds,

@@ -7,6 +7,7 @@ mod duplicates;
 mod hooks;
 mod killer;
 mod kills;
+mod platforms;
 mod restore;
 mod scale;
 mod stopped;

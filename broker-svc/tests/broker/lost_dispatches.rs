@@ -17,7 +17,7 @@ use shared::wire::subject;
 use shared::wire::topology::streams::{CLAIMS, DISPATCHES, EVENTS, LEDGER};
 use ulid::Ulid;
 
-use crate::approvals::trusted;
+use crate::approvals::{Story, trusted};
 use crate::bench::{Bench, session};
 use crate::event_search;
 use crate::killed::child_of;
@@ -249,6 +249,23 @@ async fn is_lost(bench: &Bench, session: &SessionRef, dispatch: Ulid) {
     .await;
 }
 
+/// An operator redrives a copy of the letter of `dispatch` much later, when the server has forgotten the ids: its dispatch is
+/// recognised.
+async fn is_redriven_once_more(story: &Story, dispatch: &Dispatch) {
+    let copy = Dispatch {
+        event_seq: 101,
+        ..dispatch.clone()
+    };
+    let out = OutgoingMessage::new(subject::dispatch(&copy.target), &copy).msg_id(format!("redrive:101:{}", copy.id));
+    story.bench.bus.publish(out).await.expect("stored");
+    story.bench.claim(&copy.target).await;
+    eventually("it is recognised", async || {
+        let dropped = dropped(&story.bench, &copy.target).await;
+        dropped.last() == Some(&(copy.id, DropReason::Duplicate)) && story.bench.claims().await == 0
+    })
+    .await;
+}
+
 /// Nobody makes the dispatches of three turns again in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_whose_dispatch_is_not_made_again_leaves_a_dead_letter_that_can_be_redriven() {
@@ -317,19 +334,7 @@ async fn a_turn_whose_dispatch_is_not_made_again_leaves_a_dead_letter_that_can_b
     let replies = story.bench.until_replies(4).await;
     assert_eq!(replies.last().map(|reply| reply.content.as_str()), Some("after all"));
 
-    // An operator redrives a copy of the letter much later, when the server has forgotten the ids: it is recognised.
-    let copy = Dispatch {
-        event_seq: 101,
-        ..again
-    };
-    let out = OutgoingMessage::new(subject::dispatch(&redriven), &copy).msg_id(format!("redrive:101:{}", copy.id));
-    story.bench.bus.publish(out).await.expect("stored");
-    story.bench.claim(&redriven).await;
-    eventually("it is recognised", async || {
-        let dropped = dropped(&story.bench, &redriven).await;
-        dropped.last() == Some(&(copy.id, DropReason::Duplicate)) && story.bench.claims().await == 0
-    })
-    .await;
+    is_redriven_once_more(&story, &again).await;
     assert_eq!(story.bench.replies().await.len(), 4);
     story.stop().await;
 }

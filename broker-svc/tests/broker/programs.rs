@@ -65,7 +65,7 @@ async fn a_program_that_does_not_end_is_killed_with_its_children() {
     // The child outlives its parent's death unless the whole group is killed.
     let script = format!("sleep 600 & echo $! >> {}; wait", children.display());
     let personas = format!(
-        "personas: {{default: {{runner: process, limits: {{wall_ms: 10000}}, process: {{command: bash, args: ['-c', '{script}']}}}}}}"
+        "personas: {{default: {{runner: process, limits: {{wall_ms: 4000}}, process: {{command: bash, args: ['-c', '{script}']}}}}}}"
     );
     let running = bench.run("b1", &personas).await;
     let main = session("main");

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use shared::testing::says;
+
+use crate::pool::TestPool;
 
 /// EISNAM: none of the calls below answers it of itself.
 const REFUSAL: i32 = 120;
@@ -183,10 +184,10 @@ fn the_calls_were_recorded_with_the_bun_that_is_fetched() {
     }
 }
 
-#[test]
-fn the_filter_itself_refuses_what_reaches_out() {
-    if says("NEXUS_SANDBOX", "absent") {
-        return println!("SKIPPED: NEXUS_SANDBOX=absent");
+#[tokio::test]
+async fn the_filter_itself_refuses_what_reaches_out() {
+    if !TestPool::is_confined_whole().await {
+        return;
     }
 
     let folder = tempfile::tempdir().expect("a folder");

@@ -10,7 +10,6 @@ use shared::clock::{Clock as _, SystemClock};
 use shared::model::hook::{HookMetadata, HookOrigin, HookRecord, HookState};
 use shared::model::time::UnixMillis;
 use shared::projection::{ListedHook, Projection};
-use shared::testing::says;
 use tempfile::TempDir;
 
 use crate::pool::{Answer, TestPool, dm, timed};
@@ -157,8 +156,8 @@ async fn whatever_does_more_than_read_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_hook_has_the_file() {
-    if says("NEXUS_SANDBOX", "absent") {
-        return println!("SKIPPED: NEXUS_SANDBOX=absent");
+    if !TestPool::is_confined_whole().await {
+        return;
     }
 
     let source = "import fs from 'node:fs'; import Database from 'better-sqlite3';

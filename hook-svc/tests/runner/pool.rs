@@ -14,6 +14,7 @@ use shared::clock::SystemClock;
 use shared::model::event::Event;
 use shared::model::hook::HookResult;
 use shared::model::time::UnixMillis;
+use shared::testing::says;
 
 /// The evaluation time of every event here.
 pub(crate) const NOW: i64 = 1_769_000_000_123;
@@ -131,6 +132,28 @@ impl TestPool {
             dir: None,
             host: Arc::new(NoHost),
         }
+    }
+
+    /// Returns whether hooks are confined whole on this machine. If not, which `NEXUS_SANDBOX=absent` has to say, `enforce` must
+    /// run none, and say why.
+    pub(crate) async fn is_confined_whole() -> bool {
+        let config = PoolConfig {
+            sandbox: SandboxMode::Enforce,
+            ..Self::config()
+        };
+        let started = Self::try_config(config).await;
+        if !says("NEXUS_SANDBOX", "absent") {
+            started.expect("NEXUS_SANDBOX=absent leaves this out").stop().await;
+            return true;
+        }
+
+        let refused = started.expect_err("NEXUS_SANDBOX=absent is said of a machine that confines hooks whole");
+        assert!(
+            refused.contains("hooks cannot be confined on this machine"),
+            "{refused}"
+        );
+        println!("SKIPPED: {refused}");
+        false
     }
 
     pub(crate) async fn try_start(bun: Option<PathBuf>) -> Result<WorkerPools, String> {

@@ -244,10 +244,14 @@ async fn better_sqlite3_is_there() {
         .and_then(|c| c.extracted)
         .expect("extracted");
 
+    // Without Landlock and without another user, a hook may write files.
+    let lacks = pool.pool.missing_confinement().join("; ");
+    let refused = if lacks.contains("nexus-jail") { "" } else { "refused" };
+
     assert_eq!(
         serde_json::Value::Object(seen),
         json!({"fault": true, "twice": [[[1, 2], [2, 3]], 1], "plucked": ["x", "y"], "get": {"a": 2, "b": "y"}, "none": true, "all": ["x", "y"], "raw": [1, "x"], "iterate": [{"a": 1}, {"a": 2}],
-            "count": 2, "simple": 0, "refused": "refused", "missing": "missing", "columns": [{"name": "a"}, {"name": "b"}]})
+            "count": 2, "simple": 0, "refused": refused, "missing": "missing", "columns": [{"name": "a"}, {"name": "b"}]})
     );
 
     pool.stop().await;

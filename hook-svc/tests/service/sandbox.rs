@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use shared::model::invocation::HookOutcome;
-use shared::testing::{eventually, says};
+use shared::testing::eventually;
 
 use crate::world::{World, event, of};
 
@@ -19,8 +19,8 @@ export default ({ dbPath }) => {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hooks_run_where_they_are_confined_whole() {
-    if says("NEXUS_SANDBOX", "absent") {
-        return println!("SKIPPED: NEXUS_SANDBOX=absent");
+    if !World::is_confined_whole().await {
+        return;
     }
 
     let mut world = World::new(&[("looks.ts", LOOKS)]).await;
@@ -116,8 +116,8 @@ impl Drop for Delegated {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_run_in_groups_below_the_one_that_systemd_delegated() {
-    if says("NEXUS_SANDBOX", "absent") {
-        return println!("SKIPPED: NEXUS_SANDBOX=absent");
+    if !World::is_confined_whole().await {
+        return;
     }
     let Some(delegated) = Delegated::make() else { return };
 

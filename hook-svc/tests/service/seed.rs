@@ -3,8 +3,8 @@
 use serde_json::json;
 use shared::model::hook::HookStatus;
 use shared::model::invocation::HookOutcome;
+use shared::testing::eventually;
 use shared::testing::model_server::{ModelServer, ScriptedAnswer};
-use shared::testing::{eventually, says};
 
 use crate::world::{World, event, of};
 
@@ -109,7 +109,7 @@ async fn hooks_of_the_seed_run_as_they_are_written_there() {
     ];
 
     let mut world = World::new(&files).await;
-    if !says("NEXUS_SANDBOX", "absent") {
+    if World::is_confined_whole().await {
         world.sandbox = "enforce";
     }
 

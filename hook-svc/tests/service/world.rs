@@ -14,7 +14,7 @@ use shared::model::invocation::{EventInvocations, HookInvocation};
 use shared::model::origin::EventOrigin;
 use shared::model::time::UnixMillis;
 use shared::testing::nats::NatsServer;
-use shared::testing::{TestProcess, eventually, trust_section};
+use shared::testing::{TestProcess, eventually, says, trust_section};
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::WireMessage;
 use shared::wire::headers::{Headers, MSG_ID};
@@ -86,6 +86,32 @@ impl World {
         world.start("a");
         world.wait_for_members(1).await;
         world
+    }
+
+    /// Returns whether hooks are confined whole on this machine. If not, which `NEXUS_SANDBOX=absent` has to say, hook-svc must
+    /// not start with `enforce`.
+    pub(crate) async fn is_confined_whole() -> bool {
+        if !says("NEXUS_SANDBOX", "absent") {
+            return true;
+        }
+
+        let mut world = Self::new(&[]).await;
+        world.sandbox = "enforce";
+        let log = world.write_file("hook-svc.log", "");
+        world.log = Some(log.clone());
+        world.start("a");
+        let mut ended = None;
+        eventually("it refuses to start", async || {
+            ended = world.replica("a").ended();
+            ended.is_some()
+        })
+        .await;
+
+        assert!(ended.is_some_and(|status| !status.success()), "{ended:?}");
+        let said = std::fs::read_to_string(log).expect("readable");
+        assert!(said.contains("hooks cannot be confined on this machine"), "{said}");
+        println!("SKIPPED: NEXUS_SANDBOX=absent, and hook-svc does not start with `enforce`");
+        false
     }
 
     /// Says that delivery-svc has these accounts, each `channel:account`.

@@ -1,0 +1,143 @@
+//! A stand-in of Slack with one app: it posts events over HTTP until they are taken, and takes messages. It has no
+//! idempotency.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::extract::{Json, Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::{Router, routing::post};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use shared::clock::{Clock as _, SystemClock, pause};
+use tests::load::Gateways;
+
+use super::ANSWERED_AFTER;
+
+const SECRET: &str = "8f742231b10e8888abcd99yyyzzz85a5";
+/// Pause before a post that was not taken is repeated. The vendor waits longer and gives up after three; the order of a chat
+/// is that of its posts.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// The stand-in; clones are the same server.
+#[derive(Debug, Clone)]
+pub(super) struct Slack {
+    base: String,
+    state: Arc<Mutex<App>>,
+    client: reqwest::Client,
+    gateways: Gateways,
+}
+
+#[derive(Debug, Default)]
+struct App {
+    stamps: u64,
+    /// Channels and texts of the app's messages.
+    sent: Vec<(String, String)>,
+}
+
+impl Slack {
+    /// Starts it; it posts to one of `gateways`.
+    pub(super) async fn start(gateways: Gateways) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(5)).no_proxy();
+        let this = Self {
+            base: format!("http://{}", listener.local_addr().expect("an address")),
+            state: Arc::default(),
+            client: client.build().expect("a client"),
+            gateways,
+        };
+        let routes = Router::new()
+            .route("/api/{method}", post(answer))
+            .with_state(this.clone());
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        this
+    }
+
+    /// The section of channels.yaml.
+    pub(super) fn account(&self) -> String {
+        let base = &self.base;
+        format!(
+            "slack: {{accounts: {{main: {{token: 'env:SLACK_TOKEN', signing_secret: 'env:SLACK_SECRET', base_url: '{base}', \
+             direct: open}}}}}}\n"
+        )
+    }
+
+    pub(super) fn environment() -> [(String, String); 2] {
+        [("SLACK_TOKEN", "xoxb-700-secret"), ("SLACK_SECRET", SECRET)]
+            .map(|(key, word)| (key.to_owned(), word.to_owned()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, App> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next_stamp(&self) -> String {
+        let mut state = self.lock();
+        state.stamps += 1;
+        format!("{}.{:06}", SystemClock.now().0 / 1_000, state.stamps)
+    }
+
+    /// A person writes `text` in the direct messages `chat`; returns when it is taken.
+    pub(super) async fn write(&self, chat: u64, text: &str) {
+        let ts = self.next_stamp();
+        let event = json!({
+            "type": "message", "channel": format!("D{chat}"), "channel_type": "im", "user": format!("U{chat}"), "ts": ts,
+            "event_ts": ts, "text": text,
+        });
+        let body = json!({"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event": event}).to_string();
+        for turn in 0.. {
+            if self.post(turn, &body).await {
+                return;
+            }
+            pause(AGAIN_AFTER).await;
+        }
+    }
+
+    /// Posts `body` to one of the gateways. Returns whether it is taken.
+    async fn post(&self, turn: usize, body: &str) -> bool {
+        let gateway = {
+            let known = self.gateways.lock().unwrap_or_else(PoisonError::into_inner);
+            known.get(turn % known.len().max(1)).cloned()
+        };
+        let Some(gateway) = gateway else { return false };
+
+        let at = (SystemClock.now().0 / 1_000).to_string();
+        let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).expect("a key");
+        mac.update(format!("v0:{at}:{body}").as_bytes());
+        let digits: String = mac
+            .finalize()
+            .into_bytes()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let request = self
+            .client
+            .post(format!("{gateway}/slack/main"))
+            .header("content-type", "application/json")
+            .header("x-slack-request-timestamp", at)
+            .header("x-slack-signature", format!("v0={digits}"))
+            .body(body.to_owned());
+        request.send().await.is_ok_and(|answer| answer.status().is_success())
+    }
+
+    pub(super) fn sent(&self) -> Vec<(String, String)> {
+        self.lock().sent.clone()
+    }
+}
+
+async fn answer(State(slack): State<Slack>, Path(method): Path<String>, body: Option<Json<Value>>) -> Response {
+    let answered = match (method.as_str(), body) {
+        ("auth.test", _) => json!({"ok": true, "team_id": "T1", "user_id": "U7", "bot_id": "B7", "user": "nexus"}),
+        ("chat.postMessage", Some(Json(body))) => {
+            let text = |key: &str| body[key].as_str().expect("a text").to_owned();
+            let ts = slack.next_stamp();
+            slack.lock().sent.push((text("channel"), text("text")));
+            pause(ANSWERED_AFTER).await;
+            json!({"ok": true, "channel": body["channel"], "ts": ts, "message": {}})
+        }
+        _ => return StatusCode::NOT_IMPLEMENTED.into_response(),
+    };
+    Json(answered).into_response()
+}
