@@ -233,7 +233,10 @@ mod tests {
         let (base, seen) = server().await;
         let (other, of_other) = server().await;
         let files = client(&base, &[]);
-        let token: SecretValue = serde_json::from_str("\"secret\"").expect("a secret");
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("token");
+        std::fs::write(&file, "secret").expect("written");
+        let token = SecretValue::resolve(&format!("file:{}", file.display())).expect("a secret");
         let get = async |path: &str| files.download(url(&format!("{base}{path}")), Some(&token), 10).await;
 
         assert_eq!(get("/there").await, Ok(Bytes::from_static(b"0123456789")));
