@@ -184,7 +184,7 @@ const JSON: [(&str, &str); 81] = [
         "array: `account`, `direct`, `allowed`, `groups`, `source`, `is_reading`, `holder`, `read_until`, `is_delivered`, `refused_since`",
     ),
     ("channel show", "object, as of `channel list`"),
-    ("channel check", "array: `what`, `ok`, `detail`"),
+    ("channel check", "array: `what`, `ok`, `degraded`, `detail`"),
     (
         "channel pairings",
         "array: `channel`, `account`, `sender`, `name`, `state`, `since`, `expires_at`, `is_restored`",

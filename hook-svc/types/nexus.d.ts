@@ -153,12 +153,12 @@ interface HookContext {
   /**
    * HTTP, made by the host, to servers that the header asks for (`@allow net=api.example.com`) and an operator grants
    * (`hooks.grants`). Redirects are not followed. Rejects with a `code`: `not_requested`, `not_granted`,
-   * `forbidden_address`, `unreachable`, `timed_out`, `too_large`, `not_text`.
+   * `forbidden_address`, `unreachable`, `timed_out`, `too_large`, `not_text`, `bad_arguments`, `too_many_calls`.
    */
   fetch(url: string, options?: FetchOptions): Promise<FetchAnswer>;
   /**
    * The bytes of the attachment at `index` of `event.attachments`, at most 8 MiB, if it is stored (`state` is `"stored"`).
-   * Rejects with a `code`: `not_stored`, `too_large`, `unavailable`, `timed_out`.
+   * Rejects with a `code`: `not_stored`, `too_large`, `unavailable`, `timed_out`, `bad_arguments`, `too_many_calls`.
    */
   readFile(index: number): Promise<Uint8Array>;
   /** The evaluation time of this event, also where history is replayed. */

@@ -8,6 +8,7 @@ pub mod accounts;
 pub mod base_url;
 pub mod bot_api;
 pub mod discord;
+pub mod http_answer;
 pub mod outline;
 pub mod policy;
 pub mod public_address;

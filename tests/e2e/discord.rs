@@ -11,6 +11,7 @@ use axum::{Router, routing::any, routing::get, routing::post};
 use serde_json::{Value, json};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
+use shared::platform::discord::snowflake::first_id_at;
 use shared::wire::topology::streams;
 use tests::eventually::eventually;
 use tests::record::read_all;
@@ -46,7 +47,7 @@ struct Discord {
 #[derive(Debug, Default)]
 struct DiscordState {
     dispatches: Vec<Value>,
-    messages: i64,
+    messages: u64,
     /// Messages of the bot, as Discord shows them.
     sent: Vec<Value>,
 }
@@ -83,7 +84,7 @@ impl Discord {
     fn next_id(&self) -> String {
         let mut state = self.lock();
         state.messages += 1;
-        (((SystemClock.now().0 - 1_420_070_400_000) << 22) + state.messages).to_string()
+        (first_id_at(SystemClock.now()) + state.messages).to_string()
     }
 
     /// `author` writes `text` in the thread.

@@ -23,7 +23,6 @@ mod normalize;
 mod places;
 mod progress;
 mod reader;
-mod snowflake;
 mod socket;
 mod store;
 mod taken;

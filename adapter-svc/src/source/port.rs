@@ -8,7 +8,6 @@
 
 pub mod access;
 pub mod accounts;
-pub(crate) mod http_date;
 pub mod sink;
 pub mod strangers;
 mod unreadable;

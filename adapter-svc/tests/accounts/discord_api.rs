@@ -14,6 +14,7 @@ use shared::bus::Bus;
 use shared::clock::SharedClock;
 use shared::model::event::PlatformIds;
 use shared::model::time::UnixMillis;
+use shared::platform::discord::snowflake::{first_id_at, snowflake_time};
 use tokio::sync::watch;
 
 use crate::discord_rest;
@@ -28,8 +29,6 @@ pub(crate) const FIRST_CHANNEL: i64 = 1_000;
 pub(crate) const THREAD: &str = "1500";
 /// Interval of heartbeats, in milliseconds.
 const HEARTBEAT_MS: u64 = 150;
-/// Beginning of the vendor's time, in milliseconds since 1970.
-const EPOCH_MS: i64 = 1_420_070_400_000;
 
 /// The stand-in. Clones share it.
 #[derive(Clone)]
@@ -111,14 +110,14 @@ pub(crate) struct DiscordFaults {
 
 /// The id of the item `number` that was made at `at`.
 pub(crate) fn snowflake(number: i64, at: UnixMillis) -> String {
-    (((at.0 - EPOCH_MS) << 22) + number).to_string()
+    (first_id_at(at) + number.cast_unsigned()).to_string()
 }
 
 /// The message `id` in `channel` from user 5.
 pub(crate) fn message(id: &str, channel: &str, text: &str) -> Value {
-    let at = (id.parse::<i64>().expect("an id") >> 22) + EPOCH_MS;
+    let at = snowflake_time(id).expect("an id");
     json!({
-        "id": id, "channel_id": channel, "type": 0, "content": text, "timestamp": UnixMillis(at).to_rfc3339(),
+        "id": id, "channel_id": channel, "type": 0, "content": text, "timestamp": at.to_rfc3339(),
         "edited_timestamp": null, "author": {"id": "5", "username": "ann", "global_name": "Ann"}, "mentions": [],
         "mention_roles": [], "attachments": [], "embeds": [], "flags": 0, "pinned": false,
     })

@@ -44,19 +44,16 @@ pub(crate) fn code(reply: &Reply) -> String {
     interactive["code"].as_str().expect("a code").to_owned()
 }
 
-pub(crate) async fn ask<A: DeserializeOwned>(
-    world: &World,
-    endpoint: &str,
-    question: &impl Serialize,
-) -> Result<A, RequestError> {
+async fn ask<A: DeserializeOwned>(world: &World, endpoint: &str, question: &impl Serialize) -> Result<A, RequestError> {
     let subject = format!("nexus.svc.pairing.{endpoint}");
     let patience = Duration::from_secs(10);
     world.bus.request(&subject, Headers::new(), question, patience).await
 }
 
-async fn grant(world: &World, code: &str) -> Result<PairingAnswer, RequestError> {
+/// Pairs the sender who has `code` with the account `main` of `channel`.
+pub(crate) async fn grant(world: &World, channel: &str, code: &str) -> Result<PairingAnswer, RequestError> {
     let request = GrantPairing {
-        channel: "telegram".to_owned(),
+        channel: channel.to_owned(),
         account: "main".to_owned(),
         code: code.to_owned(),
     };
@@ -120,10 +117,10 @@ async fn a_stranger_gets_one_code_and_writes_once_an_operator_has_used_it() {
     }
 
     // The operator's word holds for the next message.
-    assert!(grant(&world, "0000-0000").await.is_err());
-    let answer = grant(&world, &code.to_lowercase()).await.expect("granted");
+    assert!(grant(&world, "telegram", "0000-0000").await.is_err());
+    let answer = grant(&world, "telegram", &code.to_lowercase()).await.expect("granted");
     assert_eq!((answer.changed, answer.pairing.state), (true, PairingState::Paired));
-    let again = grant(&world, &code).await.expect("granted before");
+    let again = grant(&world, "telegram", &code).await.expect("granted before");
     assert!(!again.changed, "an answer may have been lost");
     api.add(MAIN, "message", &message(21, START));
     assert_eq!(tags_of(&world, 21).await, Vec::<String>::new());
@@ -137,7 +134,7 @@ async fn a_stranger_gets_one_code_and_writes_once_an_operator_has_used_it() {
     assert!(!answer.changed);
     api.add(MAIN, "message", &message(28, START));
     assert_eq!(tags_of(&world, 28).await, [UNPAIRED]);
-    assert!(grant(&world, &code).await.is_err(), "its code is void");
+    assert!(grant(&world, "telegram", &code).await.is_err(), "its code is void");
     eventually("everything is confirmed", async || api.confirmed(MAIN) == 5).await;
     assert_eq!(
         replies(&world).await.len(),
@@ -230,13 +227,15 @@ async fn a_bucket_that_is_put_back_brings_no_withdrawn_pairing_back() {
     let replica = world.replica("adapter-svc-0", &text).await;
     api.add(MAIN, "message", &message(7, START));
     eventually("a code is sent", async || replies(&world).await.len() == 1).await;
-    grant(&world, &code(&replies(&world).await[0])).await.expect("granted");
+    grant(&world, "telegram", &code(&replies(&world).await[0]))
+        .await
+        .expect("granted");
 
     let kv = world.bus.kv::<Pairing>("pairings");
     let yesterday = kv.get(KEY).await.expect("read").expect("a value").value;
     let _: PairingAnswer = ask(&world, "withdraw", &sender_100()).await.expect("withdrawn");
     kv.put(KEY, &yesterday).await.expect("restored");
-    let refused = grant(&world, &code(&replies(&world).await[0]))
+    let refused = grant(&world, "telegram", &code(&replies(&world).await[0]))
         .await
         .expect_err("its code was withdrawn");
     assert!(
@@ -260,7 +259,7 @@ async fn a_bucket_that_is_put_back_brings_no_withdrawn_pairing_back() {
     };
     kv.put(KEY, &waiting).await.expect("restored");
     assert_eq!(list(&world).await[0].state, PairingState::Withdrawn);
-    let refused = grant(&world, &code(&replies(&world).await[0]))
+    let refused = grant(&world, "telegram", &code(&replies(&world).await[0]))
         .await
         .expect_err("its code was withdrawn");
     assert!(
@@ -277,7 +276,7 @@ async fn a_bucket_that_is_put_back_brings_no_withdrawn_pairing_back() {
     let later = START.plus(CODE_LASTS_MS);
     api.add(MAIN, "message", &message(21, later));
     eventually("another code is sent", async || replies(&world).await.len() == 2).await;
-    grant(&world, &code(&replies(&world).await[1]))
+    grant(&world, "telegram", &code(&replies(&world).await[1]))
         .await
         .expect("granted again");
     kv.delete(KEY, None).await.expect("lost");

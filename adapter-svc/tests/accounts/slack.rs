@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use shared::model::event::{BACKFILLED, Event, UNPAIRED};
-use shared::model::pairing_api::{GrantPairing, PairingAnswer};
 use shared::model::time::UnixMillis;
 use shared::testing::eventually;
 
-use crate::pairing::{ask, code, replies};
+use crate::pairing::{code, grant, replies};
 use crate::web_api::{Delivery, SECRET, WebApi};
 use crate::world::{Replica, START, World};
 
@@ -348,12 +347,7 @@ async fn a_stranger_is_sent_one_code_and_writes_once_paired() {
     assert_eq!(told.len(), 1, "one code: {told:?}");
     assert_eq!(told[0].delivery_context.peer_id.as_deref(), Some("D1"));
 
-    let request = GrantPairing {
-        channel: "slack".to_owned(),
-        account: "main".to_owned(),
-        code: code(&told[0]),
-    };
-    let answer: PairingAnswer = ask(&world, "grant", &request).await.expect("granted");
+    let answer = grant(&world, "slack", &code(&told[0])).await.expect("granted");
     assert!(answer.changed);
     post(&replica, &message(2, START, "D1", &json!({}))).await;
     assert_eq!(world.stored(2).await[1].tags, Vec::<String>::new());
@@ -386,12 +380,9 @@ async fn without_the_bus_a_stranger_is_to_be_posted_again_and_others_are_taken()
     for (number, sender) in [(10, "U8"), (11, "U6X")] {
         let first = message(number, START, &format!("D{number}"), &json!({"user": sender}));
         post(&replica, &first).await;
-        let request = GrantPairing {
-            channel: "slack".to_owned(),
-            account: "main".to_owned(),
-            code: code(replies(&world).await.last().expect("a code")),
-        };
-        let answer: PairingAnswer = ask(&world, "grant", &request).await.expect("granted");
+        let answer = grant(&world, "slack", &code(replies(&world).await.last().expect("a code")))
+            .await
+            .expect("granted");
         assert!(answer.changed);
     }
     post(&replica, &message(12, START, "D10", &json!({"user": "U8"}))).await;

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use shared::model::event::UNPAIRED;
-use shared::model::pairing_api::{GrantPairing, PairingAnswer};
 use shared::testing::eventually;
 
-use crate::pairing::{ask, code, replies};
+use crate::pairing::{code, grant, replies};
 use crate::socket_api::SocketApi;
 use crate::world::{START, World};
 
@@ -187,12 +186,7 @@ async fn a_stranger_is_sent_one_code_and_writes_once_paired() {
     assert_eq!(told.len(), 1, "one code: {told:?}");
     assert_eq!(told[0].delivery_context.peer_id.as_deref(), Some("D1"));
 
-    let request = GrantPairing {
-        channel: "slack".to_owned(),
-        account: "main".to_owned(),
-        code: code(&told[0]),
-    };
-    let answer: PairingAnswer = ask(&world, "grant", &request).await.expect("granted");
+    let answer = grant(&world, "slack", &code(&told[0])).await.expect("granted");
     assert!(answer.changed);
     api.bring(&message(3));
     acknowledged(&api, 4).await;

@@ -231,7 +231,18 @@ fn chosen_images(question: &ModelQuestion, persona: &Persona) -> Vec<ChosenImage
 
 /// Returns whether a model does not take a request, so that one without images may be taken.
 const fn is_refusal(error: &AskModelError) -> bool {
-    matches!(error, AskModelError::Refused { .. } | AskModelError::TooLong { .. })
+    match error {
+        AskModelError::Refused { .. } | AskModelError::TooLong { .. } => true,
+        AskModelError::Unauthorised { .. }
+        | AskModelError::RateLimited { .. }
+        | AskModelError::Overloaded { .. }
+        | AskModelError::Unreachable { .. }
+        | AskModelError::Truncated { .. }
+        | AskModelError::Silent { .. }
+        | AskModelError::TimedOut { .. }
+        | AskModelError::BadAnswer { .. }
+        | AskModelError::Stopped => false,
+    }
 }
 
 /// Returns the history and the message with `images`, then the conversation of this turn.

@@ -48,7 +48,11 @@ pub(super) async fn check_account(common: &Common, id: &AccountId) -> Result<()>
 fn show_findings(common: &Common, id: &AccountId, findings: &[CheckFinding]) -> Result<()> {
     let mut view = View::of(findings)?.ids(findings.iter().map(|finding| finding.what.to_owned()));
     for finding in findings {
-        let mark = if finding.ok { "ok  " } else { "BAD " };
+        let mark = match (finding.ok, finding.degraded) {
+            (false, _) => "BAD ",
+            (true, true) => "part",
+            (true, false) => "ok  ",
+        };
         view = view.entry(format!("{mark} {:<10}", finding.what), &finding.detail);
     }
     view.show(common)?;

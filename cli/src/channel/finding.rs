@@ -9,6 +9,8 @@ pub(super) struct CheckFinding {
     pub(super) what: &'static str,
     /// Whether the account can work as configured.
     pub(super) ok: bool,
+    /// Whether the account works, but not in everything.
+    pub(super) degraded: bool,
     /// The facts, and the remedy if they are wrong.
     pub(super) detail: String,
 }
@@ -18,6 +20,16 @@ impl CheckFinding {
         Self {
             what,
             ok: true,
+            degraded: false,
+            detail: detail.into(),
+        }
+    }
+
+    pub(super) fn partial(what: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            what,
+            ok: true,
+            degraded: true,
             detail: detail.into(),
         }
     }
@@ -26,6 +38,7 @@ impl CheckFinding {
         Self {
             what,
             ok: false,
+            degraded: false,
             detail: detail.into(),
         }
     }

@@ -7,6 +7,7 @@ use reqwest::header::HeaderMap;
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder};
 use shared::error_chain::describe_error;
+use shared::platform::http_answer::{ReadBodyError, read_bounded};
 
 /// Maximum time of a call.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -59,14 +60,10 @@ pub(super) async fn send_request(platform: &str, request: RequestBuilder) -> Res
     let mut response = request.send().await.map_err(unreachable)?;
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
 
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
-        if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-            return Err(CallFault::Other(
-                "the answer is too long: is `base_url` right?".to_owned(),
-            ));
-        }
-        body.extend_from_slice(&chunk);
-    }
+    let read = read_bounded(&mut response, MAX_ANSWER_BYTES).await;
+    let body = read.map_err(|error| match error {
+        ReadBodyError::Lost(error) => unreachable(error),
+        ReadBodyError::TooLong { .. } => CallFault::Other("the answer is too long: is `base_url` right?".to_owned()),
+    })?;
     Ok(PlatformAnswer { status, headers, body })
 }

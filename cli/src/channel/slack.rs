@@ -2,7 +2,8 @@
 //! only makes an address. Nothing is changed there.
 //!
 //! Source: <https://docs.slack.dev/reference/methods/auth.test>,
-//! <https://docs.slack.dev/reference/methods/apps.connections.open>.
+//! <https://docs.slack.dev/reference/methods/apps.connections.open>,
+//! <https://docs.slack.dev/reference/scopes/metadata.message.read>.
 
 use anyhow::Result;
 use reqwest::Client;
@@ -18,6 +19,8 @@ use super::platform_call::{CallFault, PlatformAnswer, open_client, send_request}
 
 /// Header with the rights of the token that called.
 const SCOPES: &str = "x-oauth-scopes";
+/// Purpose of the rights by which a message is found whose sending had no answer.
+const SEARCHES: &str = "searches for messages whose sending had no answer";
 
 #[derive(Debug, Deserialize)]
 struct TestedToken {
@@ -89,22 +92,61 @@ fn read_answer<T: DeserializeOwned>(answer: &PlatformAnswer) -> Result<T, CallFa
     })
 }
 
-/// Returns the rights that `account` needs, each with its purpose.
-fn needed_scopes(account: &SlackAccount) -> Vec<(&'static str, &'static str)> {
-    let mut needed = vec![("chat:write", "answers")];
-    match account.receive {
+/// A right of an app.
+#[derive(Debug, Clone, Copy)]
+struct AppScope {
+    name: &'static str,
+    purpose: &'static str,
+    /// Whether nothing works without it; without another right, only its purpose fails.
+    essential: bool,
+}
+
+/// Returns the rights that `account` uses.
+///
+/// The search for a message whose sending had no answer reads the conversation, so an account that only sends uses those
+/// rights too.
+fn used_scopes(account: &SlackAccount) -> Vec<AppScope> {
+    let (receives, has_groups) = match account.receive {
         SlackReceive::Events | SlackReceive::Socket => {
-            needed.push(("im:history", "direct messages"));
-            if account.groups.as_ref().is_some_and(|groups| !groups.is_empty()) {
-                needed.extend([
-                    ("app_mentions:read", "mentions"),
-                    ("channels:history", "messages of channels"),
-                ]);
-            }
+            let groups = account.groups.as_ref();
+            (true, groups.is_some_and(|groups| !groups.is_empty()))
         }
-        SlackReceive::None => {}
+        SlackReceive::None => (false, false),
+    };
+    let scope = |name, purpose, essential| AppScope {
+        name,
+        purpose,
+        essential,
+    };
+    let history = |name, received, is_received| {
+        let purpose = if is_received { received } else { SEARCHES };
+        scope(name, purpose, is_received)
+    };
+
+    let mut used = vec![
+        scope("chat:write", "answers", true),
+        history("im:history", "direct messages", receives),
+        history("channels:history", "messages of channels", has_groups),
+        scope(
+            "groups:history",
+            "messages of private channels, and searches there",
+            false,
+        ),
+        scope(
+            "mpim:history",
+            "messages of group conversations, and searches there",
+            false,
+        ),
+        scope("metadata.message:read", SEARCHES, false),
+        scope("reactions:write", "reactions of agents", false),
+    ];
+    if has_groups {
+        used.push(scope("app_mentions:read", "mentions", true));
     }
-    needed
+    if receives {
+        used.push(scope("files:read", "files of messages", false));
+    }
+    used
 }
 
 fn judge_scopes(account: &SlackAccount, headers: &HeaderMap) -> CheckFinding {
@@ -112,19 +154,24 @@ fn judge_scopes(account: &SlackAccount, headers: &HeaderMap) -> CheckFinding {
         return CheckFinding::sound("scopes", "Slack does not say which rights the token has");
     };
     let has: Vec<&str> = has.split(',').map(str::trim).collect();
-    let missing: Vec<String> = needed_scopes(account)
-        .into_iter()
-        .filter(|(scope, _)| !has.contains(scope))
-        .map(|(scope, purpose)| format!("{scope} ({purpose})"))
-        .collect();
+    let mut missing = used_scopes(account);
+    missing.retain(|scope| !has.contains(&scope.name));
     if missing.is_empty() {
-        return CheckFinding::sound("scopes", "the token has the rights that the account needs");
+        return CheckFinding::sound("scopes", "the token has the rights that the account uses");
     }
-    let text = format!(
-        "the token lacks {}: add them on *OAuth & Permissions* of the app, and install it again",
-        missing.join(", ")
-    );
-    CheckFinding::fault("scopes", text)
+
+    let is_fault = missing.iter().any(|scope| scope.essential);
+    let named = missing
+        .iter()
+        .map(|scope| format!("{} ({})", scope.name, scope.purpose))
+        .collect::<Vec<_>>()
+        .join(", ");
+    let remedy = "add them on *OAuth & Permissions* of the app, and install it again";
+    if is_fault {
+        return CheckFinding::fault("scopes", format!("the token lacks {named}: {remedy}"));
+    }
+    let text = format!("the token lacks {named}: only these fail. If you want them, {remedy}");
+    CheckFinding::partial("scopes", text)
 }
 
 /// Asks whether the account can receive as it is configured, as far as Slack says.
@@ -172,7 +219,8 @@ mod tests {
         scopes: &'static str,
     }
 
-    const ALL: &str = "app_mentions:read,channels:history,chat:write,im:history";
+    const ALL: &str = "app_mentions:read,channels:history,chat:write,files:read,groups:history,im:history,\
+                       metadata.message:read,mpim:history,reactions:write";
 
     fn sound_answers() -> Answers {
         Answers {
@@ -229,6 +277,7 @@ mod tests {
             let found = check(sound_answers(), more).await;
             assert_eq!(faults(&found), Vec::<&str>::new(), "{more}: {found:?}");
             assert_eq!(found[0].detail, "the app is @nexus in Acme");
+            assert!(found.iter().all(|finding| !finding.degraded), "{more}: {found:?}");
         }
 
         let mut refused = sound_answers();
@@ -254,6 +303,45 @@ mod tests {
             let found = check(closed, socket).await;
             assert_eq!(faults(&found), ["receive"], "{error}");
             assert!(found[2].detail.contains(words), "{found:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_right_without_which_only_its_purpose_fails_is_no_fault() {
+        let socket = ", receive: socket, groups: {'*': {}}";
+        let essential = ["chat:write", "im:history", "channels:history", "app_mentions:read"];
+        for lacked in ALL.split(',') {
+            let mut poor = sound_answers();
+            let kept = ALL.split(',').filter(|scope| *scope != lacked).collect::<Vec<_>>();
+            poor.scopes = kept.join(",").leak();
+            let found = check(poor, socket).await;
+            let scopes = found.iter().find(|finding| finding.what == "scopes").expect("rights");
+            assert!(scopes.detail.contains(lacked), "{lacked}: {found:?}");
+            assert_eq!(scopes.ok, !essential.contains(&lacked), "{lacked}: {found:?}");
+            assert_eq!(scopes.degraded, scopes.ok, "{lacked}: {found:?}");
+        }
+
+        let mut sender = sound_answers();
+        sender.scopes = "chat:write";
+        let found = check(sender, ", receive: none").await;
+        assert_eq!(faults(&found), Vec::<&str>::new());
+        assert!(
+            found[1].degraded && found[1].detail.contains("im:history (searches"),
+            "{found:?}"
+        );
+        assert!(!found[1].detail.contains("files:read"), "{found:?}");
+    }
+
+    /// The manifest of the documentation makes an app that the check finds sound.
+    #[test]
+    fn the_documented_manifest_has_the_rights_that_are_checked() {
+        let page = include_str!("../../../docs/slack.md");
+        let (_, manifest) = page.split_once("```json\n").expect("a manifest");
+        let (manifest, _) = manifest.split_once("```").expect("its end");
+        let manifest: Value = serde_json::from_str(manifest).expect("JSON");
+        let granted = manifest["oauth_config"]["scopes"]["bot"].as_array().expect("rights");
+        for scope in ALL.split(',') {
+            assert!(granted.contains(&json!(scope)), "{scope}");
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Source: <https://discord.com/developers/docs/reference>.
 
+pub mod snowflake;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use reqwest::Url;

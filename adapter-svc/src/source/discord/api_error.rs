@@ -59,15 +59,19 @@ impl ApiCallError {
     /// Returns whether the vendor counts the call as invalid, so that too many bar this address.
     #[must_use]
     pub const fn is_invalid_call(&self) -> bool {
-        matches!(
-            self,
-            Self::Unauthorized(_) | Self::Limited { .. } | Self::Refused { status: 403, .. }
-        )
+        match self {
+            Self::Unauthorized(_) | Self::Limited { .. } => true,
+            Self::Refused { status, .. } => *status == 403,
+            Self::Unreachable(_) | Self::Malformed(_) => false,
+        }
     }
 
     /// Returns whether what was asked for is not there, or not for this bot, so that asking again is no use.
     #[must_use]
     pub const fn is_final(&self) -> bool {
-        matches!(self, Self::Refused { status: 400..=404, .. })
+        match self {
+            Self::Refused { status, .. } => matches!(status, 400..=404),
+            Self::Unauthorized(_) | Self::Limited { .. } | Self::Unreachable(_) | Self::Malformed(_) => false,
+        }
     }
 }

@@ -93,7 +93,7 @@ impl CallWaits {
         let until = now + REFUSED_PAUSE;
         match &mut self.account {
             Some(wait) if wait.until >= until => {}
-            _ => {
+            Some(_) | None => {
                 self.account = Some(ScopeWait {
                     until,
                     failures: 0,

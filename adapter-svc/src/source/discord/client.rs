@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use reqwest::RequestBuilder;
-use reqwest::header::{AUTHORIZATION, HeaderMap, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, HeaderMap};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shared::clock::SharedClock;
 use shared::model::time::UnixMillis;
 use shared::platform::discord::{ChannelPlace, DiscordAccount, USER_AGENT};
+use shared::platform::http_answer::{ReadBodyError, read_bounded, read_http_date, read_retry_after};
 
 use super::account_context::AccountContext;
 use super::address_gate::AddressGate;
 use super::api_error::{ApiCallError, LimitScope};
-use crate::source::port::http_date::read_http_date;
 
 /// Maximum time for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -247,14 +247,11 @@ impl DiscordClient {
             *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some((time, self.clock.monotonic()));
         }
 
-        let mut bytes = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(describe)? {
-            if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
-                return Err(ApiCallError::Malformed(format!("more than {MAX_ANSWER_BYTES} bytes")));
-            }
-            bytes.extend_from_slice(&chunk);
-        }
-
+        let read = read_bounded(&mut response, MAX_ANSWER_BYTES).await;
+        let bytes = read.map_err(|error| match error {
+            ReadBodyError::Lost(error) => describe(error),
+            ReadBodyError::TooLong { .. } => ApiCallError::Malformed(error.to_string()),
+        })?;
         if (200..=299).contains(&status) {
             return Ok(bytes);
         }
@@ -296,10 +293,7 @@ fn read_error(status: u16, headers: &HeaderMap, body: &[u8]) -> ApiCallError {
     match status {
         401 => ApiCallError::Unauthorized(format!("401 {words}")),
         429 => {
-            let header = headers
-                .get(RETRY_AFTER)
-                .and_then(|value| value.to_str().ok()?.parse().ok());
-            let header = header.map(Duration::from_secs);
+            let header = read_retry_after(headers);
             let exact = error
                 .retry_after
                 .and_then(|after| Duration::try_from_secs_f64(after).ok());
@@ -347,7 +341,7 @@ pub(super) fn describe(error: reqwest::Error) -> ApiCallError {
 
 #[cfg(test)]
 mod tests {
-    use reqwest::header::HeaderValue;
+    use reqwest::header::{HeaderValue, RETRY_AFTER};
 
     use super::*;
 

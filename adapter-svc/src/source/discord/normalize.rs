@@ -13,11 +13,11 @@ use shared::model::event::{
 };
 use shared::model::origin::EventOrigin;
 use shared::model::time::UnixMillis;
+use shared::platform::discord::snowflake::snowflake_time;
 use shared::platform::discord::{DISCORD, message_name};
 
 use super::content::content_of;
 use super::message::{Deletion, Interaction, Member, Message, PRESS, Reaction, User};
-use super::snowflake::snowflake_time;
 use super::{DiscordBot, MessagePlace, RefuseDispatchError};
 
 /// Maximum size of a payload in `metadata.raw`, in bytes of JSON.

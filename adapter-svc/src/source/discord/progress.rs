@@ -9,10 +9,10 @@ use std::ops::Bound;
 
 use serde::{Deserialize, Serialize};
 use shared::model::time::UnixMillis;
+use shared::platform::discord::snowflake::{first_id_at, time_of};
 use shared::wire::watermark::SourceWatermark;
 
 use super::link::GatewaySession;
-use super::snowflake::{first_id_at, time_of};
 use crate::source::port::SourceGap;
 use crate::source::port::sink::SourcePosition;
 

@@ -9,6 +9,7 @@ use reqwest::Url;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use shared::error_chain::describe_causes;
+use shared::platform::http_answer::{ReadBodyError, read_bounded, read_retry_after};
 use shared::platform::slack::SlackAccount;
 use shared::platform::slack_api::{WebAnswer, is_credential_error};
 use shared::process::SecretValue;
@@ -165,23 +166,24 @@ async fn call<T: DeserializeOwned>(http: &reqwest::Client, url: Url, token: &Sec
     let request = http.post(url).bearer_auth(token.reveal());
     let mut response = request.send().await.map_err(lost)?;
     let status = response.status().as_u16();
-    let retry_after = response.headers().get("retry-after");
-    let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
+    let retry_after = read_retry_after(response.headers());
 
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(lost)? {
-        if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-            return Err(WebCallError::Unreachable(format!("more than {MAX_ANSWER_BYTES} bytes")));
-        }
-        body.extend_from_slice(&chunk);
-    }
+    let read = read_bounded(&mut response, MAX_ANSWER_BYTES).await;
+    let body = read.map_err(|error| match error {
+        ReadBodyError::Lost(error) => lost(error),
+        ReadBodyError::TooLong { .. } => WebCallError::Unreachable(error.to_string()),
+    })?;
     read_answer(status, retry_after, &body)
 }
 
-/// Reads an answer: its status, the seconds of `Retry-After`, and its body.
-fn read_answer<T: DeserializeOwned>(status: u16, retry_after: Option<u64>, body: &[u8]) -> Result<T, WebCallError> {
+/// Reads an answer: its status, the wait in `Retry-After`, and its body.
+fn read_answer<T: DeserializeOwned>(
+    status: u16,
+    retry_after: Option<Duration>,
+    body: &[u8],
+) -> Result<T, WebCallError> {
     if status == 429 {
-        return Err(WebCallError::Limited(Duration::from_secs(retry_after.unwrap_or(1))));
+        return Err(WebCallError::Limited(retry_after.unwrap_or(Duration::from_secs(1))));
     }
     let unreadable = |_| WebCallError::Unreachable(format!("status {status} with an answer that cannot be read"));
     let answer: WebAnswer = serde_json::from_slice(body).map_err(unreadable)?;
@@ -220,7 +222,8 @@ mod tests {
     #[test]
     fn the_body_decides_and_not_the_status() {
         let read = |status: u16, retry_after: Option<u64>, body: &str| {
-            read_answer(status, retry_after, body.as_bytes()).map(|tested| known_account("app", tested))
+            read_answer(status, retry_after.map(Duration::from_secs), body.as_bytes())
+                .map(|tested| known_account("app", tested))
         };
         let sound =
             r#"{"ok": true, "team": "Acme", "user": "nexus", "team_id": "T1", "user_id": "U7", "bot_id": "B7"}"#;

@@ -9,9 +9,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shared::model::time::UnixMillis;
 use shared::platform::bot_api::{BotAnswer, BotFile, BotUser, WebhookInfo};
+use shared::platform::http_answer::{ReadBodyError, read_bounded, read_http_date, read_retry_after};
 use shared::platform::telegram::TelegramAccount;
-
-use crate::source::port::http_date::read_http_date;
 
 /// Maximum time for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -142,19 +141,13 @@ impl BotClient {
             self.platform_time.store(time.0, Ordering::Relaxed);
         }
         let status = i64::from(response.status().as_u16());
-        let retry_after = response
-            .headers()
-            .get("retry-after")
-            .and_then(|value| value.to_str().ok()?.parse().ok());
+        let retry_after = read_retry_after(response.headers());
 
-        let mut bytes = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| describe(&error))? {
-            if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
-                return Err(BotCallError::Malformed(format!("more than {MAX_ANSWER_BYTES} bytes")));
-            }
-            bytes.extend_from_slice(&chunk);
-        }
-
+        let read = read_bounded(&mut response, MAX_ANSWER_BYTES).await;
+        let bytes = read.map_err(|error| match error {
+            ReadBodyError::Lost(error) => describe(&error),
+            ReadBodyError::TooLong { .. } => BotCallError::Malformed(error.to_string()),
+        })?;
         read_answer(status, retry_after, &bytes)
     }
 }
@@ -191,8 +184,12 @@ pub const ALLOWED_UPDATES: [&str; 10] = [
     "chat_join_request",
 ];
 
-/// Reads the answer to a call: its status, the seconds of `Retry-After`, and its body.
-fn read_answer<T: DeserializeOwned>(status: i64, retry_after: Option<u64>, body: &[u8]) -> Result<T, BotCallError> {
+/// Reads the answer to a call: its status, the wait in `Retry-After`, and its body.
+fn read_answer<T: DeserializeOwned>(
+    status: i64,
+    retry_after: Option<Duration>,
+    body: &[u8],
+) -> Result<T, BotCallError> {
     let answer: BotAnswer<T> = match serde_json::from_slice(body) {
         Ok(answer) => answer,
         // A proxy in front of the server answers in its own form.
@@ -222,7 +219,8 @@ fn read_answer<T: DeserializeOwned>(status: i64, retry_after: Option<u64>, body:
         409 => BotCallError::Conflict(words),
         429 => {
             let asked = answer.parameters.and_then(|parameters| parameters.retry_after);
-            BotCallError::Limited(Duration::from_secs(asked.max(retry_after).unwrap_or(1)))
+            let asked = asked.map(Duration::from_secs);
+            BotCallError::Limited(asked.max(retry_after).unwrap_or(Duration::from_secs(1)))
         }
         code => BotCallError::Refused { code, words },
     })
@@ -250,7 +248,7 @@ mod tests {
     use super::*;
 
     fn read(status: i64, retry_after: Option<u64>, body: &str) -> Result<i64, BotCallError> {
-        read_answer(status, retry_after, body.as_bytes())
+        read_answer(status, retry_after.map(Duration::from_secs), body.as_bytes())
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::error_chain::describe_error;
 use crate::llm::error::AskModelError;
 use crate::llm::wire::WireFault;
 use crate::model::time::UnixMillis;
+use crate::platform::http_answer::parse_retry_after;
 
 /// Number of bytes kept of a provider's error text.
 const MAX_DETAIL_BYTES: usize = 500;
@@ -137,17 +138,7 @@ fn retry_after(millis: Option<&str>, seconds: Option<&str>, now: UnixMillis) -> 
     let exact = millis
         .and_then(|text| text.trim().parse().ok())
         .map(Duration::from_millis);
-    let asked = exact.or_else(|| {
-        let text = seconds?.trim();
-        if let Ok(seconds) = text.parse::<f64>() {
-            return Duration::try_from_secs_f64(seconds).ok();
-        }
-        let at = httpdate::parse_http_date(text).ok()?;
-        let at = at.duration_since(std::time::UNIX_EPOCH).ok()?;
-
-        Some(at.saturating_sub(Duration::from_millis(u64::try_from(now.0).unwrap_or(0))))
-    });
-
+    let asked = exact.or_else(|| parse_retry_after(seconds?, now));
     asked.map(|asked| asked.min(MAX_RETRY_AFTER))
 }
 

@@ -1,7 +1,7 @@
 //! Ids of Discord: numbers that ascend with the time at which the item was made. *Pure.* Source:
 //! <https://discord.com/developers/docs/reference#snowflakes>.
 
-use shared::model::time::UnixMillis;
+use crate::model::time::UnixMillis;
 
 /// Beginning of the vendor's time, in milliseconds since 1970.
 const EPOCH_MS: i64 = 1_420_070_400_000;
@@ -11,20 +11,20 @@ const TIME_SHIFT: u32 = 22;
 
 /// Returns the time at which the item `id` was made; `None` if it is no id.
 #[must_use]
-pub(super) fn snowflake_time(id: &str) -> Option<UnixMillis> {
+pub fn snowflake_time(id: &str) -> Option<UnixMillis> {
     id.parse().ok().map(time_of)
 }
 
 /// Returns the time of the number `id`.
 #[must_use]
-pub(super) fn time_of(id: u64) -> UnixMillis {
+pub fn time_of(id: u64) -> UnixMillis {
     // 42 bits.
     UnixMillis(i64::try_from(id >> TIME_SHIFT).unwrap_or(0) + EPOCH_MS)
 }
 
 /// Returns the lowest id that an item of the time `at` can have; 0 before the vendor's time.
 #[must_use]
-pub(super) fn first_id_at(at: UnixMillis) -> u64 {
+pub fn first_id_at(at: UnixMillis) -> u64 {
     let since = u64::try_from(at.0.saturating_sub(EPOCH_MS)).unwrap_or(0);
     since.checked_shl(TIME_SHIFT).unwrap_or(0)
 }
