@@ -23,7 +23,7 @@ use crate::attempt::{CallOutcome, Refusal};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::telegram::MESSAGE;
 use crate::plan::{PartLayout, TextFormat};
-use answer::{AnswerMeaning, read_answer, read_change};
+use answer::{AnswerMeaning, read_answer, read_change, read_typing};
 use change::{MessageNumber, typing_body};
 use message::SendMessage;
 
@@ -212,14 +212,13 @@ impl Channel for TelegramChannel {
         let Some(account) = self.accounts.get(place.account) else {
             return refused(format!("no account `{}`", place.account));
         };
-        let body = match typing_body(place) {
-            Ok(body) => body,
+        let (chat, body) = match typing_body(place) {
+            Ok(called) => called,
             Err(error) => return refused(error.to_string()),
         };
-        let chat = body["chat_id"].as_i64().unwrap_or_default();
         let request = self.client.post(account.method_url("sendChatAction")).json(&body);
         match call_for_answer(request, self.whole, ANSWER_BYTES).await {
-            Ok(answer) => read_change(&answer, MessageNumber { chat, message: 0 }, place.now),
+            Ok(answer) => read_typing(&answer, chat, place.now),
             Err(outcome) => outcome,
         }
     }
