@@ -2,7 +2,7 @@
 //!
 //! A change is a reply with an action, so that it goes out in the order of the conversation's replies and has receipts.
 //! Its id follows from the turn and the call, so that a call that is made again is the same change. Source:
-//! `docs/design/channels.md` §2.4.
+//! `docs/design/channels.md` §2.3.
 
 use async_trait::async_trait;
 use serde::Deserialize;
