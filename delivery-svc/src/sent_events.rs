@@ -131,8 +131,11 @@ impl SentEvents {
             let events = page
                 .iter()
                 .filter_map(|stored| stored.read_event(self.bus.trust()).ok());
-            walk.texts
-                .extend(events.map(|event| (event.id, hash_text(&event.content))));
+            // The first event of an id is that of the sending: edits of the message follow it.
+            for event in events {
+                let text = hash_text(&event.content);
+                walk.texts.entry(event.id).or_insert(text);
+            }
             walk.through = through;
         }
 
