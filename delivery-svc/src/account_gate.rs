@@ -100,6 +100,19 @@ impl AccountGate {
         admission
     }
 
+    /// Asks for a call to `chat` at `pace` that is made now or not at all. Takes no slot otherwise.
+    pub fn admit_spare(&mut self, chat: &str, pace: Option<SendPace>, now: Instant) -> bool {
+        if self.limit_left(now).is_some() || self.is_stopped() {
+            return false;
+        }
+        let is_free = pace.is_none_or(|pace| {
+            let of_chat = self.chats.get(chat).copied();
+            RateState::wait(self.account, pace.account, now).is_zero()
+                && RateState::wait(of_chat, pace.chat, now).is_zero()
+        });
+        is_free && self.admit_at_pace(chat, pace, now) == CallAdmission::After(Duration::ZERO)
+    }
+
     /// Asks for a slot for a call to `chat` at `pace`.
     fn admit_at_pace(&mut self, chat: &str, pace: Option<SendPace>, now: Instant) -> CallAdmission {
         let Some(pace) = pace else {

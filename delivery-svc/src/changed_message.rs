@@ -10,7 +10,7 @@ use shared::model::event::{DEFAULT_ACCOUNT, EventId};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::{Reply, ReplyAction};
 use shared::model::time::UnixMillis;
-use shared::wire::topology::streams;
+use shared::wire::topology::{RECEIPTS_KEPT, streams};
 use ulid::Ulid;
 
 use crate::job::DeliveryJob;
@@ -20,8 +20,9 @@ use crate::resume::sent_part;
 /// Number of receipts read at once.
 const PAGE: usize = 500;
 
-/// Maximum number of pages of receipts that are read for a message.
+/// Maximum number of pages of receipts that are read for a message, and of their bytes.
 const MAX_PAGES: u32 = 40;
+const MAX_BYTES: usize = 32 * 1_024 * 1_024;
 
 /// Maximum difference between the clocks of brokers and deliverers, in milliseconds.
 const SKEW_MS: i64 = 60_000;
@@ -105,7 +106,20 @@ fn parse_target(reply: &Reply, action: &ReplyAction) -> Result<Target, FindMessa
     }
 }
 
-/// Returns the message that `action` of `job` changes, or the reason why there is none.
+/// Returns whether receipts of `delivery` can be stored at `now`: a model may name any id, and one of another time would
+/// have the whole history of the destination read.
+fn may_have_receipts(delivery: Ulid, now: UnixMillis) -> bool {
+    let age = now.since(made_at(delivery));
+    let kept = i64::try_from(RECEIPTS_KEPT.as_millis()).unwrap_or(i64::MAX);
+    (-SKEW_MS..=kept.saturating_add(SKEW_MS)).contains(&age)
+}
+
+/// Returns the time at which the id of `delivery` was made.
+fn made_at(delivery: Ulid) -> UnixMillis {
+    UnixMillis(i64::try_from(delivery.timestamp_ms()).unwrap_or(i64::MAX))
+}
+
+/// Returns the message that `action` of `job` changes at `now`, or the reason why there is none.
 ///
 /// # Errors
 /// Returns [`ReadStreamError`] if the receipts cannot be read.
@@ -113,6 +127,7 @@ pub async fn find_message(
     bus: &Bus,
     job: &DeliveryJob,
     action: &ReplyAction,
+    now: UnixMillis,
 ) -> Result<Result<ChangedMessage, FindMessageError>, ReadStreamError> {
     let (delivery, part) = match parse_target(&job.reply, action) {
         Ok(Target::Sent { delivery, part }) => (delivery, part),
@@ -128,6 +143,9 @@ pub async fn find_message(
         Err(error) => return Ok(Err(error)),
     };
 
+    if !may_have_receipts(delivery, now) {
+        return Ok(Err(FindMessageError::Unsent(action.target().to_owned())));
+    }
     let receipt = find_receipt(bus, &job.destination.receipt_subject(), delivery).await?;
     Ok(message_of_receipt(job, action, part, receipt))
 }
@@ -178,11 +196,22 @@ fn message_of_receipt(
 /// Returns the receipt on `subject` that has the platform's ids of `delivery`: that of its end, or the last one before.
 async fn find_receipt(bus: &Bus, subject: &str, delivery: Ulid) -> Result<Option<Receipt>, ReadStreamError> {
     // No receipt is older than its delivery.
-    let made_at = UnixMillis(i64::try_from(delivery.timestamp_ms()).unwrap_or(i64::MAX));
-    let since = made_at.plus(-SKEW_MS);
+    let since = made_at(delivery).plus(-SKEW_MS);
     let mut page = bus.history_since(streams::RECEIPTS, subject, since, PAGE).await?;
 
-    let (mut last, mut from) = (None, 1);
+    if page.is_empty() {
+        let newest = bus.last_on_subject(streams::RECEIPTS, subject).await?;
+        // The replica that was read may lag behind: the leader knows.
+        return match newest.filter(|newest| newest.published_at >= since) {
+            None => Ok(None),
+            Some(newest) => Err(ReadStreamError::Unavailable {
+                stream: streams::RECEIPTS.to_owned(),
+                detail: format!("a replica does not have the message {} yet", newest.sequence),
+            }),
+        };
+    }
+
+    let (mut last, mut from, mut bytes) = (None, 1, 0_usize);
     for _ in 0..MAX_PAGES {
         // The replica that was read may lag behind: the leader has the next receipt.
         if page.is_empty() {
@@ -201,6 +230,10 @@ async fn find_receipt(bus: &Bus, subject: &str, delivery: Ulid) -> Result<Option
             }
         }
 
+        bytes += page.iter().map(|stored| stored.payload.len()).sum::<usize>();
+        if bytes > MAX_BYTES {
+            return Ok(last);
+        }
         from = through + 1;
         page = bus.read_history(streams::RECEIPTS, subject, from, PAGE).await?;
     }
@@ -231,6 +264,23 @@ mod tests {
             }
         };
         parse_target(&reply, &action)
+    }
+
+    #[test]
+    fn ids_of_another_time_have_no_receipts() {
+        let now = UnixMillis(1_700_000_000_000);
+        let kept = u64::try_from(RECEIPTS_KEPT.as_millis()).expect("it fits");
+        let at = |millis: u64| may_have_receipts(Ulid::from_parts(millis, 1), now);
+        assert!(at(1_700_000_000_000) && at(1_700_000_050_000) && at(1_700_000_000_000 - kept));
+        for wrong in [
+            0,
+            1,
+            1_700_000_000_000 - kept - 61_000,
+            1_700_000_061_000,
+            (1 << 48) - 1,
+        ] {
+            assert!(!at(wrong), "{wrong}");
+        }
     }
 
     #[test]

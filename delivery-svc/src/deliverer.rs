@@ -103,36 +103,38 @@ impl<'a> PartitionDeliverer<'a> {
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be read.
     pub async fn find_standing(&self, job: &DeliveryJob, untried: bool) -> Result<DeliveryStanding, ReadStreamError> {
-        let parts = count(&self.outfit.parts_of(&job.reply));
-        self.receipts.find_standing(job, parts, untried, self.now()).await
+        let parts = self.outfit.parts_of(&job.reply);
+        self.receipts.find_standing(job, &parts, untried, self.now()).await
     }
 
-    /// Returns the parts of `job`, which is at `standing`: those of its plan, or as they are planned now.
+    /// Returns the parts of `job`, which is at `standing`: those of its plan, or as they are planned now, and whether its
+    /// plan is lost and today's is another.
     async fn parts_at(
         &self,
         job: &DeliveryJob,
         standing: &DeliveryStanding,
-    ) -> Result<Vec<MessagePart>, ReadStreamError> {
+    ) -> Result<(Vec<MessagePart>, bool), ReadStreamError> {
         let reference = match plan_of(standing) {
-            StandingPlan::Unmade => return Ok(self.outfit.parts_of(&job.reply)),
-            StandingPlan::Whole => return Ok(self.outfit.whole_part(&job.reply)),
+            StandingPlan::Unmade => return Ok((self.outfit.parts_of(&job.reply), false)),
+            StandingPlan::Whole => return Ok((self.outfit.whole_part(&job.reply), false)),
             StandingPlan::Parts(reference) => reference,
         };
         if let Some(parts) = read_plan(self.bus(), job, reference).await? {
-            return Ok(parts);
+            return Ok((parts, false));
         }
 
         // The pieces are gone, or were too large to be stored.
         let parts = self.outfit.parts_of(&job.reply);
-        if plan_hash(&planned_parts(&parts)) != reference.sha256 {
+        let is_other = plan_hash(&planned_parts(&parts)) != reference.sha256;
+        if is_other {
             metrics::counter!("nexus_delivery_replanned_total").increment(1);
             tracing::warn!(
                 delivery_id = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
                 former_parts = reference.parts, parts = parts.len(),
-                "the plan of a delivery is lost; the parts that were not sent are planned again"
+                "the plan of a delivery is lost, and it would be planned otherwise now"
             );
         }
-        Ok(parts)
+        Ok((parts, is_other))
     }
 
     /// Advances `job` from its state `standing`, up to the first failed call.
@@ -156,7 +158,7 @@ impl<'a> PartitionDeliverer<'a> {
         async {
             // Another process may have written a receipt: its state replaces ours, and its plan.
             for _ in 0..MAX_OVERTAKEN {
-                let parts = self.parts_at(job, &standing).await?;
+                let (parts, is_other) = self.parts_at(job, &standing).await?;
                 let effects = DeliveryEffects {
                     outfit: self.outfit,
                     receipts: &self.receipts,
@@ -165,7 +167,11 @@ impl<'a> PartitionDeliverer<'a> {
                     parts: &parts,
                     carrier: &carrier,
                 };
-                match step(&effects, standing).await? {
+                let ended = match standing {
+                    DeliveryStanding::Open(remaining) if is_other => open_replanned(&effects, remaining).await?,
+                    standing => step(&effects, standing).await?,
+                };
+                match ended {
                     Step::Progress(progress) => {
                         // The receipts have the outcomes of its calls by now.
                         self.outfit.calls.forget_delivery(job.reply.id, job.place);
@@ -218,6 +224,22 @@ async fn step(effects: &DeliveryEffects<'_>, standing: DeliveryStanding) -> Resu
             HeldUntil::Redo => open(effects, RemainingWork::ALL).await,
         },
     }
+}
+
+/// Opens a delivery whose plan is lost, and which is planned otherwise now. By another plan no part has the same words:
+/// one that goes on in the middle would lose words, or repeat them.
+async fn open_replanned(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> Result<Step, DeliverError> {
+    if remaining.part == 0 && remaining.begun.is_none() && remaining.unconfirmed.is_empty() {
+        let plan = StandingPlan::Unmade;
+        return open(effects, RemainingWork { plan, ..remaining }).await;
+    }
+
+    let sent = remaining.part;
+    let reason = format!(
+        "the plan of the parts is lost, and the reply would be cut otherwise now; {sent} parts were sent, and \
+         `nexus dlq redrive` sends the whole reply again"
+    );
+    give_up(effects, reason, remaining.attempt).await
 }
 
 async fn open(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> Result<Step, DeliverError> {

@@ -48,6 +48,8 @@ pub struct DelivererContext {
     pub instance: String,
     /// Maximum wait for a replica that started a call and does not respond.
     pub patience: Duration,
+    /// Time after the start of a call for which its part may still appear, though a search does not find it.
+    pub arrival_wait: Duration,
     /// Policy that decides which replies may be sent.
     pub policy: SendPolicy,
     /// Witness of the receipts' last known position.
@@ -149,7 +151,7 @@ impl DeliveryEffects<'_> {
         let event = match &self.job.reply.action {
             None => sent_event(&self.job.reply, part, sent)?,
             // The receipts have the message, or the change would not have been made.
-            Some(action) => match find_message(&self.outfit.bus, self.job, action).await? {
+            Some(action) => match find_message(&self.outfit.bus, self.job, action, self.now()).await? {
                 Ok(message) => change_event(&self.job.reply, action, part, &message, sent)?,
                 Err(error) => {
                     tracing::warn!(delivery_id = %self.job.reply.id, %error, "a changed message has no event");

@@ -58,13 +58,15 @@ impl GateTable {
         self.lock().get(&account_name(target))?.limit_left(now)
     }
 
-    /// Returns whether the account of `target` may call: it is not limited, and its token is not refused.
+    /// Asks for a call to `target` at `pace` that no message waits for: now or not at all. A refused token is not probed
+    /// by it.
     #[must_use]
-    pub fn is_open(&self, target: &DeliveryContext) -> bool {
+    pub fn admit_spare(&self, target: &DeliveryContext, pace: Option<SendPace>) -> bool {
         let now = self.clock.monotonic();
-        let gates = self.lock();
-        let gate = gates.get(&account_name(target));
-        gate.is_none_or(|gate| gate.limit_left(now).is_none() && !gate.is_stopped())
+        let chat = target.peer_id.as_deref().unwrap_or_default();
+        let mut gates = self.lock();
+        let gate = gates.entry(account_name(target)).or_default();
+        gate.admit_spare(chat, pace, now)
     }
 
     /// Notes the `outcome` of a call to `target`.

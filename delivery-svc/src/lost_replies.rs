@@ -28,7 +28,6 @@ use shared::wire::topology::{RECEIPTS_KEPT, buckets, streams};
 use shared::wire::witness::WaitingMark;
 use ulid::Ulid;
 
-use crate::deliverer::count;
 use crate::destination::Destination;
 use crate::effects::DelivererContext;
 use crate::job::{DeliveryJob, StreamPlace};
@@ -279,9 +278,9 @@ impl LostReplies {
             return Ok(false);
         };
 
-        let parts = count(&self.outfit.parts_of(reply));
+        let parts = self.outfit.parts_of(reply);
         let standing = receipts
-            .find_standing(&job, parts, false, self.outfit.clock.now())
+            .find_standing(&job, &parts, false, self.outfit.clock.now())
             .await?;
 
         Ok(receipts::is_settled(&standing))

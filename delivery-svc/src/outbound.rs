@@ -71,15 +71,7 @@ pub fn sent_event(reply: &Reply, part: &MessagePart, sent: &SentPart) -> Result<
             .unwrap_or_else(|| reply.causation.event.to_string()),
     );
 
-    // A platform's markup is for the platform.
-    let text = part.plain_text();
-    // Hooks, searches and agents read the event, and none of them may learn a code, or the link of an approval.
-    let card = ApprovalCard::from_interactive(reply.interactive.as_ref());
-    event.content = match (&card, PairingNotice::from_interactive(reply.interactive.as_ref())) {
-        (Some(card), _) => card.redact_text(text),
-        (None, Some(notice)) => notice.redact_text(text),
-        (None, None) => text.to_owned(),
-    };
+    event.content = sent_text(reply, part);
 
     // Attachments are sent with the first part.
     if part.index == 0 {
@@ -96,7 +88,7 @@ pub fn sent_event(reply: &Reply, part: &MessagePart, sent: &SentPart) -> Result<
         event.metadata.insert(UNCONFIRMED.to_owned(), Value::Bool(true));
     }
 
-    if let Some(card) = card {
+    if let Some(card) = ApprovalCard::from_interactive(reply.interactive.as_ref()) {
         let told = json!({"id": card.approval, "arguments_hash": card.arguments_hash});
         event.metadata.insert(CARD.to_owned(), told);
     }
@@ -104,6 +96,19 @@ pub fn sent_event(reply: &Reply, part: &MessagePart, sent: &SentPart) -> Result<
     // A reply that leads to an event counts as a hop, so that two agents cannot answer each other for ever.
     event.hops = reply.causation.hops.saturating_add(1).min(MAX_HOPS);
     Ok(event)
+}
+
+/// Returns the text of `part` of `reply` as its event has it.
+pub(crate) fn sent_text(reply: &Reply, part: &MessagePart) -> String {
+    // A platform's markup is for the platform.
+    let text = part.plain_text();
+    // Hooks, searches and agents read the event, and none of them may learn a code, or the link of an approval.
+    let card = ApprovalCard::from_interactive(reply.interactive.as_ref());
+    match (&card, PairingNotice::from_interactive(reply.interactive.as_ref())) {
+        (Some(card), _) => card.redact_text(text),
+        (None, Some(notice)) => notice.redact_text(text),
+        (None, None) => text.to_owned(),
+    }
 }
 
 fn reply_metadata(reply: &Reply) -> Map<String, Value> {

@@ -19,6 +19,7 @@ use ulid::Ulid;
 
 use crate::destination::Destination;
 use crate::job::{DELIVERY_COPY, DeliveryJob, delivery_copy};
+use crate::plan::MessagePart;
 use crate::recent_receipts::{RecentReceipts, Remembered};
 use crate::resume::{DeliveryStanding, LastReceipt, RemainingWork, StandingPlan, standing_after};
 use crate::sent_events::SentEvents;
@@ -116,7 +117,7 @@ impl PartitionReceipts {
         }
     }
 
-    /// Returns the state of `job`, which has `parts` parts, at `now`. The state is read from the leader, unless no
+    /// Returns the state of `job`, which is planned as `parts` now, at `now`. The state is read from the leader, unless no
     /// process can have started the job (`untried`), it is recent, and the remembered receipts of its destination
     /// show that none names it.
     ///
@@ -125,7 +126,7 @@ impl PartitionReceipts {
     pub async fn find_standing(
         &self,
         job: &DeliveryJob,
-        parts: u32,
+        parts: &[MessagePart],
         untried: bool,
         now: UnixMillis,
     ) -> Result<DeliveryStanding, ReadStreamError> {
@@ -166,13 +167,14 @@ impl PartitionReceipts {
         Ok(found.map(|found| standing_after(job.reply.id, job.place, Some(found))))
     }
 
-    /// Returns the state of `job`, which has `parts` parts and no receipt. If a process may have started it, or the
-    /// receipts are older than it, the events of its parts are searched, so that a sent part is not sent again even
-    /// if its receipt is lost. If receipts are known to be lost and there is no event either, the state is unknown.
+    /// Returns the state of `job`, which is planned as `parts` now and has no receipt. If a process may have started
+    /// it, or the receipts are older than it, the events of its parts are searched, so that a sent part is not sent
+    /// again even if its receipt is lost. If receipts are known to be lost and there is no event either, or if the sent
+    /// parts are of another plan, the state is unknown.
     async fn standing_without_receipt(
         &self,
         job: &DeliveryJob,
-        parts: u32,
+        parts: &[MessagePart],
         is_fresh: bool,
     ) -> Result<DeliveryStanding, ReadStreamError> {
         let doubt = self.doubt_until().await?;
@@ -184,20 +186,33 @@ impl PartitionReceipts {
 
         // The events of sent parts are a second record: they tell what the receipts have lost.
         let since = first_receipt_time(job);
-        let sent = self.sent.count_sent_parts(&job.destination, &job.reply, since).await?;
-        if sent > 0 {
+        let found = self.sent.find_sent_parts(&job.destination, &job.reply, parts, since);
+        let sent = found.await?;
+        let planned = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+        if sent.count > 0 {
             metrics::counter!("nexus_delivery_told_by_events_total").increment(1);
             tracing::warn!(
-                delivery_id = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session, sent, parts,
+                delivery_id = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
+                sent = sent.count, parts = planned,
                 "RECEIPTS is incomplete: sent events exist for a delivery without a receipt"
             );
         }
+        if !sent.are_planned {
+            metrics::counter!("nexus_delivery_replanned_total").increment(1);
+            tracing::warn!(
+                delivery_id = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
+                sent = sent.count, parts = planned,
+                "the parts that were sent are of another plan, which is lost"
+            );
+        }
 
-        Ok(match sent {
+        Ok(match sent.count {
             // The receipts are older than the delivery, and no event helps: only an operator can decide.
             0 if is_in_doubt => DeliveryStanding::Unknown,
             0 => DeliveryStanding::Open(RemainingWork::ALL),
-            sent if sent >= parts => DeliveryStanding::Past,
+            // Which words are still to be sent can be told of no other plan than today's.
+            _ if !sent.are_planned => DeliveryStanding::Unknown,
+            sent if sent >= planned => DeliveryStanding::Past,
             part => DeliveryStanding::Open(RemainingWork {
                 part,
                 ..RemainingWork::ALL

@@ -54,6 +54,8 @@ pub struct RemainingWork {
     pub begun: Option<OpenCall>,
     /// Plan whose parts are sent.
     pub plan: StandingPlan,
+    /// Time of the receipt that has all this: a call that may have sent a part began at this time or before.
+    pub recorded_at: UnixMillis,
 }
 
 /// The plan that the receipts of a delivery have.
@@ -103,6 +105,7 @@ impl RemainingWork {
         event_due: None,
         begun: None,
         plan: StandingPlan::Unmade,
+        recorded_at: UnixMillis(i64::MIN),
     };
 }
 
@@ -167,6 +170,7 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
             unconfirmed,
             begun: Some(OpenCall { by }),
             plan: plan.into(),
+            recorded_at: at,
             ..RemainingWork::ALL
         }),
         ReceiptStep::AttemptFinished {
@@ -185,6 +189,7 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
                 platform_ids,
                 unconfirmed,
                 plan: plan.into(),
+                recorded_at: at,
                 ..RemainingWork::ALL
             };
             standing_after_attempt(ended, at, outcome, is_this_copy)

@@ -3,9 +3,10 @@
 //! Receipts can be lost without a trace: a power failure removes the end of a stream, and the stream's witness may
 //! not have seen more than the rest. Each sent part is also an event, in another stream.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use sha2::{Digest as _, Sha256};
 use shared::bus::{Bus, ReadStreamError};
 use shared::model::event::EventId;
 use shared::model::reply::Reply;
@@ -13,7 +14,8 @@ use shared::model::time::UnixMillis;
 use shared::wire::topology::streams;
 
 use crate::destination::Destination;
-use crate::outbound::sent_event_id;
+use crate::outbound::{sent_event_id, sent_text};
+use crate::plan::MessagePart;
 
 /// Maximum number of event ids kept per partition.
 const MAX_WALKED: usize = 10_000;
@@ -36,7 +38,24 @@ struct Walk {
     since: UnixMillis,
     /// Sequence up to which events were read; 0 = none yet.
     through: u64,
-    ids: HashSet<EventId>,
+    /// Hash of the text of each event.
+    texts: HashMap<EventId, TextHash>,
+}
+
+/// SHA-256 of a text.
+type TextHash = [u8; 32];
+
+fn hash_text(text: &str) -> TextHash {
+    Sha256::digest(text).into()
+}
+
+/// The parts of a reply that have events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SentParts {
+    /// Number of them, counted from the first without a gap.
+    pub count: u32,
+    /// Whether each has the text of the part with its index as it is planned now.
+    pub are_planned: bool,
 }
 
 impl SentEvents {
@@ -49,22 +68,22 @@ impl SentEvents {
         }
     }
 
-    /// Returns the number of parts of `reply` sent to `destination` since `since`, counted from the first without a
-    /// gap.
+    /// Returns the parts of `reply`, planned as `parts` now, that were sent to `destination` since `since`.
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be read.
-    pub async fn count_sent_parts(
+    pub async fn find_sent_parts(
         &self,
         destination: &Destination,
         reply: &Reply,
+        parts: &[MessagePart],
         since: UnixMillis,
-    ) -> Result<u32, ReadStreamError> {
+    ) -> Result<SentParts, ReadStreamError> {
         let subject = destination.sent_subject();
         let last = self.bus.last_on_subject(streams::EVENTS, &subject).await?;
         // Without a newer event no part was sent, and nothing has to be read.
         let Some(last) = last.filter(|last| last.published_at >= since) else {
-            return Ok(0);
+            return Ok(sent_parts(reply, parts, &HashMap::new()));
         };
 
         // An earlier walk is continued, if it began early enough.
@@ -72,11 +91,11 @@ impl SentEvents {
         let mut walk = known.filter(|walk| walk.since <= since).unwrap_or_else(|| Walk {
             since,
             through: 0,
-            ids: HashSet::new(),
+            texts: HashMap::new(),
         });
 
         self.walk_on(&subject, &mut walk, last.sequence).await?;
-        let sent = sent_parts(reply, &walk.ids);
+        let sent = sent_parts(reply, parts, &walk.texts);
         // Kept for the next delivery to this destination.
         self.keep_walk(destination, walk);
 
@@ -112,7 +131,11 @@ impl SentEvents {
             let events = page
                 .iter()
                 .filter_map(|stored| stored.read_event(self.bus.trust()).ok());
-            walk.ids.extend(events.map(|event| event.id));
+            // The first event of an id is that of the sending: edits of the message follow it.
+            for event in events {
+                let text = hash_text(&event.content);
+                walk.texts.entry(event.id).or_insert(text);
+            }
             walk.through = through;
         }
 
@@ -121,11 +144,11 @@ impl SentEvents {
 
     fn keep_walk(&self, destination: &Destination, walk: Walk) {
         let mut walks = self.lock();
-        let held: usize = walks.values().map(|walk| walk.ids.len()).sum();
-        if held + walk.ids.len() > MAX_WALKED {
+        let held: usize = walks.values().map(|walk| walk.texts.len()).sum();
+        if held + walk.texts.len() > MAX_WALKED {
             walks.clear();
         }
-        if walk.ids.len() <= MAX_WALKED {
+        if walk.texts.len() <= MAX_WALKED {
             walks.insert(destination.clone(), walk);
         }
     }
@@ -135,26 +158,51 @@ impl SentEvents {
     }
 }
 
-/// Returns the number of parts of `reply` with an event in `ids`, counted from the first without a gap.
-fn sent_parts(reply: &Reply, ids: &HashSet<EventId>) -> u32 {
-    let is_sent = |index: &u32| sent_event_id(reply, *index).is_ok_and(|id| ids.contains(&id));
-    (0..).take_while(is_sent).last().map_or(0, |last| last + 1)
+/// Returns the parts of `reply`, planned as `parts` now, that have an event in `texts`.
+fn sent_parts(reply: &Reply, parts: &[MessagePart], texts: &HashMap<EventId, TextHash>) -> SentParts {
+    let text = |index: u32| sent_event_id(reply, index).ok().and_then(|id| texts.get(&id));
+    let sent: Vec<&TextHash> = (0..).map_while(text).collect();
+    let is_planned = |(index, sent): (usize, &&TextHash)| {
+        let part = parts.get(index);
+        part.is_some_and(|part| hash_text(&sent_text(reply, part)) == **sent)
+    };
+    SentParts {
+        count: u32::try_from(sent.len()).unwrap_or(u32::MAX),
+        // The event of a change has other words.
+        are_planned: reply.action.is_some() || sent.iter().enumerate().all(is_planned),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chunk::{ChunkLimit, LengthUnit};
     use crate::examples::reply;
+    use crate::plan::{PartLayout, plan_parts};
 
     #[test]
-    fn parts_count_from_the_first_on_up_to_the_first_gap() {
-        let reply = reply("x");
-        let of = |indexes: &[u32]| {
-            let ids = indexes
-                .iter()
-                .map(|index| sent_event_id(&reply, *index).expect("an id"));
-            sent_parts(&reply, &ids.collect())
+    fn parts_count_from_the_first_on_up_to_the_first_gap_and_tell_another_plan() {
+        let reply = reply("one two three four five six seven eight");
+        let limit = |max| ChunkLimit {
+            max,
+            unit: LengthUnit::Characters,
         };
-        assert_eq!([of(&[]), of(&[1]), of(&[0]), of(&[0, 1, 3])], [0, 0, 1, 2]);
+        let plan = |max| plan_parts(&reply, PartLayout::markdown(Some(limit(max))));
+        let of = |indexes: &[u32], max| {
+            let (made, now) = (plan(10), plan(max));
+            let events = indexes.iter().map(|index| {
+                let part = made.iter().find(|part| part.index == *index).expect("a part");
+                let text = hash_text(&sent_text(&reply, part));
+                (sent_event_id(&reply, *index).expect("an id"), text)
+            });
+            let found = sent_parts(&reply, &now, &events.collect());
+            (found.count, found.are_planned)
+        };
+        assert!(plan(10).len() > 3);
+        for (indexes, count) in [(&[][..], 0), (&[1], 0), (&[0], 1), (&[0, 1, 3], 2)] {
+            assert_eq!(of(indexes, 10), (count, true));
+        }
+        assert_eq!(of(&[0], 16), (1, false));
+        assert_eq!(of(&[0, 1], 1_000), (2, false));
     }
 }

@@ -46,6 +46,10 @@ const ACCOUNTS: &str = "accounts";
 /// Number of messages requested at once, per partition.
 const PULL_BATCH: usize = 500;
 
+/// Time after the start of a call for which its part may still appear on the platform: longer than any call and any
+/// wait of a platform's own servers.
+const ARRIVAL_WAIT: Duration = Duration::from_mins(2);
+
 /// Channel of messages between agents.
 const AGENTS: &str = "agent";
 
@@ -99,6 +103,7 @@ impl Service for DeliveryService {
             typing: SharedTyping::default(),
             instance: shell.instance.clone(),
             patience: Duration::from_millis(config.mute_owner_wait_ms),
+            arrival_wait: ARRIVAL_WAIT,
             policy: config.send_policy.clone(),
             restored: RestoreGate::open(&shell.bus, shell.clock.now())
                 .await

@@ -20,6 +20,15 @@ const AHEAD: Duration = Duration::from_millis(1_500);
 /// Maximum number of conversations and turns that are remembered.
 const MAX_REMEMBERED: usize = 4_096;
 
+/// A conversation, and the account that writes in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BeatPlace {
+    /// Name of the account, with its channel.
+    pub account: String,
+    /// Name of the conversation, with its account.
+    pub conversation: String,
+}
+
 /// The conversations in which the accounts of this process write.
 #[derive(Debug, Default)]
 pub struct TypingBoard {
@@ -27,16 +36,18 @@ pub struct TypingBoard {
     called: HashMap<String, Instant>,
     /// Time of the first beat, by turn.
     begun: HashMap<Ulid, Instant>,
+    /// Times until which platforms limit accounts' calls that show it, by account.
+    limited: HashMap<String, Instant>,
     /// Turns whose reply was sent, oldest first.
     sent: VecDeque<Ulid>,
     sent_set: HashSet<Ulid>,
 }
 
 impl TypingBoard {
-    /// Notes a beat of `turn` for the conversation `place`, whose platform shows a call for `lasts`. Returns whether it is
-    /// called now.
-    pub fn note_beat(&mut self, place: &str, turn: Ulid, lasts: Duration, now: Instant) -> bool {
-        if self.sent_set.contains(&turn) {
+    /// Notes a beat of `turn` for `place`, whose platform shows a call for `lasts`. Returns whether it is called now.
+    pub fn note_beat(&mut self, place: &BeatPlace, turn: Ulid, lasts: Duration, now: Instant) -> bool {
+        let is_limited = self.limited.get(&place.account).is_some_and(|until| now < *until);
+        if is_limited || self.sent_set.contains(&turn) {
             return false;
         }
         if self.begun.len() >= MAX_REMEMBERED {
@@ -53,15 +64,21 @@ impl TypingBoard {
 
         let again = lasts.saturating_sub(AHEAD);
         let is_shown = |called: &Instant| now.saturating_duration_since(*called) < again;
-        if self.called.get(place).is_some_and(is_shown) {
+        if self.called.get(&place.conversation).is_some_and(is_shown) {
             return false;
         }
         if self.called.len() >= MAX_REMEMBERED {
             self.called
                 .retain(|_, called| now.saturating_duration_since(*called) < again);
         }
-        self.called.insert(place.to_owned(), now);
+        self.called.insert(place.conversation.clone(), now);
         true
+    }
+
+    /// Notes that the platform limits the calls of `account` that show it, for `wait`.
+    pub fn note_limit(&mut self, account: &str, wait: Duration, now: Instant) {
+        self.limited.retain(|_, until| now < *until);
+        self.limited.insert(account.to_owned(), now + wait.min(MAX_TYPING));
     }
 
     /// Notes that the reply of `turn` was sent.
@@ -78,18 +95,60 @@ impl TypingBoard {
     }
 }
 
-/// The conversations in which accounts write, as the tasks of a process share them.
+/// The conversations in which accounts write, as the tasks of a process share them, and the partitions that it owns: the
+/// owner alone knows whether a reply was sent.
 #[derive(Debug, Default)]
-pub struct SharedTyping(Mutex<TypingBoard>);
+pub struct SharedTyping {
+    board: Mutex<TypingBoard>,
+    owned: Mutex<HashSet<u16>>,
+}
+
+/// The ownership of a partition; dropping it ends it.
+#[derive(Debug)]
+pub struct TypingOwnership<'a> {
+    typing: &'a SharedTyping,
+    partition: u16,
+}
+
+impl Drop for TypingOwnership<'_> {
+    fn drop(&mut self) {
+        self.typing.lock_owned().remove(&self.partition);
+    }
+}
 
 impl SharedTyping {
     fn lock(&self) -> MutexGuard<'_, TypingBoard> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_owned(&self) -> MutexGuard<'_, HashSet<u16>> {
+        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that this process owns `partition`.
+    #[must_use]
+    pub fn own_partition(&self, partition: u16) -> TypingOwnership<'_> {
+        self.lock_owned().insert(partition);
+        TypingOwnership {
+            typing: self,
+            partition,
+        }
+    }
+
+    /// Returns whether this process owns `partition`.
+    #[must_use]
+    pub fn owns(&self, partition: u16) -> bool {
+        self.lock_owned().contains(&partition)
     }
 
     /// Notes a beat, as [`TypingBoard::note_beat`] does.
-    pub fn note_beat(&self, place: &str, turn: Ulid, lasts: Duration, now: Instant) -> bool {
+    pub fn note_beat(&self, place: &BeatPlace, turn: Ulid, lasts: Duration, now: Instant) -> bool {
         self.lock().note_beat(place, turn, lasts, now)
+    }
+
+    /// Notes a limit, as [`TypingBoard::note_limit`] does.
+    pub fn note_limit(&self, account: &str, wait: Duration, now: Instant) {
+        self.lock().note_limit(account, wait, now);
     }
 
     /// Notes that the reply of `turn` was sent.
@@ -105,9 +164,15 @@ mod tests {
     const TURN: Ulid = Ulid::from_parts(1, 1);
     const LASTS: Duration = Duration::from_secs(5);
 
+    fn place(chat: &str) -> BeatPlace {
+        let account = "telegram/bot".to_owned();
+        let conversation = format!("{account}/{chat}");
+        BeatPlace { account, conversation }
+    }
+
     /// Returns the seconds at which the platform is called, of beats at each second of `0..seconds`.
     fn calls(board: &mut TypingBoard, begun: Instant, turn: Ulid, seconds: u64) -> Vec<u64> {
-        let beat = |second: &u64| board.note_beat("telegram:bot:7", turn, LASTS, begun + Duration::from_secs(*second));
+        let beat = |second: &u64| board.note_beat(&place("7"), turn, LASTS, begun + Duration::from_secs(*second));
         (0..seconds).filter(beat).collect()
     }
 
@@ -127,6 +192,28 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_holds_the_beats_of_its_account_alone() {
+        let (mut board, begun) = (TypingBoard::default(), Instant::now());
+        board.note_limit("telegram/bot", Duration::from_secs(6), begun);
+        assert_eq!(calls(&mut board, begun, TURN, 9), [6]);
+        let other = BeatPlace {
+            account: "telegram/other".to_owned(),
+            ..place("8")
+        };
+        board.note_limit("telegram/bot", Duration::from_secs(6), begun);
+        assert!(board.note_beat(&other, TURN, LASTS, begun));
+    }
+
+    #[test]
+    fn a_partition_is_owned_until_its_worker_ends() {
+        let typing = SharedTyping::default();
+        let owned = typing.own_partition(3);
+        assert!(typing.owns(3) && !typing.owns(4));
+        drop(owned);
+        assert!(!typing.owns(3));
+    }
+
+    #[test]
     fn no_turn_shows_it_for_ever() {
         let (mut board, begun) = (TypingBoard::default(), Instant::now());
         let called = calls(&mut board, begun, TURN, 3_600);
@@ -141,13 +228,13 @@ mod tests {
         let (mut board, begun) = (TypingBoard::default(), Instant::now());
         for number in 0..20_000_u64 {
             let turn = Ulid::from_parts(number, 1);
-            board.note_beat(&number.to_string(), turn, LASTS, begun);
+            board.note_beat(&place(&number.to_string()), turn, LASTS, begun);
             board.note_sent(Ulid::from_parts(number, 2));
         }
         assert!(board.begun.len() <= MAX_REMEMBERED && board.called.len() <= MAX_REMEMBERED);
         assert!(board.sent.len() <= MAX_REMEMBERED && board.sent.len() == board.sent_set.len());
         // Later turns are shown again once those are over.
         let later = begun + MAX_TYPING;
-        assert!(board.note_beat("x", Ulid::from_parts(1, 9), LASTS, later));
+        assert!(board.note_beat(&place("x"), Ulid::from_parts(1, 9), LASTS, later));
     }
 }

@@ -1,20 +1,22 @@
 //! The listener for beats of running turns: it shows on their platforms that the account writes.
 //!
-//! Beats are not stored, and one replica gets each. A call is made aside: no beat waits for a platform.
+//! Beats are not stored. Every replica hears each, and the owner of the destination's partition acts: it alone knows
+//! when the reply is sent. A call is made aside: no beat waits for a platform, and no message for a beat.
 
 use std::sync::Arc;
 
 use shared::clock::pause;
+use shared::model::dispatch::DeliveryContext;
 use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::live::{LIVE_SUBJECTS, WritingBeat};
 use tokio::sync::Semaphore;
 
+use crate::attempt::{CallOutcome, Refusal};
 use crate::channel::TypingPlace;
+use crate::destination::partition_of;
 use crate::effects::DelivererContext;
 use crate::repair_pause::REPAIR_PAUSE;
-
-/// Name of the group of replicas of which one gets each beat.
-const GROUP: &str = "delivery-typing";
+use crate::typing::BeatPlace;
 
 /// Maximum number of calls at once; beats beyond it show nothing.
 const MAX_CALLS: usize = 64;
@@ -23,7 +25,7 @@ const MAX_CALLS: usize = 64;
 pub async fn show_typing(outfit: Arc<DelivererContext>) {
     let slots = Arc::new(Semaphore::new(MAX_CALLS));
     loop {
-        match outfit.bus.core_subscribe_group(LIVE_SUBJECTS, GROUP).await {
+        match outfit.bus.core_subscribe(LIVE_SUBJECTS).await {
             Ok(mut beats) => {
                 while let Some(message) = beats.next().await {
                     if let Ok(beat) = serde_json::from_slice::<WritingBeat>(&message.payload) {
@@ -38,7 +40,7 @@ pub async fn show_typing(outfit: Arc<DelivererContext>) {
     }
 }
 
-/// Calls the platform of `beat`, unless it shows it already.
+/// Calls the platform of `beat`, unless it shows it already, or another replica owns the destination.
 fn follow_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: WritingBeat) {
     let target = &beat.target;
     let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
@@ -46,8 +48,7 @@ fn follow_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: Wri
     let Some(lasts) = channel.and_then(|channel| channel.traits(account).typing_lasts) else {
         return;
     };
-    // A sign of life is worth no call that a message needs.
-    if !outfit.gates.is_open(target) {
+    if !outfit.typing.owns(partition_of(target)) {
         return;
     }
     let Ok(slot) = Arc::clone(slots).try_acquire_owned() else {
@@ -55,10 +56,14 @@ fn follow_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: Wri
     };
 
     let peer = target.peer_id.as_deref().unwrap_or_default();
-    let thread = target.thread_id.as_deref().unwrap_or_default();
-    let place = format!("{}/{account}/{peer}/{thread}", target.channel);
+    let place = beat_place(target);
     let now = outfit.clock.monotonic();
     if !outfit.typing.note_beat(&place, beat.turn, lasts, now) {
+        return;
+    }
+    // A sign of life is worth no call that a message needs.
+    let pace = channel.and_then(|channel| channel.pace(account, peer));
+    if !outfit.gates.admit_spare(target, pace) {
         return;
     }
 
@@ -76,7 +81,39 @@ fn follow_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: Wri
             now: outfit.clock.now(),
         };
         let outcome = channel.typing(&place).await;
-        outfit.gates.note_outcome(target, &outcome);
+        note_typing(&outfit, target, &outcome);
         metrics::counter!("nexus_delivery_typing_total").increment(1);
     });
+}
+
+/// Returns the place of beats that answer in `target`.
+fn beat_place(target: &DeliveryContext) -> BeatPlace {
+    let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
+    let peer = target.peer_id.as_deref().unwrap_or_default();
+    let thread = target.thread_id.as_deref().unwrap_or_default();
+    let account = format!("{}/{account}", target.channel);
+    let conversation = format!("{account}/{peer}/{thread}");
+    BeatPlace { account, conversation }
+}
+
+/// Notes the `outcome` of a call that shows in `target` that the account writes. Its limits hold no message back.
+fn note_typing(outfit: &DelivererContext, target: &DeliveryContext, outcome: &CallOutcome) {
+    match outcome {
+        CallOutcome::Reauth { .. } => outfit.gates.note_outcome(target, outcome),
+        CallOutcome::Limited { after, .. }
+        | CallOutcome::Refused {
+            refusal: Refusal::Passing { after: Some(after) },
+            ..
+        } => {
+            let now = outfit.clock.monotonic();
+            outfit.typing.note_limit(&beat_place(target).account, *after, now);
+        }
+        CallOutcome::Accepted { .. }
+        | CallOutcome::Refused { .. }
+        | CallOutcome::WindowClosed { .. }
+        | CallOutcome::TooLarge { .. }
+        | CallOutcome::Unformattable { .. }
+        | CallOutcome::Unreachable { .. }
+        | CallOutcome::Withheld => {}
+    }
 }

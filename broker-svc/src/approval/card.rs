@@ -18,11 +18,15 @@ use crate::config::{ApprovalsConfig, LinkConfig};
 
 /// Number of characters of a reply code, from the alphabet of ULIDs, which has no two that look alike.
 const CODE_LETTERS: usize = 8;
-/// Maximum text of the arguments on a card, bytes of JSON.
-const MAX_ARGUMENTS: usize = 1_000;
+/// Maximum text of the arguments on a card, bytes of JSON. Platforms show them as code, in which nothing is escaped.
+const MAX_ARGUMENTS: usize = 700;
 
-/// Maximum length of an approver's comment on a decided card, in bytes: the card must fit into one message.
-const MAX_COMMENT: usize = 400;
+/// Maximum length of the words of a person or an agent on a card, in bytes. The card must fit into one message, also if
+/// the platform needs a mark before each character: a plan of several parts is kept with its code and its link.
+const MAX_WORDS: usize = 300;
+
+/// Maximum length of a name on a card, in bytes.
+const MAX_NAME: usize = 64;
 
 /// Reason for which a card is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,6 +159,10 @@ pub fn build_decided_cards(
     let Some(content) = decided_text(confirmation) else {
         return Vec::new();
     };
+    // Written in the approver's own place, and not for the others.
+    let comment = confirmation.response.as_deref();
+    let commented = comment.map(|comment| format!("{content}\nComment: {}", shorten_line(comment, MAX_WORDS)));
+    let home = confirmation.decided_by.as_ref().and_then(|by| config.places.get(by));
     let escalated = confirmation.trail.escalated_at.map(|_| CardReason::Escalated);
     let reasons = std::iter::once(CardReason::Asked).chain(escalated);
     let cards = reasons.flat_map(|why| build_cards(confirmation, why, identities, config));
@@ -165,7 +173,10 @@ pub fn build_decided_cards(
         let (of_card, status) = (card.id.to_string(), confirmation.status.name());
         Reply {
             id: derived_ulid(confirmation.requested_at, &["decided", &of_card, status]),
-            content: content.clone(),
+            content: match &commented {
+                Some(commented) if home == Some(&card.delivery_context) => commented.clone(),
+                Some(_) | None => content.clone(),
+            },
             interactive: Some(decision_interactive(&confirmation.request.id)),
             action: Some(ReplyAction::Edit {
                 target: format!("out:{of_card}"),
@@ -179,6 +190,7 @@ pub fn build_decided_cards(
 /// Returns the text of the cards of `confirmation` once it is decided; `None` if it is not.
 fn decided_text(confirmation: &ConfirmationTerms) -> Option<String> {
     let by = confirmation.decided_by.as_deref().unwrap_or("an approver");
+    let by = shorten_line(by, MAX_NAME);
     let head = match confirmation.status {
         // The card of a used approval says who has approved.
         ApprovalStatus::Pending | ApprovalStatus::Consumed => return None,
@@ -192,13 +204,7 @@ fn decided_text(confirmation: &ConfirmationTerms) -> Option<String> {
     let request = &confirmation.request;
     let edited = confirmation.trail.edited.as_ref();
     let arguments = edited.map_or(&request.arguments, |edited| &edited.arguments);
-    let mut lines = vec![
-        head,
-        format!("{} wants to run {}", confirmation.requested_by, request.tool),
-        shorten_json(arguments),
-    ];
-    let comment = confirmation.response.as_deref();
-    lines.extend(comment.map(|comment| format!("Comment: {}", shorten_text(comment, MAX_COMMENT))));
+    let lines = [head, wish_text(confirmation), arguments_block(arguments)];
     Some(lines.join("\n"))
 }
 
@@ -238,9 +244,6 @@ fn escape_query(text: &str) -> String {
 
 fn text(confirmation: &ConfirmationTerms, asked: &AskedIn, why: CardReason, link: Option<&str>) -> String {
     let request = &confirmation.request;
-    // Only the beginning is shown; the hash binds all of them.
-    let arguments = shorten_json(&request.arguments);
-
     let head = match why {
         CardReason::Asked => "Approval needed",
         CardReason::Escalated => "Still pending",
@@ -249,17 +252,19 @@ fn text(confirmation: &ConfirmationTerms, asked: &AskedIn, why: CardReason, link
     let code = code_of(confirmation);
 
     let mut lines = vec![
-        format!("{head}: {} wants to run {}", confirmation.requested_by, request.tool),
-        arguments,
+        format!("{head}: {}", wish_text(confirmation)),
+        arguments_block(&request.arguments),
     ];
     if !request.policy.is_empty() {
-        lines.push(format!("Policy: {}", request.policy));
+        lines.push(format!("Policy: {}", shorten_line(&request.policy, MAX_NAME)));
     }
 
-    lines.extend(asked.reason.iter().map(|reason| format!("Why: {reason}")));
+    let reason = asked.reason.iter();
+    lines.extend(reason.map(|reason| format!("Why: {}", shorten_line(reason, MAX_WORDS))));
+    let scope = describe_scope(&asked.scope);
     lines.push(format!(
         "To be decided by {}, until {until:.0}.",
-        describe_scope(&asked.scope)
+        shorten_line(&scope, MAX_WORDS)
     ));
     lines.extend(link.map(|link| format!("Decide: {link}")));
     lines.push(format!("Reply: approve {code} or deny {code}"));
@@ -267,13 +272,31 @@ fn text(confirmation: &ConfirmationTerms, asked: &AskedIn, why: CardReason, link
     lines.join("\n")
 }
 
-/// Returns the beginning of `arguments` as a card shows it.
-fn shorten_json(arguments: &Value) -> String {
-    let all = arguments.to_string();
-    match shorten_text(&all, MAX_ARGUMENTS) {
-        short if short.len() < all.len() => format!("{short}… [cut]"),
+/// Returns what is to be decided, in one line.
+fn wish_text(confirmation: &ConfirmationTerms) -> String {
+    let by = shorten_line(&confirmation.requested_by, MAX_NAME);
+    let tool = shorten_line(&confirmation.request.tool, MAX_NAME);
+    format!("{by} wants to run {tool}")
+}
+
+/// Returns the first `bytes` of `words` in one line, and a mark if there are more.
+fn shorten_line(words: &str, bytes: usize) -> String {
+    let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    match shorten_text(&line, bytes) {
+        short if short.len() < line.len() => format!("{short}…"),
         whole => whole,
     }
+}
+
+/// Returns the beginning of `arguments` as a code block: the hash binds all of them.
+fn arguments_block(arguments: &Value) -> String {
+    // No fence ends within it, and the JSON is the same.
+    let all = arguments.to_string().replace('`', "\\u0060");
+    let shown = match shorten_text(&all, MAX_ARGUMENTS) {
+        short if short.len() < all.len() => format!("{short}… [cut]"),
+        whole => whole,
+    };
+    format!("```\n{shown}\n```")
 }
 
 /// Returns the description from which platforms make buttons.
@@ -406,8 +429,8 @@ mod tests {
             home.channel = "discord".to_owned();
         }
         asked.trail.escalated_at = Some(asked.requested_at);
-        asked.request.arguments = json!({ "text": "ü".repeat(5_000) });
-        asked.response = Some("no ".repeat(5_000));
+        asked.request.arguments = json!({ "text": "`".repeat(5_000) });
+        asked.response = Some("_no_ ".repeat(5_000));
 
         let decided = build_decided_cards(&asked, &identities(), &config);
         assert_eq!(decided.len(), 3, "the conversation, the owner, and the owner again");
@@ -417,7 +440,20 @@ mod tests {
             .map(ReplyAction::target)
             .collect();
         assert_eq!(targets.len(), 3);
-        assert!(decided.iter().all(|card| card.content.chars().count() < 2_000));
+        // With a mark before each character outside the block.
+        let most = |card: &Reply| card.content.chars().count() + (card.content.chars().count() - MAX_ARGUMENTS);
+        assert!(decided.iter().all(|card| most(card) < 2_000));
+        let commented = |card: &&Reply| card.content.contains("Comment: _no_");
+        let homes: Vec<&str> = decided
+            .iter()
+            .filter(commented)
+            .map(|card| card.delivery_context.channel.as_str())
+            .collect();
+        assert_eq!(
+            homes,
+            ["discord", "discord"],
+            "the approver's own place alone has the comment"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A change is a reply with an action, so that it goes out in the order of the conversation's replies and has receipts.
 //! Its id follows from the turn and the call, so that a call that is made again is the same change. Source:
-//! `docs/design/channels.md` §2.4.
+//! `docs/design/channels.md` §2.3.
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -41,7 +41,8 @@ pub struct ChangeMessage {
 
 #[derive(Debug, Deserialize)]
 struct Wanted {
-    message: String,
+    /// Event id of the message; `None` = the message that the turn answers.
+    message: Option<String>,
     #[serde(default)]
     content: String,
     #[serde(default)]
@@ -66,7 +67,8 @@ pub(super) fn change_tools(bus: &Bus) -> [ChangeMessage; 3] {
         "description": "An emoji. Slack also takes names, as in :eyes:."
     });
     let remove = json!({"type": "boolean", "description": "Whether to take the reaction back."});
-    let any = "Event id of a message of this conversation.";
+    let any =
+        "Event id of a message of this conversation, as search_events finds it. Default: the message that you answer.";
     [
         tool(
             ChangeKind::Edit,
@@ -87,16 +89,31 @@ pub(super) fn change_tools(bus: &Bus) -> [ChangeMessage; 3] {
             NAMES[2],
             "Adds a reaction to a message of this conversation, or takes it back.",
             &json!({"message": message(any), "emoji": emoji, "remove": remove}),
-            &["message", "emoji"],
+            &["emoji"],
         ),
     ]
+}
+
+/// Returns the action that is `wanted` by a turn that answers the event `answered`, and its text.
+fn change_action(kind: ChangeKind, wanted: Wanted, answered: &str) -> (ReplyAction, String) {
+    let target = wanted.message.unwrap_or_else(|| answered.to_owned());
+    match kind {
+        ChangeKind::Edit => (ReplyAction::Edit { target }, wanted.content),
+        ChangeKind::Delete => (ReplyAction::Delete { target }, String::new()),
+        ChangeKind::React => {
+            let (emoji, removed) = (wanted.emoji, wanted.remove);
+            (ReplyAction::React { target, emoji, removed }, String::new())
+        }
+    }
 }
 
 /// Returns the reply that makes the change of `call`.
 fn change_reply(call: &ToolCall, kind: ChangeKind, wanted: Wanted) -> Reply {
     let asked = &call.call;
     let at = UnixMillis(i64::try_from(asked.turn.timestamp_ms()).unwrap_or(i64::MAX));
-    let target = wanted.message;
+    let target = wanted
+        .message
+        .unwrap_or_else(|| asked.origin.causation.event.to_string());
     let (action, content) = match kind {
         ChangeKind::Edit => (ReplyAction::Edit { target }, wanted.content),
         ChangeKind::Delete => (ReplyAction::Delete { target }, String::new()),
@@ -148,5 +165,24 @@ impl Tool for ChangeMessage {
                 reason: error.to_string(),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reaction_without_a_message_is_to_the_one_that_the_turn_answers() {
+        let target = |arguments: Value| {
+            let wanted: Wanted = serde_json::from_value(arguments).expect("arguments");
+            let (action, _) = change_action(ChangeKind::React, wanted, "telegram:bot/5/7");
+            action.target().to_owned()
+        };
+        assert_eq!(target(json!({"emoji": "👍"})), "telegram:bot/5/7");
+        assert_eq!(
+            target(json!({"emoji": "👍", "message": "telegram:bot/5/6"})),
+            "telegram:bot/5/6"
+        );
     }
 }

@@ -105,7 +105,10 @@ impl Worker<'_> {
         let absence = AgentAbsence::for_turn(bus, clock, session, turn.id, &turn.origin().delivery);
         self.turns.begin_asking(absence);
         let origin = turn.origin();
-        let writing = WritingBeats::begin(&self.broker.bus, turn.id, &origin.causation, &origin.delivery);
+        // A recorded answer is only sent.
+        let writing = answered
+            .is_none()
+            .then(|| WritingBeats::begin(&self.broker.bus, turn.id, &origin.causation, &origin.delivery));
 
         let ended = match (answered, agent.as_step_agent()) {
             (_, Some(stepper)) => Box::pin(self.run_stepped_turn(&turn, pendings, persona, stepper)).await?,

@@ -2,13 +2,14 @@
 //!
 //! Beats begin with the turn and end with it, before its reply leaves; if the broker dies, they end at once. Nothing is
 //! stored, and no turn waits for them. A turn that nobody has asked for is silent: a timer's, which mostly has nothing to
-//! say.
+//! say, and a reaction's.
 
 use std::time::Duration;
 
 use shared::bus::Bus;
 use shared::clock::pause;
 use shared::model::dispatch::{DeliveryContext, DispatchCause};
+use shared::model::event::EventId;
 use shared::model::live::WritingBeat;
 use shared::platform::accounts::is_platform;
 use shared::wire::envelope::PayloadFormat;
@@ -23,6 +24,14 @@ const BEAT_EVERY: Duration = Duration::from_secs(3);
 /// Adapter of the events of timers.
 const TIMER: &str = "timer";
 
+/// Part of the ids of the events of reactions, behind the id of their message.
+const REACTION: &str = "/reaction";
+
+/// Returns whether nobody waits for the answer to `event`.
+fn is_silent(event: &EventId) -> bool {
+    event.adapter() == TIMER || event.as_str().contains(REACTION)
+}
+
 /// The beats of one turn; dropping it ends them.
 #[derive(Debug)]
 pub(super) struct WritingBeats(Option<JoinHandle<()>>);
@@ -30,7 +39,7 @@ pub(super) struct WritingBeats(Option<JoinHandle<()>>);
 impl WritingBeats {
     /// Begins the beats of `turn`, which was caused by `cause` and answers in `target`.
     pub(super) fn begin(bus: &Bus, turn: Ulid, cause: &DispatchCause, target: &DeliveryContext) -> Self {
-        if !is_platform(&target.channel) || cause.event.adapter() == TIMER {
+        if !is_platform(&target.channel) || is_silent(&cause.event) {
             return Self(None);
         }
         let beat = WritingBeat {
@@ -58,5 +67,24 @@ async fn send_beats(bus: Bus, beat: WritingBeat) {
     loop {
         bus.core_publish(&subject, &headers, payload.clone()).await;
         pause(BEAT_EVERY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_and_reactions_are_silent() {
+        for (id, silent) in [
+            ("telegram:bot/-100/7", false),
+            ("telegram:bot/-100/7/press/1", false),
+            ("telegram:bot/-100/7/reaction/5/1-ab", true),
+            ("telegram:bot/-100/7/reactions/1-ab", true),
+            ("discord:bot/20/42/reaction/5/ab", true),
+            ("timer:x/1", true),
+        ] {
+            assert_eq!(is_silent(&EventId::parse(id).expect("an id")), silent, "{id}");
+        }
     }
 }

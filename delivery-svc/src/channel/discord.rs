@@ -23,7 +23,7 @@ use shared::platform::discord::{ChannelPlace, DiscordAccount, USER_AGENT, is_sno
 use shared::platform::policy::DoubtPolicy;
 
 use super::http::CallTimeouts;
-use super::raw_answer::{call_for_answer, open_client};
+use super::raw_answer::{ANSWER_BYTES, PAGE_BYTES, call_for_answer, open_client};
 use super::{Channel, ChannelTraits, MessageReaction, SendRequest, TypingPlace};
 use crate::account_gate::{CallRate, SendPace};
 use crate::attempt::{CallOutcome, LimitScope, PartSearch, Refusal, Repetition};
@@ -33,7 +33,7 @@ use crate::plan::{PartLayout, TextFormat};
 use answer::{ApiAnswer, error_outcome, read_answer, read_change};
 use change::{MessageId, edit_body};
 use message::{CreateMessage, PlaceNeeds, part_nonce, target_channel};
-use search::{PAGE, PageResult, SearchTerms};
+use search::{PAGE, PageResult, SearchTerms, bot_user};
 
 /// Maximum number of lines of a part: clients fold longer messages.
 const MAX_LINES: usize = 17;
@@ -42,7 +42,7 @@ const MAX_LINES: usize = 17;
 const MAX_CHANNELS: usize = 10_000;
 
 /// Maximum number of pages of a channel that are searched for a part.
-const MAX_PAGES: usize = 10;
+const MAX_PAGES: usize = 20;
 
 /// Time for which Discord shows that a bot writes.
 const TYPING_LASTS: Duration = Duration::from_secs(10);
@@ -118,8 +118,18 @@ impl DiscordChannel {
 
     /// Makes the call `request` for `account`; returns its answer, or the outcome of a call without one.
     async fn call(&self, account: &DiscordAccount, request: RequestBuilder) -> Result<ApiAnswer, CallOutcome> {
+        self.call_within(account, request, ANSWER_BYTES).await
+    }
+
+    /// Makes the call `request` for `account`, of whose answer at most `bound` bytes are read.
+    async fn call_within(
+        &self,
+        account: &DiscordAccount,
+        request: RequestBuilder,
+        bound: usize,
+    ) -> Result<ApiAnswer, CallOutcome> {
         let request = request.header(AUTHORIZATION, account.authorization());
-        call_for_answer(request, self.whole).await.map(ApiAnswer::from)
+        call_for_answer(request, self.whole, bound).await.map(ApiAnswer::from)
     }
 
     /// Makes the change of the message `id` that `call`, a method, a path and a body, makes of it.
@@ -302,7 +312,7 @@ impl Channel for DiscordChannel {
         let terms = SearchTerms {
             channel,
             nonce: &part_nonce(shipment.reply.id, shipment.part.index),
-            content: &shipment.part.content,
+            own: bot_user(account.token.reveal()),
             since,
         };
 
@@ -314,7 +324,7 @@ impl Channel for DiscordChannel {
                 url.query_pairs_mut().append_pair("before", &u64::to_string(&before));
             }
 
-            let page = match self.call(account, self.client.get(url)).await {
+            let page = match self.call_within(account, self.client.get(url), PAGE_BYTES).await {
                 Ok(answer) => terms.read_page(&answer, before.is_none(), shipment.now),
                 Err(outcome) => return PartSearch::Failed { outcome },
             };

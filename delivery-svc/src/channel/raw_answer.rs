@@ -8,8 +8,11 @@ use shared::clock::run_for;
 use super::http::{failed_outcome, late_outcome};
 use crate::attempt::CallOutcome;
 
-/// Maximum length of an answer that is read, in bytes; a longer one is no platform's.
-const MAX_ANSWER_BYTES: usize = 1_024 * 1_024;
+/// Maximum length of the answer to a call that sends or changes, in bytes; a longer one is no platform's.
+pub const ANSWER_BYTES: usize = 1_024 * 1_024;
+
+/// Maximum length of a page of a search, in bytes: 50 messages of others with all that they embed.
+pub const PAGE_BYTES: usize = 16 * 1_024 * 1_024;
 
 /// An answer as it arrived.
 #[derive(Debug)]
@@ -41,11 +44,16 @@ impl RawAnswer {
     }
 }
 
-/// Makes the call `request` and returns its answer, or the outcome if there was none within `whole`.
+/// Makes the call `request` and returns its answer, of which at most `bound` bytes are read, or the outcome if there was
+/// none within `whole`.
 ///
 /// # Errors
 /// Returns the outcome of a call without an answer. Its description has no URL.
-pub async fn call_for_answer(request: reqwest::RequestBuilder, whole: Duration) -> Result<RawAnswer, CallOutcome> {
+pub async fn call_for_answer(
+    request: reqwest::RequestBuilder,
+    whole: Duration,
+    bound: usize,
+) -> Result<RawAnswer, CallOutcome> {
     let answered = async {
         let mut response = request.send().await?;
         let status = response.status().as_u16();
@@ -53,7 +61,7 @@ pub async fn call_for_answer(request: reqwest::RequestBuilder, whole: Duration) 
 
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await? {
-            let room = MAX_ANSWER_BYTES.saturating_sub(body.len());
+            let room = bound.saturating_sub(body.len());
             body.extend_from_slice(&chunk[..chunk.len().min(room)]);
             if room <= chunk.len() {
                 break;

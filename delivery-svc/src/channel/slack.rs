@@ -11,7 +11,7 @@ mod change;
 mod message;
 mod search;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,7 +19,7 @@ use shared::model::time::UnixMillis;
 use shared::platform::slack::SlackAccount;
 
 use super::http::CallTimeouts;
-use super::raw_answer::{USER_AGENT, call_for_answer, open_client};
+use super::raw_answer::{ANSWER_BYTES, PAGE_BYTES, USER_AGENT, call_for_answer, open_client};
 use super::{Channel, ChannelTraits, MessageReaction, SendRequest};
 use crate::account_gate::{CallRate, SendPace};
 use crate::attempt::{CallOutcome, PartSearch, Refusal};
@@ -29,10 +29,10 @@ use crate::plan::{PartLayout, TextFormat};
 use answer::{read_answer, read_change};
 use change::MessageStamp;
 use message::{PostMessage, thread_of};
-use search::{PageResult, SearchTerms};
+use search::{PageResult, SearchTerms, read_own_bot};
 
 /// Maximum number of pages of a conversation that are searched for a part.
-const MAX_PAGES: usize = 5;
+const MAX_PAGES: usize = 20;
 
 /// The rates at which an app may send.
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +87,18 @@ impl SlackChannel {
 }
 
 impl SlackChannel {
+    /// Returns whether one of `bots` may be the bot of `account`: it is, or its id cannot be learned.
+    async fn may_be_own(&self, account: &SlackAccount, bots: &BTreeSet<String>) -> bool {
+        if bots.is_empty() {
+            return false;
+        }
+        let request = self.client.post(account.method_url("auth.test"));
+        let request = request.bearer_auth(account.token.reveal());
+        let answer = call_for_answer(request, self.whole, ANSWER_BYTES).await;
+        let own = answer.ok().and_then(|answer| read_own_bot(&answer));
+        own.is_none_or(|own| bots.contains(&own))
+    }
+
     /// Makes the change of the message `id` that `call`, a method and its body, makes of its stamp.
     async fn change<'a>(
         &self,
@@ -106,7 +118,7 @@ impl SlackChannel {
         };
         let request = self.client.post(account.method_url(method));
         let request = request.bearer_auth(account.token.reveal()).json(&body);
-        match call_for_answer(request, self.whole).await {
+        match call_for_answer(request, self.whole, ANSWER_BYTES).await {
             Ok(answer) => read_change(&answer, id, method, shipment.now),
             Err(outcome) => outcome,
         }
@@ -165,7 +177,7 @@ impl Channel for SlackChannel {
 
         let url = account.method_url("chat.postMessage");
         let request = self.client.post(url).bearer_auth(account.token.reveal()).json(&message);
-        match call_for_answer(request, self.whole).await {
+        match call_for_answer(request, self.whole, ANSWER_BYTES).await {
             Ok(answer) => read_answer(&answer, shipment.now),
             Err(outcome) => outcome,
         }
@@ -183,15 +195,18 @@ impl Channel for SlackChannel {
             return PartSearch::Unknown;
         };
 
-        let mut cursor = None;
+        let (mut cursor, mut nameless) = (None, BTreeSet::new());
         for _ in 0..MAX_PAGES {
             let url = terms.page_url(account, cursor.as_deref());
             let request = self.client.get(url).bearer_auth(account.token.reveal());
-            let page = match call_for_answer(request, self.whole).await {
-                Ok(answer) => terms.read_page(&answer, shipment.now),
+            let page = match call_for_answer(request, self.whole, PAGE_BYTES).await {
+                Ok(answer) => terms.read_page(&answer, &mut nameless, shipment.now),
                 Err(outcome) => return PartSearch::Failed { outcome },
             };
             match page {
+                PageResult::Ended(PartSearch::Absent) if self.may_be_own(account, &nameless).await => {
+                    return PartSearch::Unknown;
+                }
                 PageResult::Ended(search) => return search,
                 PageResult::Next(next) => cursor = Some(next),
             }

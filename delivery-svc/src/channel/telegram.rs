@@ -16,14 +16,14 @@ use async_trait::async_trait;
 use shared::platform::telegram::TelegramAccount;
 
 use super::http::CallTimeouts;
-use super::raw_answer::{USER_AGENT, call_for_answer, open_client};
+use super::raw_answer::{ANSWER_BYTES, USER_AGENT, call_for_answer, open_client};
 use super::{Channel, ChannelTraits, MessageReaction, SendRequest, TypingPlace};
 use crate::account_gate::{CallRate, SendPace};
 use crate::attempt::{CallOutcome, Refusal};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::telegram::MESSAGE;
 use crate::plan::{PartLayout, TextFormat};
-use answer::{AnswerMeaning, read_answer, read_change};
+use answer::{AnswerMeaning, read_answer, read_change, read_typing};
 use change::{MessageNumber, typing_body};
 use message::SendMessage;
 
@@ -103,7 +103,7 @@ impl TelegramChannel {
             return shipment.unknown_message(id);
         };
         let request = self.client.post(account.method_url(method)).json(&body(message));
-        match call_for_answer(request, self.whole).await {
+        match call_for_answer(request, self.whole, ANSWER_BYTES).await {
             Ok(answer) => read_change(&answer, message, shipment.now),
             Err(outcome) => outcome,
         }
@@ -117,7 +117,7 @@ impl TelegramChannel {
         shipment: &SendRequest<'_>,
     ) -> AnswerMeaning {
         let request = self.client.post(account.method_url("sendMessage")).json(message);
-        match call_for_answer(request, self.whole).await {
+        match call_for_answer(request, self.whole, ANSWER_BYTES).await {
             Ok(answer) => read_answer(&answer, message.chat(), shipment.now),
             Err(outcome) => AnswerMeaning::Outcome(outcome),
         }
@@ -212,14 +212,13 @@ impl Channel for TelegramChannel {
         let Some(account) = self.accounts.get(place.account) else {
             return refused(format!("no account `{}`", place.account));
         };
-        let body = match typing_body(place) {
-            Ok(body) => body,
+        let (chat, body) = match typing_body(place) {
+            Ok(called) => called,
             Err(error) => return refused(error.to_string()),
         };
-        let chat = body["chat_id"].as_i64().unwrap_or_default();
         let request = self.client.post(account.method_url("sendChatAction")).json(&body);
-        match call_for_answer(request, self.whole).await {
-            Ok(answer) => read_change(&answer, MessageNumber { chat, message: 0 }, place.now),
+        match call_for_answer(request, self.whole, ANSWER_BYTES).await {
+            Ok(answer) => read_typing(&answer, chat, place.now),
             Err(outcome) => outcome,
         }
     }

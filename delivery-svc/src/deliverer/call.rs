@@ -7,9 +7,11 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use shared::bus::PublishError;
 use shared::clock::pause;
+use shared::model::approval::is_decision;
 use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::receipt::{AttemptOutcome, PlanReference, ReceiptStep};
 use shared::model::reply::ReplyAction;
+use shared::model::time::UnixMillis;
 
 use super::count;
 use crate::account_gate::CallAdmission;
@@ -37,6 +39,8 @@ pub(super) struct PartsBefore {
     pub(super) unconfirmed: Vec<u32>,
     /// Plan of the delivery.
     pub(super) plan: StandingPlan,
+    /// Time by which every call before began, as the last receipt tells it.
+    recorded_at: UnixMillis,
 }
 
 impl PartsBefore {
@@ -47,6 +51,7 @@ impl PartsBefore {
             platform_ids: remaining.platform_ids,
             unconfirmed: remaining.unconfirmed,
             plan: remaining.plan,
+            recorded_at: remaining.recorded_at,
         };
         (before, remaining.begun)
     }
@@ -71,7 +76,7 @@ pub(super) enum Made {
     Call(CallOutcome),
     /// State that another owner recorded.
     Superseded(DeliveryStanding),
-    /// No call: the account may not call before this wait is over.
+    /// No call: none may be made before this wait is over.
     Later(Duration),
 }
 
@@ -118,14 +123,18 @@ pub(super) async fn call(
                 let live = None;
                 return Ok(Made::Call(CallOutcome::Accepted { platform_ids, live }));
             }
-            // It is not there, so that this call is no repetition.
-            PartSearch::Absent => before.unconfirmed.retain(|doubtful| *doubtful != id.part),
+            PartSearch::Absent => match arrival_left(effects, before.recorded_at) {
+                // It is not there and will not come, so that this call is no repetition.
+                None => before.unconfirmed.retain(|doubtful| *doubtful != id.part),
+                // Without a receipt, so that neither the attempt nor the wait begins anew.
+                Some(wait) if effect == Repetition::AtMostOnce => return Ok(Made::Later(wait)),
+                // The mark stays, because the part may still appear.
+                Some(_) => {}
+            },
             PartSearch::Failed { outcome } if effect == Repetition::AtMostOnce || !is_last => {
                 return Ok(Made::Call(outcome));
             }
-            PartSearch::Unknown | PartSearch::Failed { .. } if effect == Repetition::AtMostOnce => {
-                return Ok(Made::Call(unknown_outcome()));
-            }
+            PartSearch::Unknown if effect == Repetition::AtMostOnce => return Ok(Made::Call(unknown_outcome())),
             PartSearch::Unknown | PartSearch::Failed { .. } => {}
         }
     }
@@ -160,6 +169,14 @@ fn unknown_outcome() -> CallOutcome {
         reason: "the outcome of an earlier call is unknown (it may have been sent, and is sent at most once)"
             .to_owned(),
     }
+}
+
+/// Returns the time for which a call that began at `began` or before may still show its part; `None` = no longer.
+fn arrival_left(effects: &DeliveryEffects<'_>, began: UnixMillis) -> Option<Duration> {
+    // A clock that was set back makes the call younger, but no wait longer than the whole.
+    let age = u64::try_from(effects.now().since(began)).unwrap_or(0);
+    let left = effects.outfit.arrival_wait.checked_sub(Duration::from_millis(age));
+    left.filter(|left| !left.is_zero())
 }
 
 /// Returns whether the schedule has no attempt after `attempt`, of which `uncounted` do not count.
@@ -320,21 +337,28 @@ async fn reported_outcome(
     Ok(call)
 }
 
-/// Sends the part of `shipment`, or makes the change of `message` that its reply is.
+/// Sends the part of `shipment`, or makes `change`, an action and its message.
 async fn send_or_change(
     channel: &dyn Channel,
     shipment: &SendRequest<'_>,
-    message: Option<&Result<ChangedMessage, FindMessageError>>,
+    change: Option<(&ReplyAction, &Result<ChangedMessage, FindMessageError>)>,
 ) -> CallOutcome {
-    let (action, message) = match (&shipment.reply.action, message) {
-        (Some(action), Some(Ok(message))) => (action, message.platform_id.as_str()),
-        (Some(_), Some(Err(error))) => {
+    let (action, message) = match change {
+        None => return channel.send(shipment).await,
+        Some((action, Ok(message))) => (action, message.platform_id.as_str()),
+        // A card that was never sent shows nothing that its decision could change.
+        Some((_, Err(FindMessageError::Unsent(_)))) if is_decision(shipment.reply.interactive.as_ref()) => {
+            return CallOutcome::Accepted {
+                platform_ids: Vec::new(),
+                live: None,
+            };
+        }
+        Some((_, Err(error))) => {
             return CallOutcome::Refused {
                 refusal: Refusal::Permanent,
                 reason: error.to_string(),
             };
         }
-        (_, _) => return channel.send(shipment).await,
     };
     match action {
         ReplyAction::Edit { .. } => channel.edit(shipment, message).await,
@@ -352,7 +376,7 @@ async fn send_or_change(
 async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId) -> Result<CallOutcome, DeliverError> {
     // Before the call's own task: the receipts are read.
     let message = match &effects.job.reply.action {
-        Some(action) => Some(find_message(&effects.outfit.bus, effects.job, action).await?),
+        Some(action) => Some(find_message(&effects.outfit.bus, effects.job, action, effects.now()).await?),
         None => None,
     };
     let (outfit, job, lease) = (Arc::clone(effects.outfit), effects.job.clone(), effects.lease.clone());
@@ -388,7 +412,8 @@ async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
             };
         }
 
-        let outcome = send_or_change(channel, &shipment, message.as_ref()).await;
+        let change = job.reply.action.as_ref().zip(message.as_ref());
+        let outcome = send_or_change(channel, &shipment, change).await;
         gates.note_outcome(target, &outcome);
         match (outcome, part.without_markup()) {
             // Once, and as part of the same call: the platform has shown nothing yet.
@@ -399,7 +424,7 @@ async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
                     part: &plain,
                     ..shipment
                 };
-                let outcome = send_or_change(channel, &plain, message.as_ref()).await;
+                let outcome = send_or_change(channel, &plain, change).await;
                 gates.note_outcome(target, &outcome);
                 outcome
             }

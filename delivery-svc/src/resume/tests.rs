@@ -158,6 +158,7 @@ fn a_failed_attempt_waits_from_its_receipt() {
         unconfirmed: vec![1],
         not_before: UnixMillis(1_500),
         plan: StandingPlan::Parts(plan()),
+        recorded_at: AT,
         ..RemainingWork::ALL
     };
 
@@ -181,6 +182,7 @@ fn a_wait_that_the_platform_asks_for_is_no_counted_attempt() {
         unconfirmed: vec![1],
         not_before: UnixMillis(1_500),
         plan: StandingPlan::Parts(plan()),
+        recorded_at: AT,
         ..RemainingWork::ALL
     };
 
@@ -205,6 +207,7 @@ fn a_part_that_is_out_is_not_sent_again() {
             is_unconfirmed: true,
         }),
         plan: StandingPlan::Parts(plan()),
+        recorded_at: AT,
         ..RemainingWork::ALL
     };
 
@@ -256,6 +259,7 @@ fn a_call_without_an_outcome_is_told_with_whoever_made_it() {
         unconfirmed: vec![0],
         begun: Some(OpenCall { by: by.clone() }),
         plan: StandingPlan::Whole,
+        recorded_at: AT,
         ..RemainingWork::ALL
     };
 

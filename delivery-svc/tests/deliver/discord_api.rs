@@ -291,7 +291,7 @@ async fn read(State(api): State<DiscordApi>, Path(channel): Path<u64>, headers: 
     let first = json!({"id": "1", "content": "hello", "author": {"id": "5"}});
     let here = platform.messages.iter().filter(|message| message.0 == channel);
     let sent = here.map(|(_, id, nonce, text)| {
-        json!({"id": id.to_string(), "nonce": nonce, "content": text, "author": {"id": "9", "bot": true}})
+        json!({"id": id.to_string(), "nonce": nonce, "content": text, "author": {"id": "19862", "bot": true}})
     });
     let mut all: Vec<Value> = std::iter::once(first).chain(sent).collect();
     all.reverse();

@@ -12,7 +12,7 @@ use delivery_svc::receipts::{PartitionReceipts, ReceiptWrite, receipts_witness};
 use delivery_svc::resume::{DeliveryStanding, RemainingWork, StandingPlan};
 use shared::bus::OutgoingMessage;
 use shared::clock::{Clock as _, SystemClock};
-use shared::model::receipt::{PlanReference, ReceiptStep};
+use shared::model::receipt::{PlanReference, Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::testing::eventually;
@@ -134,6 +134,65 @@ async fn a_restart_with_another_renderer_sends_the_remaining_parts_of_the_same_p
         let seen: String = of_reply.map(|event| event.content + " ").collect();
         assert_eq!(seen.trim(), text().replace("**", ""), "{sent}");
     }
+}
+
+/// Deletes the receipts of `reply` that `is_lost` names.
+async fn lose_receipts(world: &World, reply: &Reply, is_lost: impl Fn(&ReceiptStep) -> bool) {
+    let subject = shared::wire::subject::receipt(&reply.delivery_context);
+    let stored = world.bus.read_history(streams::RECEIPTS, &subject, 1, 1_000).await;
+    for stored in stored.expect("the stream is read") {
+        let receipt: Receipt = stored.decode().expect("a receipt");
+        if is_lost(&receipt.step) {
+            let deleted = world.bus.delete_message(streams::RECEIPTS, stored.sequence).await;
+            assert!(deleted.expect("it is deleted"));
+        }
+    }
+}
+
+/// Sends one part of a long reply, loses the receipts that `is_lost` names, and goes on with another renderer. Returns
+/// the reply and the calls of the second replica.
+async fn resume_with_loss(world: &World, is_lost: impl Fn(&ReceiptStep) -> bool) -> (Reply, Vec<String>) {
+    let reply = long();
+    let first = Script::new(Repetition::Recognised, [accepted(), None]).with_layout(BEFORE);
+    let replica = world.replica("a", setup(&first));
+    world.publish(&reply).await;
+    eventually("the next part is called", async || first.calls().len() == 2).await;
+    eventually("the first part has its event", async || {
+        !world.sent_events().await.is_empty()
+    })
+    .await;
+    replica.kill();
+    lose_receipts(world, &reply, is_lost).await;
+
+    let second = Script::new(Repetition::Recognised, []).with_layout(AFTER);
+    let replica = world.replica("a", setup(&second));
+    world.settled().await;
+    replica.stop().await;
+    (reply, second.calls())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_plan_of_which_parts_were_sent_is_a_dead_letter_and_loses_no_words_in_silence() {
+    let world = World::start().await;
+    let is_plan = |step: &ReceiptStep| matches!(step, ReceiptStep::Planned { .. });
+    let (_, calls) = resume_with_loss(&world, is_plan).await;
+    assert_eq!(calls, [""; 0]);
+    let letters = world.dead_letters().await;
+    assert_eq!(letters.len(), 1);
+    assert!(
+        letters[0].detail.contains("the plan of the parts is lost"),
+        "{letters:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sent_parts_of_a_lost_plan_without_any_receipt_are_for_the_operator() {
+    let world = World::start().await;
+    let (reply, calls) = resume_with_loss(&world, |_| true).await;
+    assert_eq!(calls, [""; 0]);
+    assert!(world.outcomes(&reply.delivery_context).await.is_empty());
+    let held = world.bus.held_bucket().entries().await.expect("the bucket is read");
+    assert_eq!(held.len(), 1, "{held:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,7 +15,7 @@ use crate::world::{Setup, World, reply};
 const REPLIES: u64 = 12;
 
 /// Who holds `partition`.
-async fn holder(bus: &Bus, partition: u16) -> Option<String> {
+pub(crate) async fn holder(bus: &Bus, partition: u16) -> Option<String> {
     let leases = bus.kv::<LeaseRecord>(buckets::LEASES);
     let (lease, _) = leases.find(&format!("delivery.{partition}")).await.expect("KV answers");
     lease.map(|lease| lease.holder)

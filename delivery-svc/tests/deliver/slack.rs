@@ -136,6 +136,32 @@ async fn a_lost_answer_is_looked_for_and_the_part_is_sent_only_if_it_is_not_ther
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_that_appears_after_the_first_search_is_not_sent_twice_unmarked() {
+    let late = async |keys: &str, wait| {
+        let (world, api) = (World::start().await, WebApi::start(&[Lie::Lost]).await);
+        api.delay_messages(1);
+        let setup = Setup {
+            arrival_wait: wait,
+            ..with_app(&api, keys)
+        };
+        let replica = world.replica("a", setup);
+        let reply = to_channel(1, "app", "D1");
+        world.publish(&reply).await;
+        world.settled().await;
+        replica.stop().await;
+        (world, api, reply)
+    };
+
+    let (world, api, reply) = late("on_doubt: at_most_once", Duration::from_secs(2)).await;
+    assert_eq!((api.calls().len(), api.searches().len()), (1, 2));
+    assert_eq!(unconfirmed(&world, &reply).await, Some(Vec::new()));
+
+    let (world, api, reply) = late("", Duration::from_mins(2)).await;
+    assert_eq!((api.calls().len(), api.searches().len()), (2, 1));
+    assert_eq!(unconfirmed(&world, &reply).await, Some(vec![0]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thread_of_several_pages_is_searched_to_its_end() {
     let (world, api) = (World::start().await, WebApi::start(&[Lie::Lost]).await);
     api.chat(5);
@@ -150,6 +176,42 @@ async fn a_thread_of_several_pages_is_searched_to_its_end() {
     let searches = api.searches();
     let is_thread = |search: &String| search.starts_with("conversations.replies?");
     assert!(searches.len() == 3 && searches.iter().all(is_thread), "{searches:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_above_a_mebibyte_is_read_whole() {
+    let (world, api) = (World::start().await, WebApi::start(&[Lie::Lost]).await);
+    api.chat(1);
+    api.pad_chat(3 << 20);
+    let replica = world.replica("a", with_app(&api, "on_doubt: at_most_once"));
+    let reply = to_channel(1, "app", "D1");
+    world.publish(&reply).await;
+    world.settled().await;
+    replica.stop().await;
+    assert_eq!((api.calls().len(), api.searches().len()), (1, 1));
+    assert_eq!(unconfirmed(&world, &reply).await, Some(Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_own_message_without_metadata_may_be_the_part() {
+    for keys in ["", "on_doubt: at_most_once"] {
+        let (world, api) = (World::start().await, WebApi::start(&[Lie::Lost]).await);
+        api.strip_metadata();
+        let replica = world.replica("a", with_app(&api, keys));
+        let reply = to_channel(1, "app", "D1");
+        world.publish(&reply).await;
+        world.settled().await;
+        replica.stop().await;
+        if keys.is_empty() {
+            assert_eq!(
+                (api.calls().len(), unconfirmed(&world, &reply).await),
+                (2, Some(vec![0]))
+            );
+        } else {
+            assert_eq!(api.calls().len(), 1);
+            assert!(world.dead_letters().await[0].detail.contains("may have been sent"));
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use delivery_svc::destination::partition_of;
 use shared::model::dispatch::DeliveryContext;
 use shared::model::live::WritingBeat;
 use shared::model::reply::Reply;
@@ -10,11 +11,14 @@ use shared::platform::slack::SLACK;
 use shared::platform::telegram::TELEGRAM;
 use shared::testing::eventually;
 use shared::wire::headers::Headers;
+use shared::wire::partition::partition_owners;
 use shared::wire::subject;
+use shared::wire::topology::{PARTITIONS, streams};
 use ulid::Ulid;
 
 use crate::bot_api::BotApi;
 use crate::discord_api::DiscordApi;
+use crate::handover::holder;
 use crate::web_api::WebApi;
 use crate::world::{Setup, World, reply};
 
@@ -88,4 +92,88 @@ async fn a_running_turn_shows_that_it_writes_and_its_reply_ends_that_on_every_pl
     );
     assert_eq!(app.changes(), Vec::<String>::new());
     replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_two_replicas_the_owner_of_the_partition_alone_shows_it_and_stops_after_the_reply() {
+    let (world, bot) = (World::start().await, BotApi::start(&[]).await);
+    let names: Vec<String> = (0..8).map(|number| format!("bot{number}")).collect();
+    let setup = || {
+        let account = |name: &String| (name.clone(), bot.account("123456:AbC-dEf_1", ""));
+        Setup {
+            telegram: names.iter().map(account).collect(),
+            ..Setup::default()
+        }
+    };
+    let replicas = [world.replica("a", setup()), world.replica("b", setup())];
+    // No partition moves during the test.
+    let owners = partition_owners(PARTITIONS, &["a".to_owned(), "b".to_owned()]);
+    eventually("each has its share", async || {
+        for (partition, owner) in (0..).zip(&owners) {
+            if holder(&world.bus, partition).await.as_ref() != Some(owner) {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+
+    let replies: Vec<Reply> = (1..)
+        .zip(&names)
+        .map(|(number, name)| {
+            let mut reply = to_peer(number, TELEGRAM, &(100 + number).to_string());
+            reply.delivery_context.account_id = Some(name.clone());
+            reply
+        })
+        .collect();
+    let shown = |reply: &Reply| {
+        let chat = reply.delivery_context.peer_id.clone().unwrap_or_default();
+        let call = format!("sendChatAction {chat}/0 typing");
+        bot.changes().iter().filter(|made| **made == call).count()
+    };
+    for reply in &replies {
+        eventually("the platform shows it", async || {
+            beat(&world, reply.turn, &reply.delivery_context).await;
+            shown(reply) > 0
+        })
+        .await;
+        world.publish(reply).await;
+    }
+    world.settled().await;
+
+    let before: Vec<usize> = replies.iter().map(shown).collect();
+    for reply in &replies {
+        beat(&world, reply.turn, &reply.delivery_context).await;
+    }
+    let next = to_peer(40, TELEGRAM, "140");
+    let next = Reply {
+        delivery_context: DeliveryContext {
+            account_id: Some(names[0].clone()),
+            ..next.delivery_context.clone()
+        },
+        ..next
+    };
+    eventually("the next turn is shown", async || {
+        beat(&world, next.turn, &next.delivery_context).await;
+        shown(&next) > 0
+    })
+    .await;
+    assert_eq!(replies.iter().map(shown).collect::<Vec<_>>(), before, "a late beat");
+    for replica in replicas {
+        replica.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_partition_of_a_destination_is_the_servers() {
+    let world = World::start().await;
+    for number in 1..=20 {
+        let mut reply = to_peer(number, TELEGRAM, "77");
+        reply.delivery_context.account_id = Some(format!("büro {number}"));
+        let sequence = world.publish(&reply).await;
+        let stored = world.bus.at_sequence(streams::DELIVERIES, sequence).await;
+        let stored = stored.expect("the stream answers").expect("it is there");
+        let parsed = subject::parse_delivery(&stored.subject).expect("a delivery");
+        assert_eq!(parsed.partition, partition_of(&reply.delivery_context));
+    }
 }

@@ -16,6 +16,9 @@ use shared::clock::{Clock as _, SystemClock};
 use shared::platform::accounts::read_platforms;
 use shared::platform::slack::SlackAccount;
 
+/// Id of the app's bot.
+const OWN_BOT: &str = "B1";
+
 /// What it does with a call instead of posting the message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Lie {
@@ -56,6 +59,12 @@ struct Workspace {
     early: usize,
     /// Error with which conversations are not read; `None` = they are.
     unread: Option<&'static str>,
+    /// Number of reads that do not show the app's messages yet.
+    late_reads: usize,
+    /// Whether the app's messages are shown without their metadata.
+    is_bare: bool,
+    /// Length of each message of people, in bytes.
+    padding: usize,
     /// Calls that change messages: `{method} {channel}/{ts} {words}`.
     changes: Vec<String>,
     /// Number of messages of people in each conversation, after those of the app.
@@ -109,6 +118,21 @@ impl WebApi {
     /// People write `number` messages after those of the app, in each conversation.
     pub(crate) fn chat(&self, number: usize) {
         self.lock().chatter = number;
+    }
+
+    /// Shows the app's messages only after `reads` reads of conversations.
+    pub(crate) fn delay_messages(&self, reads: usize) {
+        self.lock().late_reads = reads;
+    }
+
+    /// Shows the app's messages without their metadata.
+    pub(crate) fn strip_metadata(&self) {
+        self.lock().is_bare = true;
+    }
+
+    /// People's messages are `bytes` long.
+    pub(crate) fn pad_chat(&self, bytes: usize) {
+        self.lock().padding = bytes;
     }
 
     /// Refuses to let conversations be read, with `error`.
@@ -201,16 +225,23 @@ async fn read(State(api): State<WebApi>, Path(method): Path<String>, uri: Uri) -
 
     let (channel, thread) = (value("channel").expect("a channel"), value("ts"));
     assert_eq!(thread.is_some(), method == "conversations.replies", "{method}");
-    let sent = (1..).zip(&workspace.calls).filter(|(_, call)| call.is_sent);
+    let is_late = workspace.late_reads > 0;
+    workspace.late_reads = workspace.late_reads.saturating_sub(1);
+    let sent = (1..).zip(&workspace.calls).filter(|(_, call)| call.is_sent && !is_late);
     let here = sent.filter(|(_, call)| {
         call.body["channel"] == channel.as_str()
             && call.body.get("thread_ts").and_then(Value::as_str) == thread.as_deref()
     });
     let mut messages: Vec<Value> = here
-        .map(|(number, call)| json!({"ts": format!("1700000000.{number:06}"), "metadata": call.body["metadata"]}))
+        .map(|(number, call)| {
+            let metadata = call.body["metadata"].clone();
+            let metadata = if workspace.is_bare { Value::Null } else { metadata };
+            json!({"ts": format!("1700000000.{number:06}"), "bot_id": OWN_BOT, "metadata": metadata})
+        })
         .collect();
-    messages
-        .extend((0..workspace.chatter).map(|number| json!({"ts": format!("1700000001.{number:06}"), "text": "hi"})));
+    let text = "x".repeat(workspace.padding);
+    let said = |number| json!({"ts": format!("1700000001.{number:06}"), "text": text});
+    messages.extend((0..workspace.chatter).map(said));
     messages.reverse();
 
     let from: usize = value("cursor").map_or(0, |cursor| cursor.parse().expect("a cursor"));
@@ -259,6 +290,9 @@ fn error(name: &str) -> Json<Value> {
 }
 
 async fn answer(State(api): State<WebApi>, Path(method): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
+    if method == "auth.test" {
+        return Json(json!({"ok": true, "bot_id": OWN_BOT})).into_response();
+    }
     if method != "chat.postMessage" {
         let body: Value = serde_json::from_slice(&body).expect("a JSON body");
         return change(&api, &method, &body).await;

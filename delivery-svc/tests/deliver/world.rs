@@ -115,6 +115,8 @@ pub(crate) struct Setup {
     pub(crate) discord: BTreeMap<String, DiscordAccount>,
     /// Time by which the clock of deliveries is ahead.
     pub(crate) ahead: Duration,
+    /// Time after a call for which its part may still appear.
+    pub(crate) arrival_wait: Duration,
     /// Accounts of channel `slack`.
     pub(crate) slack: BTreeMap<String, SlackAccount>,
     /// What channel `scripted` does.
@@ -352,7 +354,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
     exchange.exchange().await.expect("the bucket is read");
     tokio::spawn(exchange.keep_exchanged(shutdown.clone()));
 
-    let (ahead, policy) = (setup.ahead, setup.policy.clone());
+    let (ahead, arrival_wait, policy) = (setup.ahead, setup.arrival_wait, setup.policy.clone());
     let channels = open_channels(&bus, setup);
     let ahead = i64::try_from(ahead.as_millis()).expect("small");
     let clock: SharedClock = OffsetClock::over(Arc::new(SystemClock), ahead);
@@ -365,6 +367,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
         typing: SharedTyping::default(),
         instance: instance.clone(),
         patience: Duration::from_secs(30),
+        arrival_wait,
         policy,
         restored: RestoreGate::open(&bus, SystemClock.now())
             .await

@@ -1,9 +1,11 @@
 //! The search of a channel for a part that may have been sent: each of our messages has the nonce of its part. *Pure*.
 //!
 //! The newest messages are read first, back to the time of the first call: a bot that may not read the history gets
-//! an empty answer, which must not be taken for "not there".
+//! an empty answer, which must not be taken for "not there". A message of the bot without a nonce may be any part.
 //! Source: <https://discord.com/developers/docs/resources/message#get-channel-messages>.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde::Deserialize;
 use serde_json::Value;
 use shared::model::time::UnixMillis;
@@ -12,8 +14,8 @@ use shared::platform::discord::message_name;
 use super::answer::{ApiAnswer, error_outcome};
 use crate::attempt::{CallOutcome, PartSearch, Refusal};
 
-/// Number of messages asked for at once: the vendor's maximum.
-pub(super) const PAGE: usize = 100;
+/// Number of messages asked for at once.
+pub(super) const PAGE: usize = 50;
 
 /// Time before the first call to which messages are read, in milliseconds: Discord's clock is not ours.
 const SKEW_MS: i64 = 300_000;
@@ -26,8 +28,8 @@ const EPOCH_MS: i64 = 1_420_070_400_000;
 pub(super) struct SearchTerms<'a> {
     pub(super) channel: &'a str,
     pub(super) nonce: &'a str,
-    /// Text of the part, by which a message without a nonce may be it.
-    pub(super) content: &'a str,
+    /// User id of the account's bot; `None` = unknown, so that it may be any bot.
+    pub(super) own: Option<u64>,
     pub(super) since: UnixMillis,
 }
 
@@ -46,13 +48,13 @@ struct FoundMessage {
     #[serde(default)]
     nonce: Option<Value>,
     #[serde(default)]
-    content: String,
-    #[serde(default)]
     author: FoundAuthor,
 }
 
 #[derive(Debug, Default, Deserialize)]
 struct FoundAuthor {
+    #[serde(default)]
+    id: String,
     #[serde(default)]
     bot: bool,
 }
@@ -74,25 +76,42 @@ impl SearchTerms<'_> {
             });
         }
 
-        // The vendor may not keep nonces: the same words of a bot may be the part, or an earlier one.
-        let may_be_ours = |message: &FoundMessage| {
-            message.nonce.is_none() && message.author.bot && message.content.trim() == self.content.trim()
+        let ids: Option<Vec<u64>> = messages.iter().map(|message| message.id.parse().ok()).collect();
+        let Some(ids) = ids else {
+            return PageResult::Ended(PartSearch::Unknown);
         };
-        if messages.iter().any(may_be_ours) {
+
+        // The vendor may not keep nonces: what the bot has said since may be the part.
+        let first = first_id(self.since);
+        let mut recent = messages.iter().zip(&ids).filter(|(_, id)| **id >= first);
+        if recent.any(|(message, _)| message.nonce.is_none() && self.may_be_own(&message.author)) {
             return PageResult::Ended(PartSearch::Unknown);
         }
 
-        let ids: Option<Vec<u64>> = messages.iter().map(|message| message.id.parse().ok()).collect();
-        match ids.map(|ids| ids.into_iter().min()) {
-            Some(Some(oldest)) if oldest < first_id(self.since) || messages.len() < PAGE => {
-                PageResult::Ended(PartSearch::Absent)
-            }
-            Some(Some(oldest)) => PageResult::Before(oldest),
-            // The history has no beginning here, or it cannot be read.
-            Some(None) if !is_first => PageResult::Ended(PartSearch::Absent),
-            Some(None) | None => PageResult::Ended(PartSearch::Unknown),
+        // A page may be short and yet not the last: messages are left out that the bot may not see.
+        match ids.into_iter().min() {
+            Some(oldest) if oldest < first => PageResult::Ended(PartSearch::Absent),
+            Some(oldest) => PageResult::Before(oldest),
+            // The history ends here, or it cannot be read.
+            None if is_first => PageResult::Ended(PartSearch::Unknown),
+            None => PageResult::Ended(PartSearch::Absent),
         }
     }
+
+    /// Returns whether `author` may be the account's bot.
+    fn may_be_own(&self, author: &FoundAuthor) -> bool {
+        match self.own {
+            Some(own) => author.id.parse() == Ok(own),
+            None => author.bot,
+        }
+    }
+}
+
+/// Returns the user id of the bot with `token`, whose first part is that id in Base64; `None` if it is another text.
+pub(super) fn bot_user(token: &str) -> Option<u64> {
+    let (id, _) = token.split_once('.')?;
+    let id = STANDARD_NO_PAD.decode(id.trim_end_matches('=')).ok()?;
+    String::from_utf8(id).ok()?.parse().ok()
 }
 
 /// Returns the least id of a message that may have been created at `since`.
@@ -133,7 +152,7 @@ mod tests {
     const TERMS: SearchTerms<'static> = SearchTerms {
         channel: "20",
         nonce: "abc",
-        content: "hello",
+        own: Some(5),
         since: SINCE,
     };
 
@@ -163,7 +182,8 @@ mod tests {
 
         // A whole window without it.
         let before = message(-10, Some("xyz"), true, "hello");
-        let said = message(1, None, false, "hello");
+        let mut said = message(1, None, false, "hello");
+        said["author"]["id"] = json!("6");
         assert_eq!(
             read(200, &json!([said, before]), true),
             PageResult::Ended(PartSearch::Absent)
@@ -171,21 +191,65 @@ mod tests {
     }
 
     #[test]
-    fn the_same_words_without_a_nonce_and_an_empty_history_decide_nothing() {
-        let maybe = message(1, None, true, "hello");
-        assert_eq!(read(200, &json!([maybe]), true), PageResult::Ended(PartSearch::Unknown));
+    fn an_own_message_without_a_nonce_and_an_empty_history_decide_nothing() {
+        // The page is short, and the next one is empty.
+        let said = |author: &str, is_bot: bool, minutes| {
+            let mut said = message(minutes, None, is_bot, "anything");
+            said["author"]["id"] = json!(author);
+            said
+        };
+        let oldest = |said: &Value| said["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
+        let other = said("6", true, 1);
+        assert_eq!(read(200, &json!([other]), true), PageResult::Before(oldest(&other)));
+        let before = said("5", true, -10);
+        assert_eq!(
+            read(200, &json!([other, before]), true),
+            PageResult::Ended(PartSearch::Absent)
+        );
+        let own = said("5", true, 1);
+        assert_eq!(
+            read(200, &json!([other, own]), true),
+            PageResult::Ended(PartSearch::Unknown)
+        );
+
+        // Any bot may be the account's if its id is not known.
+        let unknown = SearchTerms { own: None, ..TERMS };
+        let answer = |page: &Value| ApiAnswer {
+            status: 200,
+            body: page.to_string().into_bytes(),
+            ..ApiAnswer::default()
+        };
+        let page = unknown.read_page(&answer(&json!([other])), true, SINCE);
+        assert_eq!(page, PageResult::Ended(PartSearch::Unknown));
+
         assert_eq!(read(200, &json!([]), true), PageResult::Ended(PartSearch::Unknown));
         assert_eq!(read(200, &json!([]), false), PageResult::Ended(PartSearch::Absent));
         assert_eq!(read(200, &json!({}), true), PageResult::Ended(PartSearch::Unknown));
     }
 
     #[test]
+    fn a_token_names_its_bot() {
+        assert_eq!(bot_user("MTk4NjI.Cl2FMQ.ZnCjm1XV"), Some(19_862));
+        assert_eq!(bot_user("MTk4NjIyNDgzNDcxOTI1MjQ4.x.y"), Some(198_622_483_471_925_248));
+        for other in ["", "x", "abc.d", "====.", "MTk4NjI"] {
+            assert_eq!(bot_user(other), None, "{other}");
+        }
+    }
+
+    #[test]
     fn a_full_page_of_the_window_goes_on_before_its_oldest_message() {
-        let page: Vec<Value> = (1..=100)
+        let page: Vec<Value> = (1..=50)
             .rev()
             .map(|minutes| message(minutes, None, false, "x"))
             .collect();
-        let oldest = page[99]["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
+        let page: Vec<Value> = page
+            .into_iter()
+            .map(|mut said| {
+                said["author"]["id"] = json!("6");
+                said
+            })
+            .collect();
+        let oldest = page[49]["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
         assert_eq!(read(200, &json!(page), true), PageResult::Before(oldest));
     }
 

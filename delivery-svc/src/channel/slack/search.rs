@@ -1,8 +1,11 @@
 //! The search of a conversation for a part that may have been sent: each of our messages carries the id of its event as
-//! metadata.
+//! metadata. A message of the app's own bot without it may be any part.
 //!
 //! Source: <https://docs.slack.dev/reference/methods/conversations.history>,
-//! <https://docs.slack.dev/reference/methods/conversations.replies>.
+//! <https://docs.slack.dev/reference/methods/conversations.replies>,
+//! <https://docs.slack.dev/reference/methods/auth.test>.
+
+use std::collections::BTreeSet;
 
 use reqwest::Url;
 use serde::Deserialize;
@@ -16,7 +19,7 @@ use crate::channel::http::parse_retry_after;
 use crate::channel::raw_answer::RawAnswer;
 
 /// Number of messages asked for at once; an app outside the marketplace gets fewer.
-const PAGE: &str = "200";
+const PAGE: &str = "50";
 
 /// Time before the first call from which messages are read, in milliseconds: Slack's clock is not ours.
 const SKEW_MS: i64 = 300_000;
@@ -62,8 +65,19 @@ struct PageCursor {
 #[derive(Debug, Deserialize)]
 struct FoundMessage {
     ts: String,
+    /// Bot that wrote it; `None` = a person.
+    #[serde(default)]
+    bot_id: Option<String>,
     #[serde(default)]
     metadata: Option<FoundMetadata>,
+}
+
+/// The answer to `auth.test`.
+#[derive(Debug, Deserialize)]
+struct TestedToken {
+    ok: bool,
+    #[serde(default)]
+    bot_id: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -116,8 +130,9 @@ impl<'a> SearchTerms<'a> {
         url
     }
 
-    /// Returns the result of the page `answer`, asked for at `now`.
-    pub(super) fn read_page(&self, answer: &RawAnswer, now: UnixMillis) -> PageResult {
+    /// Returns the result of the page `answer`, asked for at `now`. Adds the bots of messages without our metadata to
+    /// `nameless`: if one of them is the app's own, the part may be there.
+    pub(super) fn read_page(&self, answer: &RawAnswer, nameless: &mut BTreeSet<String>, now: UnixMillis) -> PageResult {
         let Ok(read) = serde_json::from_slice::<WebAnswer>(&answer.body) else {
             return PageResult::Ended(foreign_result(answer, now));
         };
@@ -138,6 +153,13 @@ impl<'a> SearchTerms<'a> {
             });
         }
 
+        let is_nameless = |message: &FoundMessage| {
+            let metadata = message.metadata.as_ref();
+            metadata.is_none_or(|found| found.event_type != METADATA_TYPE || found.event_payload.event.is_empty())
+        };
+        let bots = page.messages.iter().filter(|message| is_nameless(message));
+        nameless.extend(bots.filter_map(|message| message.bot_id.clone()));
+
         let cursor = page.response_metadata.map(|page| page.next_cursor);
         match cursor.filter(|cursor| !cursor.is_empty()) {
             Some(cursor) => PageResult::Next(cursor),
@@ -146,6 +168,12 @@ impl<'a> SearchTerms<'a> {
             None => PageResult::Ended(PartSearch::Absent),
         }
     }
+}
+
+/// Returns the id of the app's bot in the answer to `auth.test`.
+pub(super) fn read_own_bot(answer: &RawAnswer) -> Option<String> {
+    let tested = serde_json::from_slice::<TestedToken>(&answer.body).ok()?;
+    tested.bot_id.filter(|_| tested.ok)
 }
 
 /// Returns the result of a search that Slack refused with the name `error`.
@@ -204,7 +232,8 @@ mod tests {
     }
 
     fn read(status: u16, retry_after: Option<&str>, body: &str) -> PageResult {
-        terms(None).read_page(&RawAnswer::with_retry_after(status, retry_after, body), NOW)
+        let answer = RawAnswer::with_retry_after(status, retry_after, body);
+        terms(None).read_page(&answer, &mut BTreeSet::new(), NOW)
     }
 
     fn message(ts: &str, kind: &str, event: &str) -> String {
@@ -247,6 +276,23 @@ mod tests {
             platform_ids: vec!["C1/1.000004".to_owned()],
         };
         assert_eq!(read(200, None, &page(&with_ours, more)), PageResult::Ended(found));
+    }
+
+    #[test]
+    fn bots_of_messages_without_our_metadata_are_kept() {
+        let ours = message("1.000001", METADATA_TYPE, "out:x/1").replacen('{', r#"{"bot_id": "B1", "#, 1);
+        let body = format!(
+            r#"{{"ok": true, "messages": [{ours}, {{"ts": "1.000002", "bot_id": "B2"}}, {{"ts": "1.000003"}}]}}"#
+        );
+        let (answer, mut nameless) = (RawAnswer::with_retry_after(200, None, &body), BTreeSet::new());
+        let page = terms(None).read_page(&answer, &mut nameless, NOW);
+        assert_eq!(page, PageResult::Ended(PartSearch::Absent));
+        assert_eq!(nameless, BTreeSet::from(["B2".to_owned()]));
+
+        let own = |body| read_own_bot(&RawAnswer::with_retry_after(200, None, body));
+        assert_eq!(own(r#"{"ok": true, "bot_id": "B2"}"#), Some("B2".to_owned()));
+        assert_eq!(own(r#"{"ok": false, "bot_id": "B2"}"#), None);
+        assert_eq!(own(r#"{"ok": true}"#), None);
     }
 
     #[test]

@@ -62,6 +62,16 @@ pub(super) fn read_answer(answer: &RawAnswer, chat: i64, now: UnixMillis) -> Ans
 /// before is made.
 pub(super) fn read_change(answer: &RawAnswer, changed: MessageNumber, now: UnixMillis) -> CallOutcome {
     let MessageNumber { chat, message } = changed;
+    read_done(answer, chat, vec![message_name(chat, message)], now)
+}
+
+/// Returns the outcome of a call that shows in `chat` that the bot writes, which `answer` is the answer to.
+pub(super) fn read_typing(answer: &RawAnswer, chat: i64, now: UnixMillis) -> CallOutcome {
+    read_done(answer, chat, Vec::new(), now)
+}
+
+/// Returns the outcome of a call for `chat` that `answer` is the answer to, with `platform_ids` if it is done.
+fn read_done(answer: &RawAnswer, chat: i64, platform_ids: Vec<String>, now: UnixMillis) -> CallOutcome {
     let Ok(read) = serde_json::from_slice::<BotAnswer<serde_json::Value>>(&answer.body) else {
         return foreign_outcome(answer, now);
     };
@@ -71,7 +81,7 @@ pub(super) fn read_change(answer: &RawAnswer, changed: MessageNumber, now: UnixM
         description.contains("message is not modified") || description.contains("message to delete not found");
     if read.ok || is_made {
         return CallOutcome::Accepted {
-            platform_ids: vec![message_name(chat, message)],
+            platform_ids,
             live: None,
         };
     }

@@ -51,8 +51,8 @@ impl MessageNumber {
     }
 }
 
-/// Returns the body of `sendChatAction` in `place`. The general topic must be named here.
-pub(super) fn typing_body(place: &TypingPlace<'_>) -> Result<Value, AddressError> {
+/// Returns the chat of `place` and the body of `sendChatAction` there. The general topic must be named here.
+pub(super) fn typing_body(place: &TypingPlace<'_>) -> Result<(i64, Value), AddressError> {
     let chat: i64 = place
         .peer
         .parse()
@@ -62,7 +62,7 @@ pub(super) fn typing_body(place: &TypingPlace<'_>) -> Result<Value, AddressError
         let topic: i64 = thread.parse().map_err(|_| AddressError::Thread(thread.to_owned()))?;
         body["message_thread_id"] = json!(topic);
     }
-    Ok(body)
+    Ok((chat, body))
 }
 
 #[cfg(test)]
@@ -118,10 +118,10 @@ mod tests {
             now: UnixMillis(1),
         };
         let general = json!({"chat_id": -100, "action": "typing", "message_thread_id": 1});
-        assert_eq!(typing_body(&place("-100", Some("1"))), Ok(general));
+        assert_eq!(typing_body(&place("-100", Some("1"))), Ok((-100, general)));
         assert_eq!(
             typing_body(&place("5", None)),
-            Ok(json!({"chat_id": 5, "action": "typing"}))
+            Ok((5, json!({"chat_id": 5, "action": "typing"})))
         );
         assert!(typing_body(&place("ann", None)).is_err());
     }
