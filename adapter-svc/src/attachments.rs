@@ -5,10 +5,12 @@
 //! noted in KV `fetches` before it is stored, so that a process that is killed leaves none behind. Source:
 //! `docs/design/channels.md` §1.9.
 
+mod allowance;
 pub mod download;
 pub mod fetcher;
 pub mod keeper;
 pub mod media;
+pub mod note;
 mod plan;
 
 pub use self::fetcher::AttachmentFetcher;

@@ -80,6 +80,9 @@ pub enum RequestRejection {
     /// Whether the sender is paired cannot be found out now.
     #[error("the server does not answer whether the sender is paired; try again")]
     UnknownPairings,
+    /// Files that are still to be fetched cannot be noted now.
+    #[error("the server does not take the note of files that are still to be fetched; try again")]
+    UnnotedFiles,
     /// The path does not exist.
     #[error("not found")]
     UnknownPath,
@@ -151,6 +154,7 @@ impl RequestRejection {
             Self::UnknownAccount(_) => (StatusCode::NOT_FOUND, "unknown_account"),
             Self::UnknownIdentity => (StatusCode::SERVICE_UNAVAILABLE, "unknown_identity"),
             Self::UnknownPairings => (StatusCode::SERVICE_UNAVAILABLE, "unknown_pairings"),
+            Self::UnnotedFiles => (StatusCode::SERVICE_UNAVAILABLE, "unnoted_files"),
             Self::UnknownPath => (StatusCode::NOT_FOUND, "unknown_path"),
             Self::Signature(_) => (StatusCode::UNAUTHORIZED, "bad_signature"),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized"),
@@ -194,6 +198,7 @@ impl RequestRejection {
             Self::Accept(AcceptEventsError::TooLarge { .. } | AcceptEventsError::Invalid { .. }) => "body",
             Self::UnknownIdentity
             | Self::UnknownPairings
+            | Self::UnnotedFiles
             | Self::Accept(_)
             | Self::Timeout(_)
             | Self::Overloaded

@@ -72,9 +72,19 @@ impl AttachmentStore {
     /// Returns the bytes whose SHA-256 in hex is `hash`; `None` if they are not stored, or are more than `max`.
     ///
     /// # Errors
-    /// Returns [`StoreObjectError::Bucket`] if the bucket cannot be asked, or holds them damaged.
+    /// Returns [`StoreObjectError::Bucket`] if the bucket cannot be asked, or holds them damaged or others in their place.
     pub async fn load(&self, hash: &str, max: u64) -> Result<Option<Vec<u8>>, StoreObjectError> {
-        self.objects.read(hash, max).await
+        let Some(bytes) = self.objects.read(hash, max).await? else {
+            return Ok(None);
+        };
+        // The bucket proves that the bytes are those that were written under the name, which need not be the hash.
+        if HEXLOWER.encode(&Sha256::digest(&bytes)) != hash {
+            return Err(StoreObjectError::Bucket {
+                bucket: objects::ATTACHMENTS,
+                detail: format!("object {hash} holds other bytes"),
+            });
+        }
+        Ok(Some(bytes))
     }
 
     /// Removes the files that were kept for [`KEPT`], and the pieces that writers have left. Several replicas may do it

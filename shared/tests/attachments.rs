@@ -8,7 +8,7 @@ use shared::attachments::{AttachmentStore, KEPT, SweptFiles};
 use shared::bus::{Bus, OutgoingMessage, StoreObjectError};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::time::UnixMillis;
-use shared::testing::{ManualClock, world};
+use shared::testing::{ManualClock, eventually, world};
 use shared::wire::headers::Headers;
 use shared::wire::topology::topology;
 
@@ -167,4 +167,47 @@ async fn a_damaged_file_is_an_error() {
     assert!(bus.delete_message("OBJ_attachments", 1).await.expect("deleted"));
     let read = store.load(&hash, 1 << 20).await;
     assert!(matches!(read, Err(StoreObjectError::Bucket { .. })), "{read:?}");
+}
+
+#[tokio::test]
+async fn other_bytes_under_a_hash_are_an_error() {
+    let (_server, bus) = world().await;
+    let store = store_at(&bus, Duration::ZERO);
+    let hash = store.store(Bytes::from_static(b"own")).await.expect("stored");
+    let objects = bus.objects("attachments");
+    objects
+        .write(&hash, Bytes::from_static(b"foreign"))
+        .await
+        .expect("written");
+    let read = store.load(&hash, 1 << 20).await;
+    assert!(matches!(read, Err(StoreObjectError::Bucket { .. })), "{read:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_that_is_dropped_leaves_no_piece() {
+    let (_server, bus) = world().await;
+    let store = store_at(&bus, Duration::ZERO);
+    let begun = async {
+        while messages(&bus).await == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        stored = store.store(Bytes::from(vec![3; 32 << 20])) => panic!("{stored:?}"),
+        () = begun => {}
+    }
+    eventually("its pieces are gone", async || messages(&bus).await == 0).await;
+}
+
+#[tokio::test]
+async fn a_description_that_cannot_be_read_stops_no_sweep() {
+    let (_server, bus) = world().await;
+    for subject in ["$O.attachments.M.odd", "$O.attachments.C.KILLED"] {
+        let out = OutgoingMessage::raw(subject.to_owned(), Headers::new(), Bytes::from_static(b"{"));
+        bus.publish(out).await.expect("stored");
+    }
+    let swept = store_at(&bus, 2 * UNFINISHED_AFTER).sweep().await.expect("swept");
+    assert_eq!((swept.expired, swept.unfinished), (0, 1));
+    let swept = store_at(&bus, KEPT + UNFINISHED_AFTER).sweep().await.expect("swept");
+    assert_eq!((swept.expired, messages(&bus).await), (1, 0));
 }

@@ -136,12 +136,16 @@ async fn operates(operator: &Bus) {
     let put = OutgoingMessage::raw("$KV.approvals.mine".to_owned(), Headers::new(), "{}".into());
     let paired = pairing();
     let forged = forged();
-    let (appended, put, paired) = tokio::join!(
+    let raw = |subject: &str| OutgoingMessage::raw(subject.to_owned(), Headers::new(), "{}".into());
+    let (note, file) = (raw("$KV.fetches.mine"), raw("$O.attachments.M.mine"));
+    let (appended, put, paired, noted, stored) = tokio::join!(
         operator.publish_once(&forged, SILENCE),
         operator.publish_once(&put, SILENCE),
         operator.publish_once(&paired, SILENCE),
+        operator.publish_once(&note, SILENCE),
+        operator.publish_once(&file, SILENCE),
     );
-    for written in [appended, put, paired] {
+    for written in [appended, put, paired, noted, stored] {
         assert!(written.is_err(), "{written:?}");
     }
 }

@@ -1,21 +1,21 @@
 //! Fetching the files of events, on their way to the stream.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use shared::attachments::{AttachmentStore, FileType};
-use shared::bus::{Bus, Kv, StoreObjectError};
+use shared::bus::{Bus, StoreObjectError};
 use shared::clock::SharedClock;
 use shared::error_chain::describe_error;
-use shared::model::event::{Attachment, Event, RefusedAttachment};
-use shared::wire::subject::token;
-use shared::wire::topology::buckets;
+use shared::model::event::{Attachment, AttachmentState, Event, EventDirection, EventId, RefusedAttachment};
 use tokio::sync::Semaphore;
 
+use super::allowance::StoredBytes;
 use super::media::{FetchFileError, Media};
+use super::note::{FetchNotes, WriteNoteError};
 use super::plan::{FetchOutcome, SizeLimits, apply_outcome, has_files, is_open, plan_fetches};
 use crate::config::AttachmentConfig;
 
@@ -23,12 +23,8 @@ use crate::config::AttachmentConfig;
 const FETCH_WITHIN: Duration = Duration::from_mins(2);
 /// Maximum time for storing a file.
 const STORE_WITHIN: Duration = Duration::from_mins(1);
-/// Maximum time for noting an event whose files are still to be fetched.
-const NOTE_WITHIN: Duration = Duration::from_millis(500);
 /// Number of files that follow later and are fetched at once, beside those of new events.
 const LATE_AT_ONCE: usize = 2;
-/// Time for which such an event is noted.
-pub(super) const NOTED_FOR: Duration = Duration::from_hours(24);
 
 /// The files of all accounts, by channel and account.
 pub type AccountMedia = BTreeMap<(&'static str, String), Arc<dyn Media>>;
@@ -42,10 +38,12 @@ pub struct AttachmentFetcher {
 #[derive(Debug)]
 struct FetcherParts {
     store: AttachmentStore,
-    /// Events with files that are still to be fetched, by [`fetch_key`].
-    fetches: Kv<Event>,
+    /// Events with files that are still to be fetched.
+    notes: FetchNotes,
     media: AccountMedia,
     limits: SizeLimits,
+    stored: Mutex<StoredBytes>,
+    clock: SharedClock,
     /// Time for which an event waits for its files.
     wait: Duration,
     /// Files of new events that are fetched at once, which bounds the memory.
@@ -59,8 +57,10 @@ impl AttachmentFetcher {
     #[must_use]
     pub fn new(bus: &Bus, clock: SharedClock, media: AccountMedia, config: &AttachmentConfig) -> Self {
         let parts = FetcherParts {
-            store: AttachmentStore::new(bus, clock),
-            fetches: bus.kv(buckets::FETCHES),
+            store: AttachmentStore::new(bus, Arc::clone(&clock)),
+            stored: Mutex::default(),
+            clock,
+            notes: FetchNotes::new(bus),
             // Without a size there is nothing to fetch.
             media: if config.max_file_bytes == 0 {
                 AccountMedia::new()
@@ -84,8 +84,8 @@ impl AttachmentFetcher {
     }
 
     /// Returns the events whose files are still to be fetched.
-    pub(super) fn fetches(&self) -> &Kv<Event> {
-        &self.parts.fetches
+    pub(super) fn notes(&self) -> &FetchNotes {
+        &self.parts.notes
     }
 
     /// Returns the files of the account of `event`, if this process can fetch them.
@@ -101,49 +101,117 @@ impl AttachmentFetcher {
         self.media_of(event).is_some()
     }
 
+    /// Returns whether `event` has files that are still to be fetched, and that this process can fetch.
+    #[must_use]
+    pub fn has_open(&self, event: &Event) -> bool {
+        has_files(event) && self.knows(event)
+    }
+
     /// Fetches the files of `events` and writes into each attachment what became of it; at most for the configured time, and
-    /// for `most`. To be called before the events are stored: those with files that are still open are noted, so that the
-    /// files follow.
-    pub async fn settle(&self, events: &mut [Event], most: Duration) {
+    /// for `most`. To be called before [`AttachmentFetcher::note_open`].
+    pub async fn fetch_new(&self, events: &mut [Event], most: Duration) {
         let wait = self.parts.wait.min(most);
         self.fetch_open(events, wait, &self.parts.turns).await;
-        let open = events.iter().filter(|event| has_files(event) && self.knows(event));
-        join_all(open.map(|event| self.note(event))).await;
     }
 
-    /// Fetches the open files of `events`, which were noted before, at most for `wait`.
-    pub(super) async fn fetch_late(&self, events: &mut [Event], wait: Duration) {
-        self.fetch_open(events, wait, &self.parts.late_turns).await;
+    /// Notes those of `events` whose files are still open, so that the files follow, and removes what is noted of earlier
+    /// versions of the others. To be called before the events are stored; it may be repeated. A file that can never be noted
+    /// is refused.
+    ///
+    /// # Errors
+    /// Returns [`WriteNoteError`] if that is not done within `most`.
+    pub async fn note_open(&self, events: &mut [Event], most: Duration) -> Result<(), WriteNoteError> {
+        // Versions of one item share a key: the last of them decides.
+        let last: BTreeMap<EventId, usize> = events
+            .iter()
+            .enumerate()
+            .filter(|(_, event)| has_files(event) || is_change(event))
+            .map(|(place, event)| (event.id.clone(), place))
+            .collect();
+        let current = events.iter_mut().enumerate();
+        let current = current.filter(|(place, event)| last.get(&event.id) == Some(place));
+        let noted = join_all(current.map(|(_, event)| self.note(event)));
+        let noted = tokio::time::timeout(most, noted).await;
+        let noted = noted.map_err(|_| WriteNoteError::Late)?;
+        noted.into_iter().collect()
     }
 
-    async fn fetch_open(&self, events: &mut [Event], wait: Duration, turns: &Semaphore) {
+    async fn note(&self, event: &mut Event) -> Result<(), WriteNoteError> {
+        if self.has_open(event) {
+            return match self.parts.notes.write(event).await {
+                Err(error) if !error.may_pass() => {
+                    let error = describe_error(&error);
+                    tracing::warn!(event_id = %event.id, error, "files refused: they cannot be noted");
+                    refuse_open(event, RefusedAttachment::Unavailable);
+                    self.parts.notes.remove_earlier(event).await
+                }
+                written => written,
+            };
+        }
+
+        // What was noted of a former version would undo this one.
+        if self.knows(event) && is_change(event) {
+            self.parts.notes.remove_earlier(event).await?;
+        }
+        Ok(())
+    }
+
+    /// Fetches the open files of `events`, which were noted before, at most for `wait`. Returns the indexes of the events of
+    /// which a file found no room.
+    pub(super) async fn fetch_late(&self, events: &mut [Event], wait: Duration) -> BTreeSet<usize> {
+        self.fetch_open(events, wait, &self.parts.late_turns).await
+    }
+
+    async fn fetch_open(&self, events: &mut [Event], wait: Duration, turns: &Semaphore) -> BTreeSet<usize> {
         let mut fetches = FuturesUnordered::new();
         for (place, event) in events.iter_mut().enumerate() {
             let Some(media) = self.media_of(event) else { continue };
             for index in plan_fetches(event, self.parts.limits) {
-                let (media, file, channel) = (
-                    Arc::clone(&media),
-                    event.attachments[index].clone(),
-                    event.channel.clone(),
-                );
+                let (media, file) = (Arc::clone(&media), event.attachments[index].clone());
+                let (channel, account) = (event.channel.clone(), event.account().to_owned());
                 fetches.push(async move {
                     let _turn = turns.acquire().await;
-                    (place, index, self.fetch(media.as_ref(), &channel, &file).await)
+                    (
+                        place,
+                        index,
+                        self.fetch(media.as_ref(), &channel, &account, &file).await,
+                    )
                 });
             }
         }
 
+        let mut full = BTreeSet::new();
         let settled = async {
             while let Some((place, index, outcome)) = fetches.next().await {
+                if outcome == FetchOutcome::Full {
+                    full.insert(place);
+                }
                 apply_outcome(&mut events[place].attachments[index], outcome);
             }
         };
         // What is not there by then stays open.
         let _ = tokio::time::timeout(wait, settled).await;
+        full
     }
 
-    async fn fetch(&self, media: &dyn Media, channel: &str, file: &Attachment) -> FetchOutcome {
-        let (outcome, word) = match self.fetch_and_store(media, file).await {
+    async fn fetch(&self, media: &dyn Media, channel: &str, account: &str, file: &Attachment) -> FetchOutcome {
+        let stored = || self.parts.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        let may_store = stored().has_room(channel, account, self.parts.clock.monotonic());
+        let fetched = if may_store {
+            self.fetch_and_store(media, file).await
+        } else {
+            tracing::warn!(
+                channel,
+                account,
+                "the account has stored enough files in this hour; a file waits"
+            );
+            Ok(FetchOutcome::Full)
+        };
+        if let Ok(FetchOutcome::Stored { size, .. }) = &fetched {
+            stored().add(channel, account, *size, self.parts.clock.monotonic());
+        }
+        let (outcome, word) = match fetched {
+            Ok(FetchOutcome::Full) => (FetchOutcome::Full, RefusedAttachment::Full.name()),
             Ok(outcome) => (outcome, "stored"),
             Err(error) => match error.refusal() {
                 Some(why) => (FetchOutcome::Refused(why), why.name()),
@@ -168,34 +236,32 @@ impl AttachmentFetcher {
         match stored.await.map_err(|_| late("the object store"))? {
             Ok(hash) => Ok(FetchOutcome::Stored { hash, size, file_type }),
             Err(StoreObjectError::Full { .. }) => {
-                tracing::error!("the object store of attachments is full; a file was not stored");
-                Ok(FetchOutcome::Refused(RefusedAttachment::Full))
+                tracing::error!("the object store of attachments is full; a file waits for room");
+                Ok(FetchOutcome::Full)
             }
             Err(error @ (StoreObjectError::Bucket { .. } | StoreObjectError::File { .. })) => {
                 Err(FetchFileError::NotNow(describe_error(&error)))
             }
         }
     }
-
-    /// Notes `event`, so that its open files follow. Without the note they stay at the platform.
-    async fn note(&self, event: &Event) {
-        let key = fetch_key(event);
-        let noted = self.parts.fetches.put_ttl(&key, event, NOTED_FOR);
-        let error = match tokio::time::timeout(NOTE_WITHIN, noted).await {
-            Ok(Ok(_)) => return,
-            Ok(Err(error)) => describe_error(&error),
-            Err(_) => "it took too long".to_owned(),
-        };
-        tracing::warn!(event_id = %event.id, error, "failed to note that files are still to be fetched");
-    }
-}
-
-/// Returns the key of `event` in KV `fetches`. Later versions of an item have the same key.
-pub(super) fn fetch_key(event: &Event) -> String {
-    token(event.id.as_str())
 }
 
 /// Returns whether `event` has files that are still to be fetched.
 pub(super) fn has_open_files(event: &Event) -> bool {
     event.attachments.iter().any(is_open)
+}
+
+/// Refuses the files of `event` that are still to be fetched.
+pub(super) fn refuse_open(event: &mut Event, why: RefusedAttachment) {
+    for file in event.attachments.iter_mut().filter(|file| is_open(file)) {
+        file.state = AttachmentState::Refused(why);
+    }
+}
+
+/// Returns whether `event` changes an item that was there before.
+pub(super) const fn is_change(event: &Event) -> bool {
+    match event.direction {
+        EventDirection::Updated | EventDirection::Deleted => true,
+        EventDirection::Received | EventDirection::Sent | EventDirection::Observed | EventDirection::Created => false,
+    }
 }

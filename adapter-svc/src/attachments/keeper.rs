@@ -3,31 +3,35 @@
 //! One replica at a time does it, by the lease of the task. Another one that does it too does no harm: a file is stored
 //! under the hash of its bytes, and the event that says so has an id that follows from its content.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use shared::attachments::AttachmentStore;
-use shared::bus::{KvEntry, TaskLease};
-use shared::clock::{SharedClock, pause};
+use shared::bus::TaskLease;
+use shared::clock::{Clock as _, SharedClock, SystemClock, pause};
 use shared::error_chain::describe_error;
-use shared::model::event::{AttachmentState, Event, EventDirection, RefusedAttachment};
+use shared::model::event::{Attachment, Event, EventDirection, RefusedAttachment};
 use shared::process::{Health, ShutdownSignal};
 use shared::retry::RetrySchedule;
 use shared::wire::headers::TraceCarrier;
 
-use super::fetcher::{AttachmentFetcher, NOTED_FOR, has_open_files};
-use super::plan::is_open;
+use super::fetcher::{AttachmentFetcher, has_open_files, is_change, refuse_open};
+use super::note::NotedEvent;
 use crate::intake::EventIntake;
 
 /// Name of the task's lease.
 pub const TASK: &str = "attachments";
 /// Interval in which the lease is held and open files are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Number of looks between two measurements of the bucket.
-const MEASURE_EVERY: u64 = 15;
-/// Number of looks between two sweeps of the bucket.
-const SWEEP_EVERY: u64 = 1_800;
-/// Maximum number of events whose files are fetched in a round.
+/// Time between two measurements of the bucket.
+const MEASURE_EVERY: Duration = Duration::from_secs(30);
+/// Time between two sweeps of the bucket.
+const SWEEP_EVERY: Duration = Duration::from_hours(1);
+/// Time between two looks at a key without a note.
+const GONE_EVERY: Duration = Duration::from_secs(30);
+/// Time between two looks at a note of an account that this process does not have.
+const FOREIGN_EVERY: Duration = Duration::from_mins(10);
+/// Maximum number of notes that are read, and of events whose files are fetched, in a round.
 const MAX_EVENTS: usize = 32;
 /// Maximum time for the files of a round.
 const ROUND_WITHIN: Duration = Duration::from_mins(4);
@@ -39,8 +43,10 @@ const FILE_RETRY: RetrySchedule = RetrySchedule {
     max_attempts: 10,
     jitter: 0.0,
 };
+/// Wait of a file for which there is no room, after those of [`FILE_RETRY`].
+const FULL_EVERY: Duration = Duration::from_mins(30);
 /// Age of an event from which its open files are given up in any case, in milliseconds.
-const GIVEN_UP_AFTER_MS: i64 = 12 * 3_600_000;
+const GIVEN_UP_AFTER_MS: i64 = 24 * 3_600_000;
 /// Age of an event from which it is stored in any case, in milliseconds: its platform has handed it over again. It is half
 /// of the time for which the server recognises a second copy.
 const STORED_WITHIN_MS: i64 = 1_800_000;
@@ -64,18 +70,30 @@ pub struct AttachmentKeeper {
     pub lease: TaskLease,
 }
 
-/// Rounds of an event in which a file was not fetched.
-#[derive(Debug, Clone, Copy, Default)]
-struct FailedRounds {
-    count: u32,
-    /// Looks to be left out before the next round.
-    wait: u64,
+/// What this process has done for a note.
+#[derive(Debug, Default)]
+struct NoteProgress {
+    /// Rounds in which a file was not fetched.
+    rounds: u32,
+    /// Time of the next round; `None` = now.
+    next: Option<Instant>,
+    /// Revision to which `files` belong.
+    revision: u64,
+    /// Files as far as they were fetched. The note keeps what the platform said.
+    files: Vec<Attachment>,
+}
+
+/// Times of the next measurement and of the next sweep.
+#[derive(Debug, Default)]
+struct NextChores {
+    measure: Option<Instant>,
+    sweep: Option<Instant>,
 }
 
 impl AttachmentKeeper {
     /// Looks after the files until `shutdown`.
     pub async fn keep(mut self, shutdown: ShutdownSignal) {
-        let (mut looks, mut failed) = (0_u64, BTreeMap::new());
+        let (mut progress, mut chores) = (BTreeMap::new(), NextChores::default());
         loop {
             tokio::select! {
                 () = shutdown.requested() => break,
@@ -84,7 +102,7 @@ impl AttachmentKeeper {
             match self.lease.hold().await {
                 Ok(true) => {}
                 Ok(false) => {
-                    failed.clear();
+                    progress.clear();
                     self.health.set(PART, true, "another replica looks after the files");
                     continue;
                 }
@@ -103,11 +121,11 @@ impl AttachmentKeeper {
             } = &mut self;
             let round = KeeperRound { fetcher, intake, clock };
             let work = async {
-                round.follow_up(&mut failed).await;
-                if looks.is_multiple_of(MEASURE_EVERY) {
+                round.follow_up(&mut progress).await;
+                if is_due(&mut chores.measure, MEASURE_EVERY) {
                     measure(fetcher.store(), health).await;
                 }
-                if looks.is_multiple_of(SWEEP_EVERY) {
+                if is_due(&mut chores.sweep, SWEEP_EVERY) {
                     sweep(fetcher.store()).await;
                 }
             };
@@ -124,10 +142,20 @@ impl AttachmentKeeper {
                 () = held => {}
                 () = shutdown.requested() => break,
             }
-            looks += 1;
         }
         self.lease.give_back().await;
     }
+}
+
+/// Returns whether `next` has come, and sets it to one `interval` from now if so.
+fn is_due(next: &mut Option<Instant>, interval: Duration) -> bool {
+    // As [`pause`]: a round takes as long as the platforms do, whatever the clock of the process says.
+    let now = SystemClock.monotonic();
+    let due = next.is_none_or(|next| next <= now);
+    if due {
+        *next = Some(now + interval);
+    }
+    due
 }
 
 /// One look at the events with open files.
@@ -138,90 +166,121 @@ struct KeeperRound<'a> {
 }
 
 impl KeeperRound<'_> {
-    async fn follow_up(&self, failed: &mut BTreeMap<String, FailedRounds>) {
-        let noted = match self.fetcher.fetches().entries().await {
-            Ok(noted) => noted,
+    async fn follow_up(&self, progress: &mut BTreeMap<String, NoteProgress>) {
+        let keys: BTreeSet<String> = match self.fetcher.notes().list_keys().await {
+            Ok(keys) => keys.into_iter().collect(),
             Err(error) => {
                 tracing::debug!(error = describe_error(&error), "failed to look for open files");
                 return;
             }
         };
-        failed.retain(|key, _| noted.iter().any(|(noted, _)| noted == key));
+        progress.retain(|key, _| keys.contains(key));
 
-        let mut due = Vec::new();
-        for (key, entry) in noted {
-            let rounds = failed.entry(key.clone()).or_default();
-            rounds.wait = rounds.wait.saturating_sub(1);
-            if rounds.wait == 0 && self.fetcher.knows(&entry.value) && due.len() < MAX_EVENTS {
-                due.push((key, entry));
+        let now = SystemClock.monotonic();
+        let next = |key: &String| progress.get(key).and_then(|known| known.next);
+        let mut due: Vec<String> = keys
+            .into_iter()
+            .filter(|key| next(key).is_none_or(|next| next <= now))
+            .collect();
+        // Those that wait longest first; a key that was never read has waited since it was written.
+        due.sort_by_key(next);
+        due.truncate(MAX_EVENTS);
+
+        let mut noted = Vec::new();
+        for key in due {
+            match self.fetcher.notes().read(&key).await {
+                Ok(Some(found)) => noted.push(found),
+                // A marker says for a while that it is gone.
+                Ok(None) => progress.entry(key).or_default().next = Some(now + GONE_EVERY),
+                Err(error) => {
+                    tracing::debug!(error = describe_error(&error), "failed to read a note of files");
+                    return;
+                }
             }
-        }
-        if due.is_empty() {
-            return;
         }
 
         // In one go, so that a slow file holds none of the others up.
-        let mut events: Vec<Event> = due.iter().map(|(_, entry)| entry.value.clone()).collect();
-        self.fetcher.fetch_late(&mut events, ROUND_WITHIN).await;
-
-        for ((key, entry), event) in due.into_iter().zip(events) {
-            let rounds = failed.entry(key.clone()).or_default();
-            rounds.count += 1;
-            let wait = FILE_RETRY.delay(rounds.count, 0.5).unwrap_or_default();
-            rounds.wait = wait.as_secs() / LOOK_EVERY.as_secs();
-            self.settle(&key, &entry, event, rounds.count).await;
+        let mut events: Vec<Event> = noted.iter().map(|noted| continue_event(noted, progress)).collect();
+        let full = self.fetcher.fetch_late(&mut events, ROUND_WITHIN).await;
+        for (place, (noted, event)) in noted.into_iter().zip(events).enumerate() {
+            let known = progress.entry(noted.key.clone()).or_default();
+            self.settle(noted, event, full.contains(&place), known).await;
         }
     }
 
-    /// Publishes `event`, whose files were fetched, or notes which of them were.
-    async fn settle(&self, key: &str, entry: &KvEntry<Event>, mut event: Event, rounds: u32) {
-        let now = self.clock.now();
-        let is_given_up = FILE_RETRY.delay(rounds, 0.5).is_none() || now.since(event.received_at) > GIVEN_UP_AFTER_MS;
-        if is_given_up {
-            for file in event.attachments.iter_mut().filter(|file| is_open(file)) {
-                tracing::warn!(event_id = %event.id, "file given up: the platform did not hand it out");
-                file.state = AttachmentState::Refused(RefusedAttachment::Unavailable);
-            }
+    /// Publishes `event`, whose files were fetched, or remembers which of them were. `is_full` says that one of them found no
+    /// room.
+    async fn settle(&self, noted: NotedEvent, mut event: Event, is_full: bool, known: &mut NoteProgress) {
+        // A later version of the item has rounds of its own.
+        if known.revision != noted.revision {
+            *known = NoteProgress::default();
         }
 
-        let fetches = self.fetcher.fetches();
+        let is_old = self.clock.now().since(event.received_at) > GIVEN_UP_AFTER_MS;
+        let is_known = self.fetcher.knows(&event);
+        known.rounds += u32::from(is_known);
+        let wait = FILE_RETRY.delay(known.rounds, 0.5);
+        // An operator may make room, or another replica have the account.
+        let is_given_up = is_old || (is_known && !is_full && wait.is_none());
+        if is_given_up && has_open_files(&event) {
+            tracing::warn!(event_id = %event.id, is_full, "files given up");
+            let why = if is_full {
+                RefusedAttachment::Full
+            } else {
+                RefusedAttachment::Unavailable
+            };
+            refuse_open(&mut event, why);
+        }
+
+        known.revision = noted.revision;
+        known.files.clone_from(&event.attachments);
+        let wait = if is_known {
+            wait.unwrap_or(FULL_EVERY)
+        } else {
+            FOREIGN_EVERY
+        };
+        known.next = Some(SystemClock.monotonic() + wait);
         if has_open_files(&event) {
-            if event != entry.value {
-                // Another version of the item may be there by now.
-                let _ = fetches.update_ttl(key, &event, entry.revision, NOTED_FOR).await;
-            }
             return;
         }
 
-        // An edit that came meanwhile has a note of its own, or had all of its files: this version is over.
-        let newest = fetches.get(key).await;
-        if !newest.is_ok_and(|newest| newest.is_some_and(|newest| newest.revision == entry.revision)) {
-            return;
-        }
-        if let Err(error) = self.publish(&entry.value, event).await {
+        // An edit that came meanwhile has a note of its own, or has removed this one: this version is over.
+        let claimed = match self.fetcher.notes().claim(&noted).await {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                tracing::debug!(
+                    key = noted.key,
+                    error = describe_error(&error),
+                    "note of files not claimed"
+                );
+                return;
+            }
+        };
+        known.revision = claimed;
+        if let Err(error) = self.publish(&noted.event, event).await {
             tracing::warn!(
-                key,
+                key = noted.key,
                 error,
                 "failed to publish an event whose files were fetched; retrying"
             );
             return;
         }
-        let _ = fetches.delete(key, Some(entry.revision)).await;
+        if let Err(error) = self.fetcher.notes().remove(&noted.key, claimed).await {
+            tracing::debug!(
+                key = noted.key,
+                error = describe_error(&error),
+                "failed to remove a note of files"
+            );
+        }
     }
 
     async fn publish(&self, noted: &Event, mut event: Event) -> Result<(), String> {
-        let is_change = match noted.direction {
-            EventDirection::Updated | EventDirection::Deleted => true,
-            EventDirection::Received | EventDirection::Sent | EventDirection::Observed | EventDirection::Created => {
-                false
-            }
-        };
         event.direction = EventDirection::Updated;
         event.received_at = self.clock.now();
 
         // A process that was killed may have noted the event and not stored it. A second copy is recognised by its id.
         let is_recent = event.received_at.since(noted.received_at) < STORED_WITHIN_MS;
-        let first = (!is_change && is_recent).then(|| noted.clone());
+        let first = (!is_change(noted) && is_recent).then(|| noted.clone());
         let events: Vec<Event> = first.into_iter().chain([event]).collect();
         for event in events {
             let stored = self
@@ -232,6 +291,16 @@ impl KeeperRound<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns the event of `noted` with the files that were fetched in earlier rounds.
+fn continue_event(noted: &NotedEvent, progress: &BTreeMap<String, NoteProgress>) -> Event {
+    let mut event = noted.event.clone();
+    let known = progress.get(&noted.key);
+    if let Some(known) = known.filter(|known| known.revision == noted.revision && !known.files.is_empty()) {
+        event.attachments.clone_from(&known.files);
+    }
+    event
 }
 
 /// Reports the space of the bucket.

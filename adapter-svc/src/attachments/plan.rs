@@ -28,6 +28,8 @@ pub(super) enum FetchOutcome {
     Refused(RefusedAttachment),
     /// The file may be fetched later.
     Later,
+    /// There is no room for the file now. It may be fetched later.
+    Full,
 }
 
 /// Returns whether the bytes of `file` are still to be fetched.
@@ -81,7 +83,7 @@ pub(super) fn apply_outcome(file: &mut Attachment, outcome: FetchOutcome) {
             file.media_type = file_type.media_type;
         }
         FetchOutcome::Refused(why) => file.state = AttachmentState::Refused(why),
-        FetchOutcome::Later => {}
+        FetchOutcome::Later | FetchOutcome::Full => {}
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use adapter_svc::attachments::note::FetchNote;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use shared::attachments::AttachmentStore;
@@ -17,27 +18,27 @@ use crate::process::start_service;
 use crate::web_api::{Delivery, SECRET, WebApi};
 use crate::world::{START, World, stored_events};
 
-const TELEGRAM: &str = "77:main-secret";
-const SLACK: &str = "xoxb-main-secret";
+pub(crate) const TELEGRAM: &str = "77:main-secret";
+pub(crate) const SLACK: &str = "xoxb-main-secret";
 const DISCORD: &str = "77.main.secret";
 
 /// A picture of one pixel.
-const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0";
+pub(crate) const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0";
 
 /// Settings with which an event waits for its files for a short time only.
-const SHORT: &str = "[attachments]\nwait_ms = 300\nmax_file_bytes = 1000\nmax_event_bytes = 2000\n";
+pub(crate) const SHORT: &str = "[attachments]\nwait_ms = 300\nmax_file_bytes = 1000\nmax_event_bytes = 2000\n";
 
 fn hash(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }
 
-fn telegram_channels(world: &World, api: &BotApi) -> String {
+pub(crate) fn telegram_channels(world: &World, api: &BotApi) -> String {
     let (token, base) = (world.secret(TELEGRAM), &api.base);
     format!("telegram: {{accounts: {{main: {{token: '{token}', base_url: '{base}', direct: open}}}}}}")
 }
 
 /// The message `number` with the document `id`.
-fn document(number: i64, id: &str, keys: &Value) -> Value {
+pub(crate) fn document(number: i64, id: &str, keys: &Value) -> Value {
     let mut file = json!({"file_id": id, "file_unique_id": format!("u{id}"), "mime_type": "image/png"});
     for (key, value) in keys.as_object().expect("an object") {
         file[key] = value.clone();
@@ -67,9 +68,9 @@ async fn load(world: &World, bytes: &[u8]) -> Option<Vec<u8>> {
     store.load(&hash(bytes), 1 << 20).await.expect("asked")
 }
 
-async fn fetches(world: &World) -> usize {
-    let kept = world.bus.kv::<Event>("fetches");
-    kept.entries().await.expect("asked").len()
+pub(crate) async fn fetches(world: &World) -> usize {
+    let kept = world.bus.kv::<FetchNote>("fetches").survey().await.expect("asked");
+    kept.entries.len() + kept.unread.len()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,6 +11,7 @@ mod discord_rights;
 mod faults;
 mod file_shelf;
 mod files;
+mod late_files;
 mod pairing;
 mod process;
 mod slack;

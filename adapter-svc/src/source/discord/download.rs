@@ -3,6 +3,9 @@
 //! A void address is exchanged for another one with the bot's token; the addresses themselves are asked without it.
 //! Source: <https://discord.com/developers/docs/reference#signed-attachment-cdn-urls>.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use reqwest::Url;
@@ -17,8 +20,6 @@ use crate::attachments::{FetchFileError, Media};
 
 /// Hosts of files.
 const HOSTS: &[&str] = &["cdn.discordapp.com", "media.discordapp.net"];
-/// Time before its end at which an address counts as void, in milliseconds.
-const VOID_BEFORE_MS: i64 = 60_000;
 
 /// The files of one bot.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub struct DiscordMedia {
     client: DiscordClient,
     files: FileClient,
     clock: SharedClock,
+    /// Time before which no address is asked for, because the vendor said so.
+    limited_until: Mutex<Option<Instant>>,
 }
 
 impl DiscordMedia {
@@ -36,7 +39,25 @@ impl DiscordMedia {
             files: FileClient::new(files, &context.account.base_url, HOSTS),
             client: DiscordClient::new(context),
             clock: context.clock.clone(),
+            limited_until: Mutex::default(),
         }
+    }
+
+    /// Exchanges `address` for another one. No call is made before the end of the wait that the vendor asked for last.
+    async fn refresh_address(&self, address: &str) -> Result<Option<String>, FetchFileError> {
+        let now = self.clock.monotonic();
+        let until = *self.limited_until.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(left) = until
+            .and_then(|until| until.checked_duration_since(now))
+            .filter(|left| !left.is_zero())
+        {
+            return Err(FetchFileError::NotNow(format!("limited for {} ms", left.as_millis())));
+        }
+        let fresh = self.client.refresh_address(address).await;
+        if let Err(ApiCallError::Limited { after, .. }) = &fresh {
+            *self.limited_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(now + *after);
+        }
+        fresh.map_err(|error| refusal(&error))
     }
 
     async fn download(&self, address: &str, max: u64) -> Result<Bytes, FetchFileError> {
@@ -49,9 +70,7 @@ impl DiscordMedia {
 impl Media for DiscordMedia {
     async fn fetch(&self, file: &Attachment, max: u64) -> Result<Bytes, FetchFileError> {
         let address = file.handle.as_deref().unwrap_or_default();
-        let is_void = file
-            .expires_at
-            .is_some_and(|end| self.clock.now().plus(VOID_BEFORE_MS) >= end);
+        let is_void = file.expires_at.is_some_and(|end| self.clock.now() >= end);
         if !is_void {
             match self.download(address, max).await {
                 // Void before its time, or it names none.
@@ -65,11 +84,7 @@ impl Media for DiscordMedia {
         if !self.files.may_ask(&url) {
             return Err(FetchFileError::ForbiddenAddress);
         }
-        let fresh = self
-            .client
-            .refresh_address(address)
-            .await
-            .map_err(|error| refusal(&error))?;
+        let fresh = self.refresh_address(address).await?;
         self.download(&fresh.ok_or(FetchFileError::Expired)?, max).await
     }
 }

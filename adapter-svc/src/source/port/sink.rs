@@ -33,6 +33,8 @@ pub(super) const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Maximum time for which events wait for their files, whatever is configured.
 const FILES_WITHIN: Duration = Duration::from_secs(10);
+/// Maximum time for one try to note the files that are still to be fetched.
+const NOTE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Another replica reads from the account, or this one may no longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -227,8 +229,23 @@ impl SourceSink {
         }
         let strangers = self.let_paired_in(&mut events).await?;
         // Before the events are stored: a file's address is void after a while.
-        self.context.attachments.settle(&mut events, FILES_WITHIN).await;
+        self.context.attachments.fetch_new(&mut events, FILES_WITHIN).await;
+        self.note_files(&mut events).await?;
         Ok(SettledEvents { events, strangers })
+    }
+
+    /// Notes the files of `events` that are still to be fetched. Without its note a file would be lost.
+    async fn note_files(&self, events: &mut [Event]) -> Result<(), SourceFenced> {
+        while let Err(error) = self.context.attachments.note_open(events, NOTE_WITHIN).await {
+            let (channel, account) = (self.channel, &self.account);
+            let error = describe_error(&error);
+            tracing::warn!(channel, account, error, "failed to note open files; retrying");
+            if !self.is_held() {
+                return Err(SourceFenced);
+            }
+            pause(TRY_AGAIN_AFTER).await;
+        }
+        Ok(())
     }
 
     /// As [`SourceSink::put`], with events that are settled, and the events of `gaps`.

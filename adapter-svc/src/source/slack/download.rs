@@ -19,6 +19,8 @@ use crate::attachments::{FetchFileError, Media};
 const HOSTS: &[&str] = &["files.slack.com"];
 /// Errors of `files.info` that stay.
 const GONE: [&str; 3] = ["file_deleted", "access_denied", "not_allowed"];
+/// Error without the right `files:read`.
+const MISSING_SCOPE: &str = "missing_scope";
 /// Type of a web page.
 const PAGE: &str = "text/html";
 
@@ -79,11 +81,12 @@ fn check_file(found: &FoundFile, bytes: &[u8]) -> Result<(), FetchFileError> {
 fn refusal(error: WebCallError) -> FetchFileError {
     match error {
         WebCallError::Refused(name) if GONE.contains(&name.as_str()) => FetchFileError::Unavailable(name),
-        // The operator gives the app the right, or another token, at a time of their own.
-        WebCallError::Unauthorized(name) => FetchFileError::Unavailable(name),
-        WebCallError::Refused(_) | WebCallError::Limited(_) | WebCallError::Unreachable(_) => {
-            FetchFileError::NotNow(error.to_string())
-        }
+        // The operator gives the app the right at a time of their own; a void token is soon replaced.
+        WebCallError::Unauthorized(name) if name == MISSING_SCOPE => FetchFileError::Unavailable(name),
+        WebCallError::Refused(_)
+        | WebCallError::Unauthorized(_)
+        | WebCallError::Limited(_)
+        | WebCallError::Unreachable(_) => FetchFileError::NotNow(error.to_string()),
     }
 }
 
@@ -120,5 +123,14 @@ mod tests {
         assert!(of("file_deleted") && !of("file_not_found") && !of("fatal_error"));
         let error = refusal(WebCallError::Unauthorized("missing_scope".to_owned()));
         assert!(error.to_string().contains("missing_scope"), "{error}");
+        assert!(error.refusal().is_some());
+        for passing in ["token_expired", "token_revoked", "invalid_auth"] {
+            let error = refusal(WebCallError::Unauthorized(passing.to_owned()));
+            assert_eq!(
+                error.refusal(),
+                None,
+                "{passing}: an operator gives the app another token"
+            );
+        }
     }
 }

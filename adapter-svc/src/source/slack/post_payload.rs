@@ -3,8 +3,6 @@
 //! Slack waits three seconds for an answer, and posts an event again at once, after a minute and after five. Source:
 //! <https://docs.slack.dev/apis/events-api/#responding>.
 
-use std::time::Duration;
-
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
@@ -16,14 +14,12 @@ use shared::wire::headers::TraceCarrier;
 use tracing::Instrument;
 
 use super::RefusePayloadError;
+use super::endpoint::PayloadTime;
 use super::normalize::payload_events;
 use crate::error::{AcceptEventsError, RequestRejection};
 use crate::gateway::GatewayState;
 use crate::source::webhook::{MAX_BODY_BYTES, payload, slack};
 use crate::trace::accept_span;
-
-/// Maximum time for storing events. With the wait for the account's identity it stays below that for which Slack waits.
-const STORE_WITHIN: Duration = Duration::from_millis(1_900);
 
 /// Events after which the account's token may not be valid any more.
 const RIGHTS_EVENTS: [&str; 2] = ["app_uninstalled", "tokens_revoked"];
@@ -45,7 +41,7 @@ pub async fn post_payload(
         .ok_or_else(|| RequestRejection::UnknownAccount(account.chars().take(64).collect()))?;
 
     let body = gateway.reception.read_body(&parts, body, MAX_BODY_BYTES).await?;
-    let now = gateway.clock.now();
+    let (now, time) = (gateway.clock.now(), PayloadTime::start(&gateway.clock));
     // The signature covers the raw bytes, so it is checked before they are parsed.
     slack::verify(&endpoint.checks, &parts.headers, &body, now)?;
 
@@ -70,8 +66,8 @@ pub async fn post_payload(
     let ids: Vec<String> = events.iter().map(|event| event.id.to_string()).collect();
     let (span, carrier) = accept_span(&parts.headers);
     let store = async |events: &[Event]| store_events(&gateway, &account, events, &carrier).await;
-    let stored = endpoint.store_with_pairings(events, store).instrument(span);
-    let stored = tokio::time::timeout(STORE_WITHIN, stored).await;
+    let stored = endpoint.store_with_pairings(events, &time, store).instrument(span);
+    let stored = tokio::time::timeout(time.left(), stored).await;
     stored.unwrap_or(Err(AcceptEventsError::Busy.into()))?;
 
     let retry = parts

@@ -61,6 +61,23 @@ struct ObjectDescription {
     deleted: bool,
 }
 
+/// Removes the pieces of a writer that is dropped before it has written the description.
+struct UnfinishedPieces {
+    pieces: Option<(ObjectBucket, String)>,
+}
+
+impl Drop for UnfinishedPieces {
+    fn drop(&mut self) {
+        let Some((bucket, writer)) = self.pieces.take() else {
+            return;
+        };
+        // Without a runtime the process ends, and they are swept later.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { bucket.drop_pieces(&writer).await });
+        }
+    }
+}
+
 #[derive(Deserialize)]
 struct SpaceAnswer {
     config: SpaceLimit,
@@ -178,6 +195,9 @@ impl ObjectBucket {
         mut bytes: Bytes,
         description: &ObjectDescription,
     ) -> Result<(), StoreObjectError> {
+        let mut unfinished = UnfinishedPieces {
+            pieces: Some((self.clone(), writer.to_owned())),
+        };
         let (subject, mut number) = (self.pieces_subject(writer), 0_u64);
         while !bytes.is_empty() {
             let piece = bytes.split_to(bytes.len().min(PIECE_BYTES));
@@ -187,6 +207,8 @@ impl ObjectBucket {
             number += 1;
         }
 
+        // From here on an object may be there that names them.
+        unfinished.pieces = None;
         let payload = serde_json::to_vec(description).map_err(|error| self.store_error(&error))?;
         let headers: Headers = [("Nats-Rollup", "sub")].into_iter().collect();
         let out = OutgoingMessage::raw(self.description_subject(&description.name), headers, payload.into());
@@ -269,16 +291,24 @@ impl ObjectBucket {
                 if message.published_at >= before {
                     return Ok(removed);
                 }
-                let description: ObjectDescription =
-                    serde_json::from_slice(&message.payload).map_err(|error| self.store_error(&error))?;
-
                 // By its sequence: a newer description of the same name stays, with the pieces that it names.
                 let deleted = self.bus.delete_message(&stream, message.sequence).await;
                 deleted.map_err(|error| self.store_error(&error))?;
-                self.drop_pieces(&description.nuid).await;
+                // Without a description that can be read, the pieces are those of nobody, and are swept.
+                if let Some(description) = self.read_description(message) {
+                    self.drop_pieces(&description.nuid).await;
+                }
                 removed += 1;
             }
         }
+    }
+
+    /// Returns the description in `message`; `None`, which is logged, if it cannot be read.
+    fn read_description(&self, message: &StoredMessage) -> Option<ObjectDescription> {
+        let (bucket, subject) = (self.bucket, &message.subject);
+        serde_json::from_slice(&message.payload)
+            .inspect_err(|error| tracing::warn!(bucket, subject, %error, "unreadable description of an object"))
+            .ok()
     }
 
     async fn descriptions_from(&self, from: u64) -> Result<Vec<StoredMessage>, StoreObjectError> {
@@ -303,11 +333,8 @@ impl ObjectBucket {
             let page = self.descriptions_from(from).await?;
             let Some(last) = page.last() else { break };
             from = last.sequence + 1;
-            for message in &page {
-                let description: ObjectDescription =
-                    serde_json::from_slice(&message.payload).map_err(|error| self.store_error(&error))?;
-                whole.insert(description.nuid);
-            }
+            let descriptions = page.iter().filter_map(|message| self.read_description(message));
+            whole.extend(descriptions.map(|description| description.nuid));
         }
 
         let mut swept = 0;

@@ -120,18 +120,28 @@ fn index(connection: &Connection, sequence: i64, content: &str) -> Result<(), ru
     Ok(())
 }
 
-/// Removes the row of `id` from the index of words. Returns its sequence. The index holds no text of its own, so it
+/// Removes the row of `id`, an item that is not deleted, from the index of words. Returns its sequence. The index holds no text of its own, so it
 /// must be given the text that it indexed.
 fn remove_from_index(connection: &Connection, id: &str) -> Result<i64, rusqlite::Error> {
-    let (sequence, content, deleted): (i64, String, bool) = connection
-        .prepare_cached("SELECT sequence, content, direction = 'deleted' FROM events WHERE id = ?1")?
-        .query_row([id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    if !deleted && !content.is_empty() {
+    let (sequence, content): (i64, String) = connection
+        .prepare_cached("SELECT sequence, content FROM events WHERE id = ?1")?
+        .query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if !content.is_empty() {
         connection
             .prepare_cached("INSERT INTO events_fts(events_fts, rowid, content) VALUES('delete', ?1, ?2)")?
             .execute((sequence, content))?;
     }
     Ok(sequence)
+}
+
+/// Returns whether the row of `event` is of a later version, or of a deleted item: a file that was fetched late brings the
+/// text of its version along.
+fn is_outdated(connection: &Connection, event: &Event) -> Result<bool, rusqlite::Error> {
+    let (deleted, edited_at): (bool, Option<i64>) = connection
+        .prepare_cached("SELECT direction = 'deleted', edited_at FROM events WHERE id = ?1")?
+        .query_row([event.id.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let is_older = event.direction == EventDirection::Updated && event.edited_at.map(|at| at.0) < edited_at;
+    Ok(deleted || is_older)
 }
 
 fn revise_event(
@@ -141,6 +151,10 @@ fn revise_event(
     content_types: &str,
     metadata: &str,
 ) -> Result<(), rusqlite::Error> {
+    if is_outdated(connection, event)? {
+        return details::write_state(connection, published_at, event);
+    }
+
     // The index needs the old text, so this comes before the update.
     let sequence = remove_from_index(connection, event.id.as_str())?;
     connection
@@ -161,11 +175,7 @@ fn revise_event(
             mention_name(event),
         ])?;
 
-    // An item that was deleted by an earlier message stays deleted.
-    let deleted: bool = connection
-        .prepare_cached("SELECT direction = 'deleted' FROM events WHERE sequence = ?1")?
-        .query_row([sequence], |row| row.get(0))?;
-    if !deleted {
+    if event.direction != EventDirection::Deleted {
         index(connection, sequence, &event.content)?;
     }
 

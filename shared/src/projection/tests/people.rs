@@ -353,3 +353,42 @@ async fn what_an_event_is_about_and_when_it_was_edited_can_be_asked_for() {
     let named = "SELECT event_id FROM platform_ids WHERE platform_id = '15'";
     assert_eq!(case.value::<String>(named), "webhook:demo/1");
 }
+
+#[tokio::test]
+async fn a_late_version_undoes_no_edit_and_no_deletion() {
+    let version = |number: u64, direction: EventDirection, edited_at: Option<i64>, content: &str| {
+        let mut version = event(number);
+        version.direction = direction;
+        version.edited_at = edited_at.map(UnixMillis);
+        content.clone_into(&mut version.content);
+        version
+    };
+    let (received, updated, deleted) = (
+        EventDirection::Received,
+        EventDirection::Updated,
+        EventDirection::Deleted,
+    );
+    let records = [
+        version(1, received, None, "firstly"),
+        version(1, updated, Some(7), "secondly"),
+        version(1, updated, None, "firstly"),
+        version(1, updated, Some(6), "firstly"),
+        version(2, received, None, "there"),
+        version(2, deleted, None, ""),
+        version(2, updated, None, "there"),
+        version(2, updated, Some(9), "there"),
+        version(3, received, None, "before"),
+        version(3, updated, None, "a file came"),
+        version(3, updated, Some(5), "after"),
+        version(3, updated, Some(5), "after, and a file"),
+    ];
+    let records = (1..).zip(records).map(|(sequence, version)| stored(sequence, version));
+    let case = Case::with(records.collect()).await;
+
+    let rows = "SELECT group_concat(content, '|') FROM (SELECT content FROM events ORDER BY sequence)";
+    assert_eq!(case.value::<String>(rows), "secondly||after, and a file");
+    let found = "SELECT count(*) FROM events_fts WHERE events_fts MATCH 'firstly OR there OR before'";
+    assert_eq!(case.value::<i64>(found), 0);
+    let found = "SELECT count(*) FROM events_fts WHERE events_fts MATCH 'secondly OR after'";
+    assert_eq!(case.value::<i64>(found), 2);
+}
