@@ -10,6 +10,8 @@ pub mod journal;
 pub mod steps;
 pub mod used;
 
+use std::collections::BTreeSet;
+
 use shared::model::dispatch::{DeliveryContext, DispatchCause, derived_ulid};
 use shared::model::event::{Attachment, EventId, MAX_HOPS};
 use shared::model::ledger::{DispatchRef, LedgerCursor, LedgerEntry, TurnFailure, TurnLimits};
@@ -60,6 +62,8 @@ pub struct Turn {
     delivery: DeliveryContext,
     causation: DispatchCause,
     works_for: Vec<SessionRef>,
+    /// Hashes of the files of the messages that the turn answers.
+    files: BTreeSet<String>,
 }
 
 /// Metadata key of an agent's message that names the sessions on whose behalf it is sent.
@@ -104,6 +108,7 @@ impl Turn {
             delivery,
             causation,
             works_for: works_for(pendings),
+            files: file_hashes(pendings),
         }
     }
 
@@ -126,6 +131,7 @@ impl Turn {
             delivery,
             causation,
             works_for: works_for(pendings),
+            files: file_hashes(pendings),
         }
     }
 
@@ -230,7 +236,13 @@ impl Turn {
         }
     }
 
-    fn build_reply(&self, content: String, attachments: Vec<Attachment>) -> Reply {
+    fn build_reply(&self, content: String, mut attachments: Vec<Attachment>) -> Reply {
+        // The reply becomes a sealed event. An agent that knows a hash must not come to the file of another conversation.
+        for file in &mut attachments {
+            if !file.stored_hash().is_some_and(|hash| self.files.contains(hash)) {
+                file.forget_stored();
+            }
+        }
         Reply {
             id: self.id,
             turn: self.id,
@@ -253,6 +265,14 @@ fn answer_destination(pendings: &[PendingDispatch]) -> (DeliveryContext, Dispatc
     let event = last.map_or_else(no_event, |d| d.causation.event.clone());
     let hops = pendings.iter().map(|p| p.dispatch.causation.hops).max().unwrap_or(0);
     (delivery, DispatchCause { event, hops })
+}
+
+/// Returns the hashes under which the files of `pendings` are stored.
+fn file_hashes(pendings: &[PendingDispatch]) -> BTreeSet<String> {
+    let files = pendings
+        .iter()
+        .flat_map(|pending| &pending.dispatch.message.attachments);
+    files.filter_map(Attachment::stored_hash).map(str::to_owned).collect()
 }
 
 /// Returns the sessions on whose behalf agents sent `pendings`. Claims of other channels count as well: more hooks

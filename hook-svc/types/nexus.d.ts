@@ -158,7 +158,8 @@ interface HookContext {
   fetch(url: string, options?: FetchOptions): Promise<FetchAnswer>;
   /**
    * The bytes of the attachment at `index` of `event.attachments`, at most 8 MiB, if it is stored (`state` is `"stored"`).
-   * Rejects with a `code`: `not_stored`, `too_large`, `unavailable`, `timed_out`, `bad_arguments`, `too_many_calls`.
+   * Rejects with a `code`: `not_stored`, `too_large`, `unavailable`, `timed_out`, `bad_arguments`, `too_many_calls`,
+   * `too_much_kept`.
    */
   readFile(index: number): Promise<Uint8Array>;
   /** The evaluation time of this event, also where history is replayed. */

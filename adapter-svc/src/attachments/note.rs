@@ -1,7 +1,7 @@
 //! Notes of the events whose files are still to be fetched, in KV `fetches`.
 //!
-//! A note is the event's sealed message, and is admitted as a message of `EVENTS` is: whoever can write the bucket, and has
-//! no key of the cluster, cannot speak as an account's user.
+//! A note is the event's sealed message, and is admitted as a message of `EVENTS` is: whoever can write the bucket, and
+//! has no key of the cluster, cannot speak as an account's user.
 
 use std::time::Duration;
 
@@ -263,7 +263,7 @@ impl FetchNotes {
     }
 }
 
-/// Returns the subject under which `EVENTS` stores what is published to `subject`, in any partition, which readers ignore.
+/// Returns the subject under which `EVENTS` stores what is published to `subject`. Its partition is any: readers ignore it.
 fn stored_subject(subject: &str) -> String {
     let conversation = subject.strip_prefix("nexus.event.").unwrap_or_default();
     format!("nexus.ev.0.{conversation}")

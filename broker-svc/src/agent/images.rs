@@ -3,7 +3,8 @@
 //! The newest messages come first. What is not shown is named in the text of its message. Source:
 //! `docs/design/sessions.md` §5.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +12,8 @@ use shared::attachments::{AttachmentStore, find_image_type};
 use shared::error_chain::describe_error;
 use shared::llm::ModelImage;
 use shared::model::event::Attachment;
-use shared::wire::agent::ChatMessage;
+use shared::wire::agent::{ChatMessage, LineRole};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Maximum number of images in a request.
 const MAX_IMAGES: usize = 8;
@@ -22,22 +24,81 @@ const MAX_TOTAL_BYTES: u64 = 12_000_000;
 /// Maximum time for loading the images of a request.
 const LOAD_WITHIN: Duration = Duration::from_secs(10);
 
+/// Size of the images of all requests at once, in units of [`ROOM_UNIT`]: each is in memory as it is and in base64.
+const ROOM: usize = 64 * 1024;
+/// Unit of [`ROOM`], in bytes.
+const ROOM_UNIT: u64 = 1_024;
+/// Maximum number of refused requests that are remembered.
+const MAX_REFUSED: usize = 1_000;
+
 /// Images by the index of their message.
 pub(super) type MessageImages = BTreeMap<usize, Vec<ModelImage>>;
 
 /// An image that a model is to get.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ChosenImage {
     /// Index of its message.
     message: usize,
     /// SHA-256 of its bytes.
     hash: String,
+    /// Maximum size, in bytes.
+    size: u64,
+}
+
+/// The memory of images of requests, and the images that models refused.
+#[derive(Debug)]
+pub(super) struct ImageDesk {
+    room: Semaphore,
+    refused: Mutex<BTreeSet<(String, Vec<ChosenImage>)>>,
+}
+
+impl Default for ImageDesk {
+    fn default() -> Self {
+        Self {
+            room: Semaphore::new(ROOM),
+            refused: Mutex::default(),
+        }
+    }
+}
+
+impl ImageDesk {
+    /// Waits for the memory of `chosen`, at most for half of `left`. The images may be in memory while the result lives;
+    /// `None` if there is no room in time.
+    pub(super) async fn reserve(&self, chosen: &[ChosenImage], left: Duration) -> Option<SemaphorePermit<'_>> {
+        let bytes: u64 = chosen.iter().map(|image| image.size).sum();
+        let units = u32::try_from(bytes.div_ceil(ROOM_UNIT)).unwrap_or(u32::MAX);
+        let permit = tokio::time::timeout(left / 2, self.room.acquire_many(units)).await;
+        permit
+            .inspect_err(|_| tracing::warn!("no memory for the images of a message in time"))
+            .ok()?
+            .ok()
+    }
+
+    /// Remembers that `model` refused a request with `chosen`, and took it without.
+    pub(super) fn note_refused(&self, model: &str, chosen: &[ChosenImage]) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.len() >= MAX_REFUSED {
+            refused.clear();
+        }
+        refused.insert((model.to_owned(), chosen.to_vec()));
+    }
+
+    /// Returns whether `model` refused `chosen`, which the steps of a turn have in common.
+    pub(super) fn is_refused(&self, model: &str, chosen: &[ChosenImage]) -> bool {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.contains(&(model.to_owned(), chosen.to_vec()))
+    }
 }
 
 /// Returns the images of `messages` that a model gets, the newest message's first.
 pub(super) fn choose_images(messages: &[ChatMessage]) -> Vec<ChosenImage> {
     let (mut chosen, mut left) = (Vec::new(), MAX_TOTAL_BYTES);
     for (message, said) in messages.iter().enumerate().rev() {
+        // Models take images from users alone.
+        match said.role {
+            LineRole::User => {}
+            LineRole::Assistant => continue,
+        }
         for file in said.attachments.iter().filter(|file| is_image(file)) {
             let size = file.size_bytes.unwrap_or(MAX_IMAGE_BYTES);
             let Some(hash) = file.stored_hash() else { continue };
@@ -46,7 +107,7 @@ pub(super) fn choose_images(messages: &[ChatMessage]) -> Vec<ChosenImage> {
             }
             left -= size;
             let hash = hash.to_owned();
-            chosen.push(ChosenImage { message, hash });
+            chosen.push(ChosenImage { message, hash, size });
         }
     }
     chosen
@@ -58,7 +119,7 @@ pub(super) async fn load_images(store: &AttachmentStore, chosen: &[ChosenImage],
     let mut images = MessageImages::new();
     let loading = async {
         for image in chosen {
-            let bytes = match store.load(&image.hash, MAX_IMAGE_BYTES).await {
+            let bytes = match store.load(&image.hash, image.size).await {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) => continue,
                 Err(error) => {
@@ -109,8 +170,6 @@ fn is_image(file: &Attachment) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use shared::wire::agent::LineRole;
-
     use super::*;
 
     fn image(number: usize, size: u64) -> Attachment {
@@ -177,5 +236,31 @@ mod tests {
             Some("[2 images are not shown to you]")
         );
         assert_eq!(hidden_note(&newer, 2), None);
+    }
+
+    #[test]
+    fn images_of_an_agent_s_own_lines_are_not_chosen() {
+        let own = ChatMessage {
+            role: LineRole::Assistant,
+            ..message(vec![image(2, 1)])
+        };
+        assert_eq!(chosen(&[message(vec![image(1, 1)]), own]), [(0, 1)]);
+    }
+
+    #[tokio::test]
+    async fn images_wait_for_memory_and_a_refusal_holds_for_the_same_ones_alone() {
+        let full = message((1..=4).map(|number| image(number, 3_000_000)).collect());
+        let (desk, chosen) = (ImageDesk::default(), choose_images(&[full]));
+        let mut held = Vec::new();
+        while let Some(room) = desk.reserve(&chosen, Duration::from_millis(20)).await {
+            held.push(room);
+        }
+        assert_eq!(held.len(), 5, "five of twelve million bytes are in 64 MiB");
+        held.pop();
+        assert!(desk.reserve(&chosen, Duration::from_secs(20)).await.is_some());
+
+        desk.note_refused("m", &chosen);
+        assert!(desk.is_refused("m", &chosen));
+        assert!(!desk.is_refused("n", &chosen) && !desk.is_refused("m", &chosen[1..]));
     }
 }

@@ -19,7 +19,7 @@ use shared::llm::{
 use shared::model::ledger::{ToolCall as Asked, ToolOutcome, TurnUsage};
 use shared::wire::agent::{AgentRequest, LineRole, ToolDescription};
 
-use super::images::{ChosenImage, MessageImages, choose_images, estimated_images, hidden_note, load_images};
+use super::images::{ChosenImage, ImageDesk, MessageImages, choose_images, estimated_images, hidden_note, load_images};
 use super::port::{
     Agent, AskedCall, ModelAnswer, ModelCall, ModelQuestion, OfferedTool, StepAgent, ToolInvocation, TurnOrigin,
     UnreachableTool,
@@ -46,6 +46,7 @@ pub struct LlmAgent {
     personas: Arc<Personas>,
     credentials: Arc<SecretReferences>,
     attachments: AttachmentStore,
+    images: ImageDesk,
     bus: Bus,
 }
 
@@ -58,9 +59,22 @@ impl LlmAgent {
             toolbox: Toolbox::new(&bus, clock, &personas),
             credentials: Arc::new(personas.credentials.clone()),
             attachments: AttachmentStore::new(&bus, Arc::clone(clock)),
+            images: ImageDesk::default(),
             personas,
             bus,
         }
+    }
+
+    /// Returns the images of the messages of `question` that the model of `persona` is to get.
+    fn choose_images(&self, question: &ModelQuestion, persona: &Persona) -> Vec<ChosenImage> {
+        if !persona.images {
+            return Vec::new();
+        }
+        let mut chosen = choose_images(&question.request.messages);
+        if self.images.is_refused(model_name(persona), &chosen) {
+            chosen.clear();
+        }
+        chosen
     }
 
     fn ask_of(question: &ModelQuestion, persona: &Persona, images: MessageImages) -> ModelRequest {
@@ -118,7 +132,7 @@ impl StepAgent for LlmAgent {
 
     fn price_usd(&self, question: &ModelQuestion) -> Option<f64> {
         let persona = self.personas.persona_of(&question.request.persona);
-        let images = estimated_images(&chosen_images(question, persona));
+        let images = estimated_images(&self.choose_images(question, persona));
         let ask = Self::ask_of(question, persona, images);
         self.model.estimate(&ask).map(llm::MicroDollars::dollars)
     }
@@ -126,8 +140,12 @@ impl StepAgent for LlmAgent {
     async fn ask_model(&self, question: &ModelQuestion, said: &mut (dyn for<'a> FnMut(&'a str) + Send)) -> ModelCall {
         let request = &question.request;
         let persona = self.personas.persona_of(&request.persona);
-        let chosen = chosen_images(question, persona);
-        let images = load_images(&self.attachments, &chosen, question.left).await;
+        let chosen = self.choose_images(question, persona);
+        let room = self.images.reserve(&chosen, question.left).await;
+        let images = match &room {
+            Some(_) => load_images(&self.attachments, &chosen, question.left).await,
+            None => MessageImages::new(),
+        };
         let has_images = !images.is_empty();
         let ask = Self::ask_of(question, persona, images);
         let delivery = &question.origin.delivery;
@@ -171,6 +189,9 @@ impl StepAgent for LlmAgent {
             );
             let ask = Self::ask_of(question, persona, MessageImages::new());
             answer = self.model.answer_telling(ask, &mut hear, &mut failed).await;
+            if answer.is_ok() {
+                self.images.note_refused(model_name(persona), &chosen);
+            }
         }
 
         ModelCall {
@@ -220,13 +241,9 @@ fn tool_spec(tool: &ToolDescription) -> ToolSpec {
     }
 }
 
-/// Returns the images of the messages of `question` that the model of `persona` is to get.
-fn chosen_images(question: &ModelQuestion, persona: &Persona) -> Vec<ChosenImage> {
-    if persona.images {
-        choose_images(&question.request.messages)
-    } else {
-        Vec::new()
-    }
+/// Returns the name of the model of `persona`; empty for the one that is configured for all.
+fn model_name(persona: &Persona) -> &str {
+    persona.model.as_deref().unwrap_or_default()
 }
 
 /// Returns whether a model does not take a request, so that one without images may be taken.

@@ -111,17 +111,8 @@ fn change_action(kind: ChangeKind, wanted: Wanted, answered: &str) -> (ReplyActi
 fn change_reply(call: &ToolCall, kind: ChangeKind, wanted: Wanted) -> Reply {
     let asked = &call.call;
     let at = UnixMillis(i64::try_from(asked.turn.timestamp_ms()).unwrap_or(i64::MAX));
-    let target = wanted
-        .message
-        .unwrap_or_else(|| asked.origin.causation.event.to_string());
-    let (action, content) = match kind {
-        ChangeKind::Edit => (ReplyAction::Edit { target }, wanted.content),
-        ChangeKind::Delete => (ReplyAction::Delete { target }, String::new()),
-        ChangeKind::React => {
-            let (emoji, removed) = (wanted.emoji, wanted.remove);
-            (ReplyAction::React { target, emoji, removed }, String::new())
-        }
-    };
+    let answered = asked.origin.causation.event.to_string();
+    let (action, content) = change_action(kind, wanted, &answered);
 
     Reply {
         id: derived_ulid(at, &["message-change", &asked.turn.to_string(), &asked.call.call]),

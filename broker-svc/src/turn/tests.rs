@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use shared::model::ledger::TurnUsage;
 
 use super::*;
@@ -142,4 +144,37 @@ fn an_agent_that_cannot_be_understood_is_asked_three_times() {
     };
 
     assert!(error.contains("no JSON"), "{error}");
+}
+
+#[test]
+fn an_agent_names_no_file_that_its_turn_does_not_have() {
+    let stored = |digit: &str| {
+        let mut file = Attachment::default();
+        file.set_stored(&digit.repeat(64), 5);
+        file
+    };
+    let mut asked = pending(4, 1, "a", 50);
+    Arc::make_mut(&mut asked.dispatch).message.attachments = vec![stored("a")];
+    let turn = Turn::for_pendings(
+        &session(),
+        &SessionState::default(),
+        &[asked],
+        &PersonaLimits::default(),
+        &PermissionPresets::default(),
+    );
+
+    let answer = AgentAnswer {
+        attachments: vec![stored("a"), stored("b")],
+        ..AgentAnswer::default()
+    };
+    let [_, completed] = turn.completed_entries(answer, LedgerCursor::default());
+    let LedgerEntry::TurnCompleted { reply: Some(reply), .. } = completed else {
+        panic!("{completed:?}")
+    };
+    let [own, foreign] = reply.attachments.as_slice() else {
+        panic!("{reply:?}")
+    };
+    assert_eq!(*own, stored("a"));
+    assert!(foreign.state.is_remote(), "{foreign:?}");
+    assert_eq!((&foreign.storage_uri, &foreign.content_hash), (&None, &None));
 }

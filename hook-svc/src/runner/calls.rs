@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use tokio::sync::OnceCell;
 
 use super::host::{CallError, CallResult, CallUsage, HostCall, ScriptHost};
@@ -15,13 +16,18 @@ const MAX_CALLS: u32 = 100;
 /// differently.
 const MAX_ASKED: u32 = 2 * MAX_CALLS;
 
+/// Maximum size of the answers that are kept for one event, in bytes; a further answer is replaced by the error
+/// `too_much_kept`.
+const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
+
 /// Identifies a call: the hook's id and the number among its calls.
 type Key = (String, u32);
 
 #[derive(Debug)]
 struct Made {
     name: String,
-    args: String,
+    /// SHA-256 of the arguments, which may be large.
+    args: [u8; 32],
     answer: Arc<OnceCell<CallResult>>,
 }
 
@@ -36,6 +42,35 @@ struct Bill {
 struct All {
     made: HashMap<Key, Made>,
     bills: HashMap<String, Bill>,
+    /// Size of the answers, in bytes.
+    kept: usize,
+}
+
+impl All {
+    /// Adds the size of `answered`, or replaces the answer if there is no room for it.
+    fn keep_answer(&mut self, name: &str, answered: &mut CallResult) {
+        let size = match &answered.outcome {
+            Ok(value) => value_bytes(value),
+            Err(error) => error.message.len(),
+        };
+        if self.kept.saturating_add(size) > MAX_KEPT_BYTES {
+            let message = format!("{name}(): the answers for an event may have {MAX_KEPT_BYTES} bytes together");
+            answered.outcome = Err(CallError::new("too_much_kept", message));
+            return;
+        }
+        self.kept += size;
+    }
+}
+
+/// Returns the approximate size of `value` in memory, in bytes.
+fn value_bytes(value: &Value) -> usize {
+    let below = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(value_bytes).sum(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| key.len() + value_bytes(value)).sum(),
+    };
+    size_of::<Value>() + below
 }
 
 /// Answers of the host calls of one event; see the module.
@@ -64,19 +99,17 @@ impl PendingCalls {
             Err(error) => return CallError::new("bad_arguments", error.to_string()).into(),
         };
         // Identical calls share a cell: the host is asked once, and a repetition gets the same answer.
-        let Some(cell) = self.answer_cell(&call, args) else {
+        let Some(cell) = self.answer_cell(&call, Sha256::digest(&args).into()) else {
             return too_many();
         };
 
-        let hook_id = call.hook.id.clone();
+        drop(args);
+        let (hook_id, name) = (call.hook.id.clone(), call.name.clone());
         let answered = cell.get_or_init(|| async {
-            let answered = host.call(call).await;
-            self.lock_calls()
-                .bills
-                .entry(hook_id)
-                .or_default()
-                .spent
-                .add(answered.spent);
+            let mut answered = host.call(call).await;
+            let mut all = self.lock_calls();
+            all.bills.entry(hook_id).or_default().spent.add(answered.spent);
+            all.keep_answer(&name, &mut answered);
             answered
         });
 
@@ -84,7 +117,7 @@ impl PendingCalls {
     }
 
     /// Returns the cell that holds the answer to `call`; `None` if its hook has made too many calls.
-    fn answer_cell(&self, call: &HostCall, args: String) -> Option<Arc<OnceCell<CallResult>>> {
+    fn answer_cell(&self, call: &HostCall, args: [u8; 32]) -> Option<Arc<OnceCell<CallResult>>> {
         let mut all = self.lock_calls();
         let key = (call.hook.id.clone(), call.number);
         if let Some(made) = all.made.get(&key)
@@ -210,5 +243,32 @@ mod tests {
         let forged = ask(0, "search", "{\"a\":-1}").await.outcome;
         assert_eq!(forged.expect_err("refused").code, "too_many_calls");
         assert_eq!(calls.spent_by("other"), CallUsage::default());
+    }
+
+    /// Answers with a text of eleven million bytes, as a file of eight.
+    #[derive(Debug)]
+    struct Large;
+
+    #[async_trait]
+    impl ScriptHost for Large {
+        async fn call(&self, _call: HostCall) -> CallResult {
+            CallResult {
+                outcome: Ok("x".repeat(11_000_000).into()),
+                spent: CallUsage::default(),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_answers_for_an_event_have_a_bound_together() {
+        let calls = PendingCalls::default();
+        let ask = |number| calls.answer_call(&Large, call(number, "readFile"), "{}".to_owned());
+        for number in 0..6 {
+            assert!(ask(number).await.outcome.is_ok(), "{number}");
+        }
+        let refused = ask(6).await.outcome.expect_err("refused");
+        assert_eq!(refused.code, "too_much_kept");
+        assert!(ask(5).await.outcome.is_ok(), "what was answered stays");
+        assert!(calls.lock_calls().kept <= MAX_KEPT_BYTES);
     }
 }

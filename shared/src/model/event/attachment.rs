@@ -60,6 +60,16 @@ impl Attachment {
         self.size_bytes = Some(size);
     }
 
+    /// Removes the claim that the bytes are stored, which only their store's own service may make.
+    pub fn forget_stored(&mut self) {
+        match self.state {
+            AttachmentState::Stored => self.state = AttachmentState::Remote,
+            AttachmentState::Remote | AttachmentState::Refused(_) => {}
+        }
+        self.storage_uri.take_if(|uri| uri.starts_with(OBJECT_SCHEME));
+        self.content_hash = None;
+    }
+
     /// Returns the hash under which the bytes are stored; `None` if they are not.
     ///
     /// ```

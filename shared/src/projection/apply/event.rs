@@ -120,8 +120,8 @@ fn index(connection: &Connection, sequence: i64, content: &str) -> Result<(), ru
     Ok(())
 }
 
-/// Removes the row of `id`, an item that is not deleted, from the index of words. Returns its sequence. The index holds no text of its own, so it
-/// must be given the text that it indexed.
+/// Removes the row of `id`, an item that is not deleted, from the index of words. Returns its sequence. The index holds
+/// no text of its own, so it must be given the text that it indexed.
 fn remove_from_index(connection: &Connection, id: &str) -> Result<i64, rusqlite::Error> {
     let (sequence, content): (i64, String) = connection
         .prepare_cached("SELECT sequence, content FROM events WHERE id = ?1")?
