@@ -169,7 +169,12 @@ impl<'a> PartitionDeliverer<'a> {
                 };
                 let ended = match standing {
                     DeliveryStanding::Open(remaining) if is_other => open_replanned(&effects, remaining).await?,
-                    standing => step(&effects, standing).await?,
+                    other @ (DeliveryStanding::Open(_)
+                    | DeliveryStanding::Unknown
+                    | DeliveryStanding::Past
+                    | DeliveryStanding::Delivered { .. }
+                    | DeliveryStanding::GaveUp { .. }
+                    | DeliveryStanding::Denied) => step(&effects, other).await?,
                 };
                 match ended {
                     Step::Progress(progress) => {

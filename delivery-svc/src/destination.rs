@@ -126,10 +126,10 @@ mod tests {
             ..DeliveryContext::default()
         };
 
-        let tokens = subject::delivery(&target).replace("nexus.delivery.", "");
+        let tokens = delivery(&target).replace("nexus.delivery.", "");
         let destination = Destination::of_delivery(&format!("nexus.dl.17.{tokens}")).expect("a destination");
         assert_eq!(destination.delivery_subject(), format!("nexus.dl.17.{tokens}"));
-        assert_eq!(destination.published_subject(), subject::delivery(&target));
+        assert_eq!(destination.published_subject(), delivery(&target));
         assert_eq!(destination.receipt_subject(), subject::receipt(&target));
         assert_eq!(destination.parked_subject(), "nexus.parked.17.webhook.demo.a=2Eb");
         assert_eq!(Destination::of_parked(&destination.parked_subject()), Some(destination));

@@ -159,6 +159,8 @@ impl SharedTyping {
 
 #[cfg(test)]
 mod tests {
+    use shared::clock::{Clock as _, SystemClock};
+
     use super::*;
 
     const TURN: Ulid = Ulid::from_parts(1, 1);
@@ -178,13 +180,13 @@ mod tests {
 
     #[test]
     fn a_platform_is_called_again_before_it_shows_nothing() {
-        let (mut board, begun) = (TypingBoard::default(), Instant::now());
+        let (mut board, begun) = (TypingBoard::default(), SystemClock.monotonic());
         assert_eq!(calls(&mut board, begun, TURN, 13), [0, 4, 8, 12]);
     }
 
     #[test]
     fn a_turn_whose_reply_was_sent_shows_nothing_more_and_the_next_one_does() {
-        let (mut board, begun) = (TypingBoard::default(), Instant::now());
+        let (mut board, begun) = (TypingBoard::default(), SystemClock.monotonic());
         board.note_sent(TURN);
         board.note_sent(TURN);
         assert_eq!(calls(&mut board, begun, TURN, 10), [0_u64; 0]);
@@ -193,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_limit_holds_the_beats_of_its_account_alone() {
-        let (mut board, begun) = (TypingBoard::default(), Instant::now());
+        let (mut board, begun) = (TypingBoard::default(), SystemClock.monotonic());
         board.note_limit("telegram/bot", Duration::from_secs(6), begun);
         assert_eq!(calls(&mut board, begun, TURN, 9), [6]);
         let other = BeatPlace {
@@ -215,7 +217,7 @@ mod tests {
 
     #[test]
     fn no_turn_shows_it_for_ever() {
-        let (mut board, begun) = (TypingBoard::default(), Instant::now());
+        let (mut board, begun) = (TypingBoard::default(), SystemClock.monotonic());
         let called = calls(&mut board, begun, TURN, 3_600);
         assert!(
             called.last().is_some_and(|last| *last < MAX_TYPING.as_secs()),
@@ -225,7 +227,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let (mut board, begun) = (TypingBoard::default(), Instant::now());
+        let (mut board, begun) = (TypingBoard::default(), SystemClock.monotonic());
         for number in 0..20_000_u64 {
             let turn = Ulid::from_parts(number, 1);
             board.note_beat(&place(&number.to_string()), turn, LASTS, begun);

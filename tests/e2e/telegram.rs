@@ -431,6 +431,7 @@ export default (ctx) => {
 "#;
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn an_approval_is_decided_by_a_button_and_its_card_says_so_once() {
     let (api, base) = BotApi::start().await;
     let model = pays().await;
