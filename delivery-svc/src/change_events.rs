@@ -19,7 +19,7 @@ pub const CHANGED_BY: &str = "changed_by";
 /// the message, which is now another; of a reaction an event of its own.
 ///
 /// # Errors
-/// Returns the errors of [`sent_event_id`].
+/// Returns [`ParseEventIdError`] if the reply's ids make no event id.
 pub fn change_event(
     reply: &Reply,
     action: &ReplyAction,
