@@ -7,20 +7,18 @@ use axum::extract::{Json, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::{Router, routing::post};
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
-use sha2::Sha256;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
 use shared::wire::topology::streams;
 use tests::eventually::eventually;
 use tests::record::read_all;
+use tests::slack::{SECRET, envelope, signed_post};
 use tests::world::{Setup, World};
 
 use crate::story::PATIENCE;
 
 const TOKEN: &str = "xoxb-700-secret";
-const SECRET: &str = "8f742231b10e8888abcd99yyyzzz85a5";
 
 /// Whoever writes to the app is answered.
 const ANSWER: &str = "/**\n * @name answer\n * @description Answers what people write to the app.\n * @mode persistent\n \
@@ -80,24 +78,10 @@ async fn answer(State(api): State<WebApi>, Path(method): Path<String>, body: Opt
 
 /// Posts `event` to the app's account, as Slack does, until it is taken.
 async fn bring(world: &World, event: &Value) {
-    let body = json!({"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event": event}).to_string();
+    let body = envelope(event);
     let client = reqwest::Client::builder().timeout(PATIENCE).build().expect("a client");
     eventually("Slack's post is taken", PATIENCE, async || {
-        let at = (SystemClock.now().0 / 1_000).to_string();
-        let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).expect("a key");
-        mac.update(format!("v0:{at}:{body}").as_bytes());
-        let digits: String = mac
-            .finalize()
-            .into_bytes()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let request = client
-            .post(format!("{}/slack/main", world.gateway()))
-            .header("content-type", "application/json")
-            .header("x-slack-request-timestamp", at)
-            .header("x-slack-signature", format!("v0={digits}"))
-            .body(body.clone());
+        let request = signed_post(&client, &world.gateway(), body.clone());
         let answered = request.send().await.map_err(|error| error.to_string())?;
         let status = answered.status();
         status.is_success().then_some(()).ok_or_else(|| status.to_string())

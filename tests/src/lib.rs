@@ -9,4 +9,5 @@ pub mod page;
 pub mod prometheus;
 pub mod receiver;
 pub mod record;
+pub mod slack;
 pub mod world;

@@ -12,6 +12,7 @@ use reqwest::header::LOCATION;
 use reqwest::{Client, Response, StatusCode, Url};
 use shared::error_chain::describe_causes;
 use shared::platform::base_url::BaseUrl;
+use shared::platform::http_answer::{ReadBodyError, read_bounded};
 use shared::platform::public_address::{NoPublicAddress, PublicResolver};
 use shared::process::SecretValue;
 
@@ -121,15 +122,12 @@ async fn read_file(mut response: Response, max: u64) -> Result<Bytes, FetchFileE
         return Err(FetchFileError::TooLarge);
     }
 
-    let mut bytes = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(describe)? {
-        let length = u64::try_from(bytes.len() + chunk.len()).unwrap_or(u64::MAX);
-        if length > max {
-            return Err(FetchFileError::TooLarge);
-        }
-        bytes.extend_from_slice(&chunk);
+    let most = usize::try_from(max).unwrap_or(usize::MAX);
+    match read_bounded(&mut response, most).await {
+        Ok(bytes) => Ok(bytes.into()),
+        Err(ReadBodyError::TooLong { .. }) => Err(FetchFileError::TooLarge),
+        Err(ReadBodyError::Lost(error)) => Err(describe(error)),
     }
-    Ok(bytes.into())
 }
 
 /// Describes an error of the HTTP client without the URL, which may contain a token.

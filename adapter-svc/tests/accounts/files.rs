@@ -16,7 +16,7 @@ use crate::discord_api::{DiscordApi, snowflake};
 use crate::file_shelf::FileFault;
 use crate::process::start_service;
 use crate::web_api::{Delivery, SECRET, WebApi};
-use crate::world::{START, World, stored_events};
+use crate::world::{Replica, START, World, stored_events};
 
 pub(crate) const TELEGRAM: &str = "77:main-secret";
 pub(crate) const SLACK: &str = "xoxb-main-secret";
@@ -220,24 +220,35 @@ async fn files_of_strangers_are_not_fetched() {
     replica.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_file_of_slack_is_fetched_with_the_token_and_a_page_is_no_file() {
-    let (world, api) = (World::start().await, WebApi::start().await);
+/// A replica with an account on Slack whose direct messages are open.
+pub(crate) async fn slack_replica(world: &World, api: &WebApi) -> Replica {
     let (token, secret, base) = (world.secret(SLACK), world.secret(SECRET), &api.base);
     let channels = format!(
         "slack: {{accounts: {{main: {{token: '{token}', signing_secret: '{secret}', base_url: '{base}', direct: open}}}}}}"
     );
     let replica = world.replica("adapter-svc-0", &channels).await;
     replica.says("slack/main", "receiving").await;
+    replica
+}
+
+/// Posts `event` as Slack does; it is taken.
+pub(crate) async fn post_to_slack(replica: &Replica, event: &Value) {
+    let posted = Delivery::event(event, START);
+    let posted = posted.post(&format!("{}/slack/main", replica.base()), 0).await;
+    assert_eq!(posted.0, 200, "{}", posted.1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_slack_is_fetched_with_the_token_and_a_page_is_no_file() {
+    let (world, api) = (World::start().await, WebApi::start().await);
+    let replica = slack_replica(&world, &api).await;
 
     let post = async |number: i64, id: &str| {
         let stamp = format!("{}.{number:06}", START.0 / 1_000);
         let file = json!({"id": id, "name": "a.png", "mimetype": "image/png", "mode": "hosted"});
         let event = json!({"type": "message", "subtype": "file_share", "channel": "D1", "channel_type": "im",
                            "user": "U5", "text": "look", "ts": stamp, "event_ts": stamp, "files": [file]});
-        let posted = Delivery::event(&event, START);
-        let posted = posted.post(&format!("{}/slack/main", replica.base()), 0).await;
-        assert_eq!(posted.0, 200);
+        post_to_slack(&replica, &event).await;
     };
 
     api.files.put("F1", PNG, FileFault::Private);

@@ -14,8 +14,8 @@ use shared::wire::subject::token;
 
 use crate::bot_api::BotApi;
 use crate::file_shelf::FileFault;
-use crate::files::{PNG, SHORT, SLACK, TELEGRAM, document, fetches, telegram_channels};
-use crate::web_api::{Delivery, SECRET, WebApi};
+use crate::files::{PNG, SHORT, TELEGRAM, document, fetches, post_to_slack, slack_replica, telegram_channels};
+use crate::web_api::WebApi;
 use crate::world::{START, World};
 
 /// Waits until the keeper has tried the file `id` beside the source.
@@ -66,17 +66,10 @@ async fn a_file_that_comes_after_an_edit_brings_no_old_text() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_comes_after_a_deletion_brings_nothing_back() {
     let (world, api) = (World::start().await, WebApi::start().await);
-    let (token, secret, base) = (world.secret(SLACK), world.secret(SECRET), &api.base);
-    let channels = format!(
-        "slack: {{accounts: {{main: {{token: '{token}', signing_secret: '{secret}', base_url: '{base}', direct: open}}}}}}"
-    );
-    let replica = world.replica("adapter-svc-0", &channels).await;
-    replica.says("slack/main", "receiving").await;
+    let replica = slack_replica(&world, &api).await;
     let stamp = format!("{}.000001", START.0 / 1_000);
     let post = async |event: Value| {
-        let posted = Delivery::event(&event, START);
-        let posted = posted.post(&format!("{}/slack/main", replica.base()), 0).await;
-        assert_eq!(posted.0, 200, "{}", posted.1);
+        post_to_slack(&replica, &event).await;
     };
 
     api.files.put("F1", PNG, FileFault::Hangs);

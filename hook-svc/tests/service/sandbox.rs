@@ -48,14 +48,7 @@ async fn a_machine_that_cannot_confine_hooks_whole_runs_none() {
     world.sandbox = "enforce";
     world.sections = format!("bun = \"{}\"\n", bun.display());
     world.start("a");
-    let mut ended = None;
-    eventually("it refuses to start", async || {
-        ended = world.replica("a").ended();
-        ended.is_some()
-    })
-    .await;
-
-    assert!(ended.is_some_and(|status| !status.success()), "{ended:?}");
+    world.wait_refused("a").await;
 }
 
 /// A control group that looks like one that systemd has delegated.

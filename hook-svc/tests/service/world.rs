@@ -100,14 +100,7 @@ impl World {
         let log = world.write_file("hook-svc.log", "");
         world.log = Some(log.clone());
         world.start("a");
-        let mut ended = None;
-        eventually("it refuses to start", async || {
-            ended = world.replica("a").ended();
-            ended.is_some()
-        })
-        .await;
-
-        assert!(ended.is_some_and(|status| !status.success()), "{ended:?}");
+        world.wait_refused("a").await;
         let said = std::fs::read_to_string(log).expect("readable");
         assert!(said.contains("hooks cannot be confined on this machine"), "{said}");
         println!("SKIPPED: NEXUS_SANDBOX=absent, and hook-svc does not start with `enforce`");
@@ -211,6 +204,18 @@ impl World {
         let mut newest_first = self.replicas.iter_mut().rev();
         let found = newest_first.find(|(other, _)| other == name);
         &mut found.expect("a replica of that name").1
+    }
+
+    /// Waits until the replica `name` has refused to start.
+    pub(crate) async fn wait_refused(&mut self, name: &str) {
+        let mut ended = None;
+        eventually("it refuses to start", async || {
+            ended = self.replica(name).ended();
+            ended.is_some()
+        })
+        .await;
+
+        assert!(ended.is_some_and(|status| !status.success()), "{ended:?}");
     }
 
     /// Waits until `count` replicas take part and every partition is held.

@@ -8,15 +8,13 @@ use axum::extract::{Json, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::{Router, routing::post};
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
-use sha2::Sha256;
 use shared::clock::{Clock as _, SystemClock, pause};
 use tests::load::Gateways;
+use tests::slack::{SECRET, envelope, signed_post};
 
 use super::ANSWERED_AFTER;
 
-const SECRET: &str = "8f742231b10e8888abcd99yyyzzz85a5";
 /// Pause before a post that was not taken is repeated. The vendor waits longer and gives up after three; the order of a chat
 /// is that of its posts.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -86,7 +84,7 @@ impl Slack {
             "type": "message", "channel": format!("D{chat}"), "channel_type": "im", "user": format!("U{chat}"), "ts": ts,
             "event_ts": ts, "text": text,
         });
-        let body = json!({"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event": event}).to_string();
+        let body = envelope(&event);
         for turn in 0.. {
             if self.post(turn, &body).await {
                 return;
@@ -103,22 +101,7 @@ impl Slack {
         };
         let Some(gateway) = gateway else { return false };
 
-        let at = (SystemClock.now().0 / 1_000).to_string();
-        let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).expect("a key");
-        mac.update(format!("v0:{at}:{body}").as_bytes());
-        let digits: String = mac
-            .finalize()
-            .into_bytes()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let request = self
-            .client
-            .post(format!("{gateway}/slack/main"))
-            .header("content-type", "application/json")
-            .header("x-slack-request-timestamp", at)
-            .header("x-slack-signature", format!("v0={digits}"))
-            .body(body.to_owned());
+        let request = signed_post(&self.client, &gateway, body.to_owned());
         request.send().await.is_ok_and(|answer| answer.status().is_success())
     }
 

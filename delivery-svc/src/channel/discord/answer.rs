@@ -10,9 +10,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use shared::model::time::UnixMillis;
 use shared::platform::discord::message_name;
+use shared::platform::http_answer::parse_retry_after;
 
 use crate::attempt::{CallOutcome, LimitScope, Refusal, RequestSent};
-use crate::channel::http::parse_retry_after;
 use crate::channel::raw_answer::RawAnswer;
 
 /// Maximum length of an error's text that is kept, in characters.

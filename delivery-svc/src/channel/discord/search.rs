@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use shared::model::time::UnixMillis;
 use shared::platform::discord::message_name;
+use shared::platform::discord::snowflake::first_id_at;
 
 use super::answer::{ApiAnswer, error_outcome};
 use crate::attempt::{CallOutcome, PartSearch, Refusal};
@@ -19,9 +20,6 @@ pub(super) const PAGE: usize = 50;
 
 /// Time before the first call to which messages are read, in milliseconds: Discord's clock is not ours.
 const SKEW_MS: i64 = 300_000;
-
-/// First millisecond of Discord's ids, in Unix time.
-const EPOCH_MS: i64 = 1_420_070_400_000;
 
 /// What is searched for, and where.
 #[derive(Debug)]
@@ -82,7 +80,7 @@ impl SearchTerms<'_> {
         };
 
         // The vendor may not keep nonces: what the bot has said since may be the part.
-        let first = first_id(self.since);
+        let first = first_id_at(self.since.plus(-SKEW_MS));
         let mut recent = messages.iter().zip(&ids).filter(|(_, id)| **id >= first);
         if recent.any(|(message, _)| message.nonce.is_none() && self.may_be_own(&message.author)) {
             return PageResult::Ended(PartSearch::Unknown);
@@ -112,12 +110,6 @@ pub(super) fn bot_user(token: &str) -> Option<u64> {
     let (id, _) = token.split_once('.')?;
     let id = STANDARD_NO_PAD.decode(id.trim_end_matches('=')).ok()?;
     String::from_utf8(id).ok()?.parse().ok()
-}
-
-/// Returns the least id of a message that may have been created at `since`.
-fn first_id(since: UnixMillis) -> u64 {
-    let millis = since.plus(-SKEW_MS).since(UnixMillis(EPOCH_MS));
-    u64::try_from(millis).unwrap_or(0) << 22
 }
 
 /// Returns the result of a search that ended with an error.
@@ -167,7 +159,7 @@ mod tests {
 
     /// A message `minutes` after the first call.
     fn message(minutes: i64, nonce: Option<&str>, is_bot: bool, content: &str) -> Value {
-        let id = u64::try_from(SINCE.plus(minutes * 60_000).since(UnixMillis(EPOCH_MS))).expect("later") << 22;
+        let id = first_id_at(SINCE.plus(minutes * 60_000));
         json!({"id": id.to_string(), "nonce": nonce, "content": content, "author": {"id": "5", "bot": is_bot}})
     }
 

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use shared::model::time::UnixMillis;
+use shared::platform::http_answer::parse_retry_after;
 use shared::platform::slack_api::{WebAnswer, is_credential_error, message_name};
 
 use crate::attempt::{CallOutcome, LimitScope, Refusal, RequestSent};
-use crate::channel::http::{parse_retry_after, status_outcome};
+use crate::channel::http::status_outcome;
 use crate::channel::raw_answer::RawAnswer;
 
 /// Maximum length of an error's name that is kept, in characters.

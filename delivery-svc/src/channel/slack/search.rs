@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 use reqwest::Url;
 use serde::Deserialize;
 use shared::model::time::UnixMillis;
+use shared::platform::http_answer::parse_retry_after;
 use shared::platform::slack::SlackAccount;
 use shared::platform::slack_api::{WebAnswer, is_conversation_id, is_credential_error, message_name};
 
 use super::message::METADATA_TYPE;
 use crate::attempt::{CallOutcome, PartSearch, Refusal};
-use crate::channel::http::parse_retry_after;
 use crate::channel::raw_answer::RawAnswer;
 
 /// Number of messages asked for at once; an app outside the marketplace gets fewer.

@@ -9,10 +9,11 @@ use std::time::Duration;
 use serde::Deserialize;
 use shared::model::time::UnixMillis;
 use shared::platform::bot_api::{BotAnswer, message_name};
+use shared::platform::http_answer::parse_retry_after;
 
 use super::change::MessageNumber;
 use crate::attempt::{CallOutcome, LimitScope, Refusal, RequestSent};
-use crate::channel::http::{parse_retry_after, status_outcome};
+use crate::channel::http::status_outcome;
 use crate::channel::raw_answer::RawAnswer;
 
 /// Maximum length of an error's text that is kept, in characters.
