@@ -417,6 +417,7 @@ pub(crate) fn lease() -> LeaseRecord {
         }),
         runs: vec!["01K9QAZ4C3ZZYD1Q2D0S0R9V4B-0".to_owned()],
         released: true,
+        session: String::new(),
     }
 }
 

@@ -128,6 +128,7 @@ async fn an_event_that_keeps_killing_its_owner_is_given_up() {
             in_progress: Some(place),
             runs: vec!["one".to_owned(), "two".to_owned(), "three".to_owned()],
             released: false,
+            session: String::new(),
         };
 
         let key = format!("attempts.hook.{}", world.partition(at).await);

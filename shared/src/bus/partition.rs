@@ -1,8 +1,9 @@
 //! Leased partitions: each partition of a stream is handled by one replica, in order.
 //!
 //! Replicas announce themselves in KV `members`; [`crate::wire::partition::partition_owners`] names each partition's
-//! owner. The owner holds a lease on the partition in KV `leases` (time to live 3 s, refreshed every 0.7 s by
-//! compare-and-set). If it cannot refresh, it stops by its own monotonic deadline, counted from *before* the refresh.
+//! owner. The owner holds a lease on the partition in KV `leases`, which names the owner's session there: one record
+//! with a time to live of 3 s, refreshed every 0.7 s by compare-and-set, for all leases of the replica. If it cannot
+//! refresh, it stops by its own monotonic deadline, counted from *before* the refresh.
 //! When a partition is taken, its consumer is reset to its ack floor: messages that a dead owner had not acked are
 //! delivered again at once and in order, and counting starts at consumer sequence 1. A gap in that count means that a
 //! message went to a forgotten pull of another process (a stopped process whose connection is still up). Then, and on
@@ -14,6 +15,7 @@ mod floors;
 mod lease;
 mod owned;
 mod reading;
+mod session;
 mod share;
 mod tenure;
 mod view;
@@ -45,16 +47,19 @@ pub use tenure::PartitionLease;
 use floors::PartitionFloorStore;
 pub(in crate::bus) use lease::lease_message;
 use lease::{HeldLease, take};
+use session::{LeaseSession, confirm_free};
 pub(in crate::bus) use tenure::LeaseDeadline;
 use view::GroupView;
 
-/// Time to live of a member or a lease without a refresh; whole seconds (the server's unit).
+/// Time to live of a member, a session, or the lease on an account without a refresh; whole seconds (the server's unit).
 pub(super) const TTL: Duration = Duration::from_secs(3);
 /// Silence after which an entry counts as gone, although its holder would refresh it all the time: no watch will
 /// report its end, because its marker came and went while this replica was cut off.
 const SILENCE: Duration = Duration::from_secs(12);
-/// Interval at which members and leases are refreshed.
+/// Interval at which members, sessions, and leases on accounts are refreshed.
 pub(super) const TICK: Duration = Duration::from_millis(700);
+/// Beginning of a session's key in KV `leases`, after the group's name and a dot.
+const SESSION: &str = "session.";
 
 /// Keeper of a partition's progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +91,11 @@ pub struct PartitionGroup {
     pub batch: usize,
     /// Clock that measures deadlines.
     pub clock: SharedClock,
+}
+
+/// Returns the key in KV `leases` of the `session` of a replica of `group`.
+fn session_key(group: &str, session: &str) -> String {
+    format!("{group}.{SESSION}{session}")
 }
 
 /// Returns the key in KV `members` of the replica `instance` of `group`.
@@ -128,6 +138,7 @@ where
     let _keeping = store_floors(&group, &floors);
 
     let mut held: HashMap<u16, HeldLease> = HashMap::new();
+    let mut session: Option<LeaseSession> = None;
     let mut joined = false;
     let mut refresh_at = group.clock.monotonic();
     // Without members and leases nothing is owned yet: there is nothing to give back.
@@ -138,9 +149,7 @@ where
 
     loop {
         // This comes first: a process that was stopped must not continue work that another replica has taken over.
-        for lease in held.values_mut() {
-            lease.end_if_over();
-        }
+        end_lost(&mut held, &view);
 
         let leaving = shutdown.is_requested();
         let may_join = !leaving && *group.may_join.borrow();
@@ -155,6 +164,7 @@ where
         if is_due || may_join != joined {
             joined = announce_member(&members, &group, may_join, joined).await;
         }
+        session = keep_session(session, is_due).await;
 
         let wanted = if may_join {
             wanted_partitions(&view, &group)
@@ -162,32 +172,33 @@ where
             Vec::new()
         };
         give_back_unwanted(&mut held, &wanted);
-        keep_up(&mut held, is_due, &floors).await;
+        release_ended(&mut held, &floors).await;
+
         // A request sent without a connection would be served long after it is stale.
         let wanted = if bus.is_connected() { wanted } else { Vec::new() };
-        let free = view.free_partitions(&wanted, |partition| held.contains_key(&partition));
+        let own = session.as_ref().map(LeaseSession::name);
+        let free = view.free_partitions(&wanted, |partition| held.contains_key(&partition), own);
+        let free = confirm_free(&bus, group.name, free).await;
+        if session.is_none() && !free.is_empty() {
+            session = LeaseSession::begin(&bus, &group).await;
+        }
 
-        let taken = join_all(free.into_iter().map(|(partition, revision)| {
-            take(
-                bus.clone(),
-                Arc::clone(&group),
-                Arc::clone(&floors),
-                (partition, revision),
-                handler.clone(),
-            )
-        }));
-
-        held.extend(
-            taken
-                .await
-                .into_iter()
-                .flatten()
-                .map(|lease| (lease.partition(), lease)),
-        );
+        if let Some(session) = &session {
+            let taken = free.into_iter().map(|free| {
+                let of_session = (session.name().to_owned(), session.deadline().clone());
+                let (group, floors) = (Arc::clone(&group), Arc::clone(&floors));
+                take(bus.clone(), group, floors, (free, of_session), handler.clone())
+            });
+            let taken = join_all(taken).await.into_iter().flatten();
+            held.extend(taken.map(|lease| (lease.partition(), lease)));
+        }
 
         report_held(&group, &held);
 
         if leaving && held.is_empty() {
+            if let Some(session) = session {
+                session.end().await;
+            }
             return;
         }
 
@@ -198,6 +209,25 @@ where
             () = shutdown.requested(), if !leaving => {}
         }
     }
+}
+
+/// Ends the leases whose session is over, and those that another replica has taken.
+fn end_lost(held: &mut HashMap<u16, HeldLease>, view: &GroupView) {
+    for (partition, lease) in held {
+        if view.is_lost(*partition, lease.revision()) {
+            lease.note_loss();
+        }
+        lease.end_if_over();
+    }
+}
+
+/// Refreshes `session` if it `is_due`. Returns `None` if there is none or it is over.
+async fn keep_session(session: Option<LeaseSession>, is_due: bool) -> Option<LeaseSession> {
+    let mut session = session?;
+    if is_due {
+        session.refresh().await;
+    }
+    session.deadline().is_live().then_some(session)
 }
 
 /// Tells the metrics and the tap which partitions this replica holds.
@@ -220,8 +250,8 @@ fn store_floors(group: &PartitionGroup, floors: &Arc<PartitionFloorStore>) -> Jo
     keeping
 }
 
-/// Gives back the leases whose handlers have ended, and refreshes the others if `is_due`.
-async fn keep_up(held: &mut HashMap<u16, HeldLease>, is_due: bool, floors: &PartitionFloorStore) {
+/// Gives back the leases whose handlers have ended, and drops those that are over.
+async fn release_ended(held: &mut HashMap<u16, HeldLease>, floors: &PartitionFloorStore) {
     let mut any_ended = false;
     for lease in held.values_mut() {
         any_ended |= lease.note_end();
@@ -232,8 +262,7 @@ async fn keep_up(held: &mut HashMap<u16, HeldLease>, is_due: bool, floors: &Part
         tracing::debug!("failed to store floors at shutdown");
     }
 
-    let attended = held.values_mut().filter(|lease| is_due || lease.has_ended());
-    join_all(attended.map(HeldLease::refresh_lease)).await;
+    join_all(held.values_mut().map(HeldLease::settle_end)).await;
     held.retain(|partition, lease| {
         if lease.is_over() {
             floors.forget_partition(*partition);

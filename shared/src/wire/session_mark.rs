@@ -46,6 +46,10 @@ pub struct LeaseRecord {
     /// Whether the holder released the lease in an orderly way.
     #[serde(default)]
     pub released: bool,
+    /// Session of the holder: the lease lives as long as the session's own record, key `{group}.session.{session}`.
+    /// Empty for a lease that has a time to live itself.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub session: String,
 }
 
 impl LeaseRecord {
@@ -58,6 +62,7 @@ impl LeaseRecord {
             in_progress: None,
             runs: Vec::new(),
             released: false,
+            session: String::new(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Replicas that share the partitions of a stream.
 
+use shared::wire::session_mark::LeaseRecord;
+
 use super::*;
 
 type Log = Arc<Mutex<Vec<(String, String, u32)>>>;
@@ -56,25 +58,109 @@ fn replica_at(
 }
 
 #[tokio::test]
-async fn a_replica_is_not_woken_by_its_own_refreshes() {
+async fn a_replica_refreshes_one_record_for_all_its_leases() {
     const ALL: u64 = 64;
+    const REFRESHES: u64 = 6;
 
     let (_server, bus) = world().await;
     let (stop, running) = replica(&bus, "a", &Log::default());
-    let written = async || bus.stream_state("KV_leases").await.expect("readable").last;
-    eventually("all leases are taken", async || written().await >= ALL).await;
-
-    // The clock first: what is written until the count is read may only make it look longer.
-    let at = SystemClock.monotonic();
-    let begun = written().await;
-    eventually("each is refreshed four times", async || {
-        written().await >= begun + 4 * ALL
+    let leases = bus.kv::<LeaseRecord>(buckets::LEASES);
+    let entries = async |prefix: &str| {
+        let entries = leases.entries().await.expect("readable").into_iter();
+        entries.filter(|(key, _)| key.starts_with(prefix)).collect::<Vec<_>>()
+    };
+    // The session's record is one of them.
+    eventually("all leases are taken", async || {
+        entries("hook.").await.len() as u64 == ALL + 1
     })
     .await;
 
-    // One refresh each 0.7 s: from the first to the fourth it takes three times as long.
+    let session = async || entries("hook.session.").await.pop().expect("a session").1.revision;
+    eventually("the session is refreshed", async || session().await > ALL + 1).await;
+    let first = session().await;
+    let at = SystemClock.monotonic();
+    eventually("the session is refreshed some times", async || {
+        session().await >= first + REFRESHES
+    })
+    .await;
     let took = SystemClock.monotonic().duration_since(at);
-    assert!(took >= Duration::from_millis(1_800), "four refreshes within {took:?}");
+
+    // Nothing else was written meanwhile, and the replica was not woken by what it wrote: a refresh each 0.7 s.
+    let last = bus.stream_state("KV_leases").await.expect("readable").last;
+    assert!(last <= first + 3 * REFRESHES, "{last} after {first}");
+    assert!(took >= Duration::from_millis(700 * (REFRESHES - 2)), "{took:?}");
+
+    stop.trigger();
+    running.await.expect("no panic");
+    eventually("all leases and the session are given back", async || {
+        entries("hook.").await.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_replicas_leases_are_taken_once_its_session_is_over_and_not_before() {
+    let (_server, bus) = world().await;
+    let log: Log = Arc::default();
+    let (_stop, dead) = replica(&bus, "dead", &log);
+    let leases = bus.kv::<LeaseRecord>(buckets::LEASES);
+    let holders = async || {
+        let entries = leases.entries().await.expect("readable").into_iter();
+        let partitions = entries.filter(|(key, _)| !key.contains("session"));
+        partitions
+            .map(|(_, entry)| (entry.value.holder, entry.value.session))
+            .collect::<Vec<_>>()
+    };
+    eventually("all leases are taken", async || holders().await.len() == 64).await;
+    let (_, session) = holders().await.pop().expect("a lease");
+
+    // As with a kill: nothing is given back.
+    dead.abort();
+    let (stop, heir) = replica(&bus, "heir", &log);
+    eventually("the heir has them", async || {
+        holders().await.iter().all(|(holder, _)| holder == "heir")
+    })
+    .await;
+    let over = leases.get(&format!("hook.session.{session}")).await.expect("readable");
+    assert_eq!(over, None, "its leases were taken while its session lasted");
+
+    // Whoever loses one lease to another keeps the rest.
+    let key = "hook.7";
+    leases.delete(key, None).await.expect("removed");
+    eventually("it is taken again", async || {
+        leases.get(key).await.expect("readable").is_some()
+    })
+    .await;
+    let sessions: std::collections::BTreeSet<String> =
+        holders().await.into_iter().map(|(_, session)| session).collect();
+    assert_eq!(sessions.len(), 1, "one session all the time");
+
+    stop.trigger();
+    heir.await.expect("no panic");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_loses_its_session_loses_all_leases_and_takes_them_anew() {
+    let (_server, bus) = world().await;
+    let (stop, running) = replica(&bus, "a", &Log::default());
+    let leases = bus.kv::<LeaseRecord>(buckets::LEASES);
+    let sessions = async || {
+        let entries = leases.entries().await.expect("readable").into_iter();
+        let partitions = entries.filter(|(key, _)| !key.contains("session"));
+        partitions.map(|(_, entry)| entry.value.session).collect::<Vec<_>>()
+    };
+    eventually("all leases are taken", async || sessions().await.len() == 64).await;
+    let first = sessions().await.pop().expect("a lease");
+
+    leases
+        .delete(&format!("hook.session.{first}"), None)
+        .await
+        .expect("removed");
+    eventually("all are of another session", async || {
+        let now = sessions().await;
+        now.len() == 64 && now.iter().all(|session| *session != first)
+    })
+    .await;
 
     stop.trigger();
     running.await.expect("no panic");

@@ -63,6 +63,7 @@ async fn a_run_that_lives_is_not_counted_among_those_that_a_message_has_ended() 
                 in_progress: Some(place),
                 runs: ["gone", "lives", "ended"].map(str::to_owned).to_vec(),
                 released: false,
+                session: String::new(),
             };
             attempts.put(&key, &noted).await.expect("noted");
 

@@ -12,7 +12,7 @@ use crate::wire::session_mark::LeaseRecord;
 use crate::wire::topology::buckets;
 
 use super::super::connect::Bus;
-use super::super::error::PublishError;
+use super::super::error::{CasError, PublishError};
 use super::super::kv::Kv;
 use super::super::publish::OutgoingMessage;
 use super::super::writer::note_panic;
@@ -27,7 +27,6 @@ pub(super) struct HeldLease {
     partition: u16,
     kv: Kv<LeaseRecord>,
     key: String,
-    record: LeaseRecord,
     revision: u64,
     deadline: LeaseDeadline,
     handler: JoinHandle<()>,
@@ -46,7 +45,7 @@ impl HeldLease {
         self.over
     }
 
-    /// Asks the handler to end; the lease is refreshed until it has.
+    /// Asks the handler to end; the lease is held until it has.
     pub(super) fn give_back(&self) {
         self.deadline.stop.cancel();
     }
@@ -55,7 +54,7 @@ impl HeldLease {
     pub(super) async fn any_over(held: &HashMap<u16, Self>) {
         let ending: Vec<_> = held
             .values()
-            .filter(|lease| lease.deadline.stop.is_cancelled())
+            .filter(|lease| lease.deadline.stop.is_cancelled() && !lease.ended)
             .map(|lease| Box::pin(poll_finished(&lease.handler)))
             .collect();
         if ending.is_empty() {
@@ -79,19 +78,21 @@ impl HeldLease {
         self.ended
     }
 
-    /// Whether the handler was recorded to have ended.
-    pub(super) const fn has_ended(&self) -> bool {
-        self.ended
+    /// Records that the key of the lease was written or removed by another after `revision`, our own write.
+    pub(super) fn note_loss(&self) {
+        self.deadline.note_loss();
     }
 
-    /// Extends the lease, or gives it back if the handler is recorded to have ended.
-    pub(super) async fn refresh_lease(&mut self) {
+    /// Revision at which this replica wrote the lease.
+    pub(super) const fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Gives the lease back if the handler is recorded to have ended, and ends it if it is over.
+    pub(super) async fn settle_end(&mut self) {
         if self.ended {
             self.release_lease().await;
             return;
-        }
-        if self.deadline.is_live() && !self.write_lease().await && self.adopt_lost_refresh().await {
-            self.write_lease().await;
         }
         self.end_if_over();
     }
@@ -107,59 +108,31 @@ impl HeldLease {
         }
     }
 
-    /// Writes the lease again. Returns false if that is rejected: the lease has another revision than the one known
-    /// here.
-    async fn write_lease(&mut self) -> bool {
-        let asked_at = self.deadline.now();
-        let out = lease_message(&self.key, &self.record, self.revision);
-        match self.kv.bus().publish_once(&out, TICK).await {
-            Ok(published) => {
-                self.revision = published.sequence;
-                self.deadline.note_refresh(asked_at);
-            }
-            Err(PublishError::WrongLastSequence { .. }) => return false,
-            Err(error) => tracing::debug!(key = %self.key, %error, "failed to refresh a lease"),
-        }
-
-        true
-    }
-
-    /// Handles a rejected refresh. If an earlier refresh of ours was stored without an ack, adopts its revision and
-    /// returns true. That does not move the deadline, because the time from which the server counts is unknown here.
-    async fn adopt_lost_refresh(&mut self) -> bool {
-        match self.kv.written_here(&self.key).await {
-            Ok(Some(entry)) if entry.value.holder == self.record.holder && entry.value.epoch == self.record.epoch => {
-                self.revision = entry.revision;
-                true
-            }
-            Ok(_) => {
-                self.deadline.note_loss();
-                false
-            }
-            Err(error) => {
-                tracing::debug!(key = %self.key, %error, "failed to read a lease");
-                false
-            }
-        }
-    }
-
+    /// Removes the lease. While it is not known whether the server did so, the lease stays in hand: its session lives on,
+    /// and nobody else could take it.
     async fn release_lease(&mut self) {
-        self.over = true;
         if !self.deadline.is_live() {
+            self.over = true;
             return;
         }
+
         let given = tokio::time::timeout(TICK, self.kv.delete(&self.key, Some(self.revision))).await;
-        if !matches!(given, Ok(Ok(()))) {
-            tracing::debug!(key = %self.key, "failed to release a lease; it expires");
+        match given {
+            Ok(Ok(()) | Err(CasError::Conflict { .. })) => self.over = true,
+            Ok(Err(error)) => tracing::debug!(key = %self.key, %error, "failed to release a lease; retrying"),
+            Err(_) => tracing::debug!(key = %self.key, "a lease was not released in time; retrying"),
         }
     }
 }
 
-/// Returns the message that writes the lease `key`, if its current revision is `revision`.
+/// Returns the message that writes the lease `key`, if its current revision is `revision`, for [`TTL`].
 pub(in crate::bus) fn lease_message(key: &str, record: &LeaseRecord, revision: u64) -> OutgoingMessage {
-    OutgoingMessage::new(format!("$KV.{}.{key}", buckets::LEASES), record)
-        .expect_last(revision)
-        .ttl(TTL)
+    partition_message(key, record, revision).ttl(TTL)
+}
+
+/// Returns the message that writes a lease without an end of its own: it ends with its session.
+fn partition_message(key: &str, record: &LeaseRecord, revision: u64) -> OutgoingMessage {
+    OutgoingMessage::new(format!("$KV.{}.{key}", buckets::LEASES), record).expect_last(revision)
 }
 
 async fn poll_finished(handler: &JoinHandle<()>) {
@@ -168,12 +141,13 @@ async fn poll_finished(handler: &JoinHandle<()>) {
     }
 }
 
-/// Takes the lease on `partition` at `revision`, and starts the handler. Returns `None` if another replica was faster.
+/// Takes the lease on `partition` at `revision` for the session that is named and ends as `session` says, and starts the
+/// handler. Returns `None` if another replica was faster.
 pub(super) async fn take<H, F>(
     bus: Bus,
     group: Arc<PartitionGroup>,
     floors: Arc<PartitionFloorStore>,
-    (partition, revision): (u16, u64),
+    ((partition, revision), session): ((u16, u64), (String, LeaseDeadline)),
     handler: H,
 ) -> Option<HeldLease>
 where
@@ -182,24 +156,22 @@ where
 {
     let kv: Kv<LeaseRecord> = bus.kv(buckets::LEASES);
     let key = group.lease_key(partition);
-    // The deadline counts from before the request, so a slow answer shortens the lease and never lengthens it.
-    let asked_at = group.clock.monotonic();
-
     let record = LeaseRecord {
         holder: group.instance.clone(),
         epoch: revision + 1,
         in_progress: None,
         runs: Vec::new(),
         released: false,
+        session: session.0,
     };
 
     let mut taken = kv
         .bus()
-        .publish_once(&lease_message(&key, &record, revision), TICK)
+        .publish_once(&partition_message(&key, &record, revision), TICK)
         .await;
     if revision > 0 && matches!(taken, Err(PublishError::WrongLastSequence { .. })) {
-        // The marker of a lapsed lease expires too, and no watch reports that: then the key has no revision any more.
-        taken = kv.bus().publish_once(&lease_message(&key, &record, 0), TICK).await;
+        // The marker of a lease that was given back expires, and no watch reports that: then the key has no revision.
+        taken = kv.bus().publish_once(&partition_message(&key, &record, 0), TICK).await;
     }
 
     let taken = match taken {
@@ -211,7 +183,7 @@ where
         }
     };
 
-    let deadline = LeaseDeadline::new(Arc::clone(&group.clock), asked_at);
+    let deadline = session.1.of_lease();
     tracing::debug!(key, epoch = taken, "partition acquired");
     let tenure = LeaseTenure {
         bus,
@@ -227,7 +199,6 @@ where
         partition,
         kv,
         key,
-        record,
         revision: taken,
         deadline,
         handler,

@@ -172,6 +172,7 @@ impl OwnedPartition {
             in_progress: place,
             runs,
             released: false,
+            session: String::new(),
         };
 
         self.attempts.put(&self.attempts_key, &record).await?;

@@ -14,15 +14,43 @@ use crate::wire::topology::buckets;
 
 use super::super::connect::Bus;
 use super::super::kv::{Kv, KvEvent};
-use super::SILENCE;
+use super::{SESSION, SILENCE};
 
 /// State of a lease according to the watch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct LeaseView {
     /// Revision of the lease's key.
     revision: u64,
     held: bool,
+    /// Session of the holder; empty if the record cannot be read.
+    session: String,
     told_at: Instant,
+}
+
+/// A partition that this replica wants, and that nobody holds as far as the watch tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FreePartition {
+    /// Number of the partition.
+    pub(super) partition: u16,
+    /// Revision at which its lease can be taken.
+    pub(super) revision: u64,
+    /// Session that the lease names, if it was not given back: the leader must confirm that it has ended.
+    pub(super) former: Option<String>,
+}
+
+/// News of a bucket. `key` is without the group's prefix.
+enum Told<'a, T> {
+    Put {
+        key: &'a str,
+        revision: u64,
+        value: &'a T,
+    },
+    Gone {
+        key: &'a str,
+        revision: u64,
+    },
+    /// Every entry that existed has been told.
+    Current,
 }
 
 #[derive(Debug, Default)]
@@ -30,26 +58,90 @@ struct ViewState {
     /// Tokens of the instances that take part, each with the time of its last announcement.
     members: BTreeMap<String, Instant>,
     leases: HashMap<u16, LeaseView>,
+    /// Sessions of holders, each with the time of its last refresh.
+    sessions: HashMap<String, Instant>,
     /// Whether each of the two watches (members, leases) has sent every entry that existed.
     settled: [bool; 2],
 }
 
 impl ViewState {
+    /// Applies news of the bucket of leases. Returns whether a lease or a session came or went.
+    fn note_lease(&mut self, told: &Told<'_, LeaseRecord>, now: Instant) -> bool {
+        let (key, revision, value) = match *told {
+            Told::Put { key, revision, value } => (key, revision, Some(value)),
+            Told::Gone { key, revision } => (key, revision, None),
+            Told::Current => {
+                self.settled[1] = true;
+                return true;
+            }
+        };
+
+        if let Some(session) = key.strip_prefix(SESSION) {
+            return match value {
+                Some(_) => self.sessions.insert(session.to_owned(), now).is_none(),
+                None => self.sessions.remove(session).is_some(),
+            };
+        }
+
+        let Ok(partition) = key.parse() else { return false };
+        let lease = LeaseView {
+            revision,
+            held: value.is_some(),
+            session: value.map_or_else(String::new, |value| value.session.clone()),
+            told_at: now,
+        };
+        let session = lease.session.clone();
+        let before = self.leases.insert(partition, lease);
+        before.is_none_or(|before| before.held != value.is_some() || before.session != session)
+    }
+
     fn live_members(&self, now: Instant) -> Vec<String> {
         let heard = self.members.iter().filter(|(_, told_at)| !is_silent(**told_at, now));
         heard.map(|(token, _)| token.clone()).collect()
     }
 
-    fn free_partitions(&self, wanted: &[bool], mine: impl Fn(u16) -> bool, now: Instant) -> Vec<(u16, u64)> {
+    fn free_partitions(
+        &self,
+        wanted: &[bool],
+        mine: impl Fn(u16) -> bool,
+        (own_session, now): (Option<&str>, Instant),
+    ) -> Vec<FreePartition> {
         (0_u16..)
             .zip(wanted)
             .filter(|(partition, wanted)| **wanted && !mine(*partition))
-            .filter_map(|(partition, _)| match self.leases.get(&partition) {
-                None => Some((partition, 0)),
-                Some(lease) if lease.held && !is_silent(lease.told_at, now) => None,
-                Some(lease) => Some((partition, lease.revision)),
+            .filter_map(|(partition, _)| {
+                let lease = self.leases.get(&partition);
+                let former = match lease {
+                    Some(lease) if lease.held => self.former_session(lease, own_session, now)?,
+                    Some(_) | None => None,
+                };
+                Some(FreePartition {
+                    partition,
+                    revision: lease.map_or(0, |lease| lease.revision),
+                    former,
+                })
             })
             .collect()
+    }
+
+    /// Returns the session that has held `lease` if it is to be asked for, or `None` within if that need not be; `None` if
+    /// the lease is held.
+    #[expect(clippy::option_option, reason = "held, free, or free if the leader says so")]
+    fn former_session(&self, lease: &LeaseView, own_session: Option<&str>, now: Instant) -> Option<Option<String>> {
+        let session = lease.session.as_str();
+        // A record that names no session is of another release or broken: it is free once it is left alone.
+        if session.is_empty() {
+            return is_silent(lease.told_at, now).then_some(None);
+        }
+
+        // Taken by this replica, which was not told so.
+        if own_session == Some(session) {
+            return Some(None);
+        }
+
+        let heard = self.sessions.get(session);
+        let is_live = heard.is_some_and(|told_at| !is_silent(*told_at, now));
+        (!is_live).then(|| Some(session.to_owned()))
     }
 }
 
@@ -77,20 +169,21 @@ fn follow_records<T: WireMessage + Send + 'static>(
     kv: &Kv<T>,
     prefix: String,
     changed: Arc<Notify>,
-    apply: impl Fn(Option<(&str, u64, bool)>) -> bool + Send + 'static,
+    apply: impl Fn(Told<'_, T>) -> bool + Send + 'static,
     bad: impl Fn(&str, u64) -> bool + Send + 'static,
 ) -> JoinHandle<()> {
     let mut watch = kv.watch(&prefix);
     tokio::spawn(async move {
         loop {
             let is_news = match watch.next().await {
-                KvEvent::Put { key, revision, .. } => {
+                KvEvent::Put { key, revision, value } => {
                     let Some(key) = key.strip_prefix(&prefix) else { continue };
-                    apply(Some((key, revision, true)))
+                    let value = &value;
+                    apply(Told::Put { key, revision, value })
                 }
                 KvEvent::Gone { key, revision } => {
                     let Some(key) = key.strip_prefix(&prefix) else { continue };
-                    apply(Some((key, revision, false)))
+                    apply(Told::Gone { key, revision })
                 }
                 KvEvent::Bad { key, revision, error } => {
                     tracing::warn!(key, error, "failed to read a coordination record");
@@ -99,7 +192,7 @@ fn follow_records<T: WireMessage + Send + 'static>(
                 }
                 // Keys that no longer exist are reported as gone afterwards.
                 KvEvent::Anew => continue,
-                KvEvent::Current => apply(None),
+                KvEvent::Current => apply(Told::Current),
             };
 
             // Woken only for news, because each wake-up costs a look at all partitions.
@@ -125,26 +218,7 @@ impl GroupView {
                 &bus.kv::<LeaseRecord>(buckets::LEASES),
                 format!("{group}."),
                 Arc::clone(&changed),
-                move |told| {
-                    let mut state = lock(&state);
-                    match told {
-                        Some((key, revision, held)) => {
-                            let Ok(partition) = key.parse() else { return false };
-                            let lease = LeaseView {
-                                revision,
-                                held,
-                                told_at: clock.monotonic(),
-                            };
-
-                            let before = state.leases.insert(partition, lease);
-                            before.is_none_or(|before| before.held != held)
-                        }
-                        None => {
-                            state.settled[1] = true;
-                            true
-                        }
-                    }
-                },
+                move |told| lock(&state).note_lease(&told, clock.monotonic()),
                 move |key, revision| {
                     // Its writer may live (a newer release): the lease is free once it was not written for
                     // [`SILENCE`].
@@ -152,6 +226,7 @@ impl GroupView {
                         let lease = LeaseView {
                             revision,
                             held: true,
+                            session: String::new(),
                             told_at: now.monotonic(),
                         };
                         lock(&seen).leases.insert(partition, lease);
@@ -181,9 +256,9 @@ impl GroupView {
                 move |told| {
                     let mut state = lock(&state);
                     match told {
-                        Some((key, _, true)) => state.members.insert(key.to_owned(), clock.monotonic()).is_none(),
-                        Some((key, _, false)) => state.members.remove(key).is_some(),
-                        None => {
+                        Told::Put { key, .. } => state.members.insert(key.to_owned(), clock.monotonic()).is_none(),
+                        Told::Gone { key, .. } => state.members.remove(key).is_some(),
+                        Told::Current => {
                             state.settled[0] = true;
                             true
                         }
@@ -218,10 +293,24 @@ impl GroupView {
         lock(&self.state).live_members(self.clock.monotonic())
     }
 
-    /// Returns the wanted partitions that no replica holds, or whose holder is silent, each with the revision to take
-    /// it at.
-    pub(super) fn free_partitions(&self, wanted: &[bool], mine: impl Fn(u16) -> bool) -> Vec<(u16, u64)> {
-        lock(&self.state).free_partitions(wanted, mine, self.clock.monotonic())
+    /// Returns the wanted partitions that no replica holds, or whose holder is silent. Those that are held by
+    /// `own_session`, and not `mine`, were taken without an answer.
+    pub(super) fn free_partitions(
+        &self,
+        wanted: &[bool],
+        mine: impl Fn(u16) -> bool,
+        own_session: Option<&str>,
+    ) -> Vec<FreePartition> {
+        lock(&self.state).free_partitions(wanted, mine, (own_session, self.clock.monotonic()))
+    }
+
+    /// Returns whether the lease on `partition`, which this replica wrote at `revision`, was written or removed since.
+    pub(super) fn is_lost(&self, partition: u16, revision: u64) -> bool {
+        let state = lock(&self.state);
+        state
+            .leases
+            .get(&partition)
+            .is_some_and(|lease| lease.revision > revision)
     }
 }
 
@@ -245,22 +334,42 @@ mod tests {
     #[test]
     fn whoever_is_silent_is_gone_although_nobody_said_so() {
         let then = ManualClock::at(UnixMillis(0)).monotonic();
-        let lease = |revision, held| LeaseView {
+        let lease = |revision, held, session: &str| LeaseView {
             revision,
             held,
+            session: session.to_owned(),
             told_at: then,
         };
 
         let state = ViewState {
             members: BTreeMap::from([("ghost".to_owned(), then)]),
-            leases: HashMap::from([(0, lease(7, true)), (1, lease(8, false))]),
+            leases: HashMap::from([
+                (0, lease(7, true, "live")),
+                (1, lease(8, false, "")),
+                (3, lease(9, true, "dead")),
+                (4, lease(10, true, "own")),
+                (5, lease(11, true, "")),
+            ]),
+            sessions: HashMap::from([("live".to_owned(), then), ("own".to_owned(), then)]),
             settled: [true, true],
         };
         let (soon, late) = (then + SILENCE, then + SILENCE + Duration::from_millis(1));
-        let free = |now| state.free_partitions(&[true; 3], |_| false, now);
+        let free = |now| {
+            let free = state.free_partitions(&[true; 6], |_| false, (Some("own"), now));
+            let told = free.into_iter();
+            told.map(|free| {
+                format!(
+                    "{}@{} {}",
+                    free.partition,
+                    free.revision,
+                    free.former.unwrap_or_default()
+                )
+            })
+            .collect::<Vec<_>>()
+        };
 
         assert_eq!((state.live_members(soon).len(), state.live_members(late).len()), (1, 0));
-        assert_eq!(free(soon), [(1, 8), (2, 0)]);
-        assert_eq!(free(late), [(0, 7), (1, 8), (2, 0)]);
+        assert_eq!(free(soon), ["1@8 ", "2@0 ", "3@9 dead", "4@10 "]);
+        assert_eq!(free(late), ["0@7 live", "1@8 ", "2@0 ", "3@9 dead", "4@10 ", "5@11 "]);
     }
 }

@@ -1,0 +1,145 @@
+//! Session of a replica in a group: the one record that is refreshed, for all its leases.
+//!
+//! A lease names its holder's session and has no time to live. The session's record, which comes before the first lease
+//! that names it, has one, and is refreshed by compare-and-set. Each session has a new name, and a record that is gone
+//! cannot be refreshed: so whoever finds a lease, and afterwards no record of its session at the leader, knows that the
+//! lease has ended for good. An idle replica writes once a [`TICK`] instead of once for each partition.
+
+use std::collections::HashMap;
+
+use crate::wire::session_mark::LeaseRecord;
+use crate::wire::topology::buckets;
+
+use super::super::connect::Bus;
+use super::super::error::PublishError;
+use super::super::kv::Kv;
+use super::super::writer::random_name;
+use super::tenure::LeaseDeadline;
+use super::view::FreePartition;
+use super::{PartitionGroup, TICK, lease_message, session_key};
+
+/// The session of this replica.
+#[derive(Debug)]
+pub(super) struct LeaseSession {
+    kv: Kv<LeaseRecord>,
+    name: String,
+    key: String,
+    record: LeaseRecord,
+    revision: u64,
+    deadline: LeaseDeadline,
+}
+
+impl LeaseSession {
+    /// Begins a session of this replica in `group`. Returns `None` if the server does not store it in time.
+    pub(super) async fn begin(bus: &Bus, group: &PartitionGroup) -> Option<Self> {
+        let name = random_name();
+        let key = session_key(group.name, &name);
+        let record = LeaseRecord::held_by(group.instance.clone());
+
+        // The deadline counts from before the request, so a slow answer shortens the session and never lengthens it.
+        let deadline = LeaseDeadline::new(group.clock.clone(), group.clock.monotonic());
+        match bus.publish_once(&lease_message(&key, &record, 0), TICK).await {
+            Ok(published) => Some(Self {
+                kv: bus.kv(buckets::LEASES),
+                name,
+                key,
+                record,
+                revision: published.sequence,
+                deadline,
+            }),
+            Err(error) => {
+                tracing::debug!(key, %error, "failed to begin a session of leases");
+                None
+            }
+        }
+    }
+
+    /// Returns the name that leases of this session carry.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the time until which the session lasts.
+    pub(super) const fn deadline(&self) -> &LeaseDeadline {
+        &self.deadline
+    }
+
+    /// Extends the session, with all its leases, unless it is over.
+    pub(super) async fn refresh(&mut self) {
+        if self.deadline.is_live() && !self.write_record().await && self.adopt_lost_refresh().await {
+            self.write_record().await;
+        }
+    }
+
+    /// Writes the record again. Returns false if that is rejected: the key has another revision than the one known here.
+    async fn write_record(&mut self) -> bool {
+        let asked_at = self.deadline.now();
+        let out = lease_message(&self.key, &self.record, self.revision);
+        match self.kv.bus().publish_once(&out, TICK).await {
+            Ok(published) => {
+                self.revision = published.sequence;
+                self.deadline.note_refresh(asked_at);
+            }
+            Err(PublishError::WrongLastSequence { .. }) => return false,
+            Err(error) => tracing::debug!(key = %self.key, %error, "failed to refresh a session of leases"),
+        }
+
+        true
+    }
+
+    /// Handles a rejected refresh. If an earlier refresh of ours was stored without an ack, adopts its revision and
+    /// returns true. That does not move the deadline, because the time from which the server counts is unknown here.
+    async fn adopt_lost_refresh(&mut self) -> bool {
+        match self.kv.written_here(&self.key).await {
+            Ok(Some(entry)) => {
+                self.revision = entry.revision;
+                true
+            }
+            Ok(None) => {
+                self.deadline.note_end_of_session();
+                false
+            }
+            Err(error) => {
+                tracing::debug!(key = %self.key, %error, "failed to read a session of leases");
+                false
+            }
+        }
+    }
+
+    /// Removes the record, once no lease needs it. If that fails, it expires.
+    pub(super) async fn end(self) {
+        let ended = tokio::time::timeout(TICK, self.kv.delete(&self.key, Some(self.revision))).await;
+        if !matches!(ended, Ok(Ok(()))) {
+            tracing::debug!(key = %self.key, "failed to end a session of leases; it expires");
+        }
+    }
+}
+
+/// Returns those of `free` whose former sessions have ended according to the leader, each with the revision to take it
+/// at. What a watch tells may be late: only the leader knows that a session is over.
+pub(super) async fn confirm_free(bus: &Bus, group: &str, free: Vec<FreePartition>) -> Vec<(u16, u64)> {
+    let sessions: Kv<LeaseRecord> = bus.kv(buckets::LEASES);
+    let mut ended: HashMap<String, bool> = HashMap::new();
+    let mut confirmed = Vec::with_capacity(free.len());
+    for candidate in free {
+        let is_free = match candidate.former {
+            None => true,
+            Some(session) => match ended.get(&session) {
+                Some(known) => *known,
+                None => {
+                    // A record that cannot be read is no proof of an end: it expires.
+                    let found = tokio::time::timeout(TICK, sessions.get(&session_key(group, &session))).await;
+                    let is_over = matches!(found, Ok(Ok(None)));
+                    ended.insert(session, is_over);
+                    is_over
+                }
+            },
+        };
+
+        if is_free {
+            confirmed.push((candidate.partition, candidate.revision));
+        }
+    }
+
+    confirmed
+}
