@@ -1,0 +1,254 @@
+//! What people and other controllers do to a cluster: apply, scale, restart, delete, drain, lose a node, run a job.
+
+use std::path::PathBuf;
+use std::process::Output;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use shared::clock::{Clock as _, SystemClock, pause};
+
+use super::cluster::{Cluster, LOOK_EVERY, PodEntry};
+use super::manifest::Workload;
+use super::network::OUTSIDE;
+use super::pod::Order;
+use super::rollout::{evictions_allowed, ordinal};
+
+/// What a test sees of a pod.
+#[derive(Debug, Clone)]
+pub struct PodInfo {
+    /// Name of the pod.
+    pub name: String,
+    /// Workload that it is of.
+    pub owner: String,
+    /// Node on which it runs.
+    pub node: String,
+    /// Address of the pod.
+    pub ip: String,
+    /// Whether it is ready.
+    pub is_ready: bool,
+    /// Whether it was told to end.
+    pub is_ending: bool,
+    /// Processes of its containers.
+    pub pids: Vec<u32>,
+    /// How often containers were started again.
+    pub restarts: u32,
+    /// What it waits for, or why a container ended.
+    pub message: String,
+}
+
+impl Cluster {
+    /// Adds the objects of a manifest, or replaces those of the same names.
+    ///
+    /// # Panics
+    /// Panics if one of them is not understood.
+    pub fn apply(&self, manifest: &str) {
+        let mut objects = self.shared.objects.write().unwrap_or_else(PoisonError::into_inner);
+        objects.apply(manifest).expect("manifests are understood");
+    }
+
+    /// Changes a workload, as `kubectl scale`, `set image` and `rollout restart` do.
+    ///
+    /// # Panics
+    /// Panics if there is none of that name.
+    pub fn change(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Workload)) {
+        let mut objects = self.shared.objects.write().unwrap_or_else(PoisonError::into_inner);
+        let found = objects.workloads.get_mut(&(namespace.to_owned(), name.to_owned()));
+        change(found.unwrap_or_else(|| panic!("no workload {namespace}/{name}")));
+    }
+
+    /// Changes the number of a workload's pods.
+    pub fn scale(&self, namespace: &str, name: &str, replicas: u32) {
+        self.change(namespace, name, |workload| workload.spec.replicas = Some(replicas));
+    }
+
+    /// Replaces the pods of a workload, as `kubectl rollout restart` does.
+    pub fn restart(&self, namespace: &str, name: &str) {
+        self.change(namespace, name, |workload| {
+            let annotations = &mut workload.spec.template.metadata.annotations;
+            let times = annotations.entry("kubectl.kubernetes.io/restartedAt".to_owned()).or_default();
+            times.push('+');
+        });
+    }
+
+    /// Has the name of a host outside lead to [`OUTSIDE`].
+    pub fn add_host(&self, name: &str) {
+        if let std::net::IpAddr::V4(address) = OUTSIDE {
+            self.shared.state().hosts.insert(name.to_owned(), address);
+        }
+    }
+
+    /// Has pods that start from here on ask DNS in a pod of kube-system instead of the node's cache.
+    pub fn use_pod_dns(&self) {
+        self.shared.state().uses_pod_dns = true;
+    }
+
+    /// Returns all pods.
+    #[must_use]
+    pub fn pods(&self) -> Vec<PodInfo> {
+        let state = self.shared.state();
+        let info = |entry: &PodEntry| {
+            let (facts, status) = (&entry.pod.facts, entry.status());
+            PodInfo {
+                name: facts.meta.name.clone(),
+                owner: entry.owner.1.clone(),
+                node: facts.node.clone(),
+                ip: facts.ip.clone(),
+                is_ready: status.ready_since.is_some(),
+                is_ending: entry.is_ending(),
+                pids: status.running.values().map(|running| running.pid).collect(),
+                restarts: status.restarts,
+                message: status.message,
+            }
+        };
+        state.pods.values().map(info).collect()
+    }
+
+    /// Waits until every workload has the pods that it should have, all of them available.
+    ///
+    /// # Panics
+    /// Panics at the deadline, with the state of the pods and the ends of their logs.
+    pub async fn settled(&self, deadline: Duration) {
+        let is_settled = async || {
+            let workloads: Vec<Workload> = self.shared.read().workloads.values().cloned().collect();
+            let state = self.shared.state();
+            let now = SystemClock.monotonic();
+            workloads.iter().all(|workload| {
+                let least = Duration::from_secs(workload.spec.min_ready_seconds);
+                let of_it: Vec<&PodEntry> = state.pods.values().filter(|entry| entry.owner == workload.key).collect();
+                let partition = workload.spec.update_strategy.rolling_update.partition;
+                let is_done = |entry: &PodEntry| {
+                    let since = entry.status().ready_since;
+                    let is_updated = entry.template == workload.spec.template
+                        || ordinal(&entry.pod.facts.meta.name) < partition;
+                    let is_available = since.is_some_and(|since| now.saturating_duration_since(since) >= least);
+                    is_updated && !entry.is_ending() && is_available
+                };
+                let wanted = workload.spec.replicas.unwrap_or(1) as usize;
+                of_it.len() == wanted && of_it.iter().all(|entry| is_done(entry))
+            })
+        };
+        let waited = tokio::time::timeout(deadline, async {
+            while !is_settled().await {
+                pause(LOOK_EVERY).await;
+            }
+        });
+        assert!(waited.await.is_ok(), "not settled within {deadline:?}\n{}", self.describe());
+    }
+
+    /// Returns the state of the pods, and the ends of the logs of those that are not ready.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let pods = self.pods();
+        let lines = pods.iter().map(|pod| {
+            let log = if pod.is_ready { String::new() } else { self.log(&pod.name) };
+            let tail: Vec<&str> = log.lines().rev().take(12).collect();
+            let tail: String = tail.into_iter().rev().map(|line| format!("\n    {line}")).collect();
+            let PodInfo { name, is_ready, restarts, message, .. } = pod;
+            format!("{name}: ready {is_ready}, restarts {restarts}, {message}{tail}\n")
+        });
+        lines.collect()
+    }
+
+    /// Returns the logs of a pod.
+    #[must_use]
+    pub fn log(&self, pod: &str) -> String {
+        let folder = self.with_pod(pod, |entry| entry.pod.folder.clone());
+        let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path());
+        let logs = files.filter(|path| path.extension().is_some_and(|end| end == "log"));
+        logs.map(|path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()).collect()
+    }
+
+    fn with_pod<T>(&self, name: &str, look: impl FnOnce(&PodEntry) -> T) -> T {
+        let state = self.shared.state();
+        let found = state.pods.values().find(|entry| entry.pod.facts.meta.name == name);
+        look(found.unwrap_or_else(|| panic!("no pod {name}")))
+    }
+
+    /// Runs a program in the first container of a pod.
+    ///
+    /// # Panics
+    /// Panics if the pod does not run, or the program cannot be started.
+    pub async fn run_in(&self, pod: &str, words: &[&str]) -> Output {
+        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        let running = self.with_pod(pod, |entry| entry.status().running.into_values().next());
+        let running = running.unwrap_or_else(|| panic!("pod {pod} does not run"));
+        running.enter(&words).output().await.expect("nsenter is there")
+    }
+
+    /// Tells a pod to end, as `kubectl delete pod` does.
+    pub fn delete_pod(&self, name: &str) {
+        self.with_pod(name, |entry| entry.tell(Order::End(SystemClock.monotonic())));
+    }
+
+    /// Tells a pod to end if its budgets allow it, as `kubectl drain` does; returns whether they do.
+    #[must_use]
+    pub fn evict(&self, name: &str) -> bool {
+        let objects = self.shared.read();
+        let state = self.shared.state();
+        let found = state.pods.iter().find(|((_, pod), _)| pod == name);
+        let ((namespace, _), entry) = found.unwrap_or_else(|| panic!("no pod {name}"));
+        let labels = &entry.pod.facts.meta.labels;
+        let is_allowed = objects.budgets.iter().all(|((of, _), budget)| {
+            if of != namespace || !budget.selector.selects(labels) {
+                return true;
+            }
+            let selected = |labels| budget.selector.selects(labels);
+            let workloads = objects.workloads.values().filter(|one| one.key.0 == *of);
+            let workloads = workloads.filter(|one| selected(&one.spec.template.metadata.labels));
+            let expected = workloads.map(|one| one.spec.replicas.unwrap_or(1)).sum();
+            let healthy = state.pods.values().filter(|one| {
+                selected(&one.pod.facts.meta.labels) && !one.is_ending() && one.status().ready_since.is_some()
+            });
+            evictions_allowed(budget, expected, u32::try_from(healthy.count()).unwrap_or(u32::MAX)) > 0
+        });
+        if is_allowed {
+            entry.tell(Order::End(SystemClock.monotonic()));
+        }
+        is_allowed
+    }
+
+    /// Has a node fail: what runs there is gone at once, and made again elsewhere.
+    pub fn lose_node(&self, node: &str) {
+        let mut state = self.shared.state();
+        state.lost_nodes.insert(node.to_owned());
+        for entry in state.pods.values().filter(|entry| entry.pod.facts.node == node) {
+            entry.tell(Order::Kill);
+        }
+    }
+
+    /// Runs a Job, or the Job of a CronJob, to its end; returns its exit code and its log.
+    ///
+    /// # Panics
+    /// Panics if there is none of that name, or at the deadline.
+    pub async fn run_job(&self, namespace: &str, name: &str, deadline: Duration) -> (Option<i32>, String) {
+        let key = (namespace.to_owned(), name.to_owned());
+        let template = self.shared.read().jobs.get(&key).map(|job| job.template.clone());
+        let template = template.unwrap_or_else(|| panic!("no job {namespace}/{name}"));
+        let mut pod = template.clone();
+        let pod_name = {
+            let mut state = self.shared.state();
+            pod.metadata.namespace = namespace.to_owned();
+            pod.metadata.name = format!("{name}-{}", state.number + 1);
+            let pod_name = pod.metadata.name.clone();
+            self.shared.run(&mut state, pod, template, key, true);
+            pod_name
+        };
+
+        let done = async {
+            while !self.with_pod(&pod_name, |entry| entry.life.is_finished()) {
+                pause(LOOK_EVERY).await;
+            }
+        };
+        let waited = tokio::time::timeout(deadline, done).await;
+        assert!(waited.is_ok(), "job {name} does not end\n{}", self.describe());
+        let (code, log) = (self.with_pod(&pod_name, |entry| entry.status().code), self.log(&pod_name));
+        self.shared.state().pods.remove(&(namespace.to_owned(), pod_name));
+        (code, log)
+    }
+
+    /// Returns the folder of a claim.
+    #[must_use]
+    pub fn claim(&self, namespace: &str, name: &str) -> PathBuf {
+        self.shared.folder.path().join("claims").join(namespace).join(name)
+    }
+}
