@@ -22,7 +22,7 @@ pub struct BackupOptions {
 /// `nexus restore`.
 #[derive(Debug, Args)]
 pub struct RestoreOptions {
-    /// Directory of the backup.
+    /// Directory of the backup; of one that `backup --keep` fills, the newest backup in it.
     #[arg(required_unless_present_any = ["list", "send", "drop"])]
     pub directory: Option<PathBuf>,
     /// Restore into this data directory of `nexus up` instead of onto a running server.

@@ -31,6 +31,17 @@ pub(super) fn remove_oldest(directory: &Path, keep: u16) -> Result<()> {
     remove(complete)
 }
 
+/// Returns the newest backup in `directory`, `None` if the directory is a backup itself or has none.
+///
+/// # Errors
+/// Fails if the directory cannot be listed.
+pub(super) fn newest(directory: &Path) -> Result<Option<PathBuf>> {
+    match state_of(directory) {
+        FolderState::Complete | FolderState::Unfinished => Ok(None),
+        FolderState::Foreign => Ok(folders(directory, FolderState::Complete)?.pop()),
+    }
+}
+
 /// Returns the folders of `directory` that `--keep` has made and that are in `state`, the oldest first.
 fn folders(directory: &Path, state: FolderState) -> Result<Vec<PathBuf>> {
     let failed = || format!("failed to list {}", directory.display());
@@ -77,6 +88,8 @@ mod tests {
         write(&place.join("nexus-notes/notes.txt"));
 
         remove_oldest(place, 3).expect("removed");
+        assert_eq!(newest(place).expect("listed"), complete.last().cloned());
+        assert_eq!(newest(&complete[2]).expect("listed"), None, "it is a backup itself");
         let left: Vec<bool> = complete.iter().map(|one| one.exists()).collect();
         assert_eq!(left, [false, true, true, true]);
         assert!(unfinished.exists() && place.join("by-hand").exists() && place.join("nexus-notes").exists());

@@ -15,7 +15,7 @@ use super::container::Images;
 use super::environment::PodFacts;
 use super::manifest::{Claim, Key, Service, Template, Volume, Workload};
 use super::names;
-use super::network::{LOCAL_DNS, NODE, Network, OUTSIDE, POD_DNS};
+use super::network::{LOCAL_DNS, NODE, Network, POD_DNS};
 use super::objects::Objects;
 use super::pod::{Order, Pod, PodStatus, port_of};
 use super::policy::{Endpoint, Forward, rules};

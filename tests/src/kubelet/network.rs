@@ -12,8 +12,13 @@ use std::process::{Command, Stdio};
 /// Address from which the kubelet asks its pods.
 pub const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 244, 0, 1));
 
-/// Address of everything outside of the cluster.
-pub const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(44, 12, 0, 1));
+/// Addresses outside of the cluster, on the internet.
+pub const OUTSIDE: [Ipv4Addr; 4] = [
+    Ipv4Addr::new(44, 12, 0, 1),
+    Ipv4Addr::new(44, 12, 0, 2),
+    Ipv4Addr::new(44, 12, 0, 3),
+    Ipv4Addr::new(44, 12, 0, 4),
+];
 
 /// Address of the DNS cache on each node (<https://kubernetes.io/docs/tasks/administer-cluster/nodelocaldns/>).
 pub const LOCAL_DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 20, 10));
@@ -48,7 +53,6 @@ impl Network {
             "ip netns add {NODE_NAMESPACE}
              ip link add nexus-up type veth peer name uplink netns {NODE_NAMESPACE}
              ip addr add {NODE}/32 dev nexus-up
-             ip addr add {OUTSIDE}/32 dev nexus-up
              ip addr add {LOCAL_DNS}/32 dev nexus-up
              ip addr add {POD_DNS}/32 dev nexus-up
              ip link set nexus-up up
@@ -63,6 +67,9 @@ impl Network {
              ip netns exec {NODE_NAMESPACE} nft list tables"
         );
         run_all(&commands)?;
+        for address in OUTSIDE {
+            run_all(&format!("ip addr add {address}/32 dev nexus-up"))?;
+        }
         Ok(network)
     }
 
@@ -84,6 +91,13 @@ impl Network {
              ip -n {space} route add 169.254.1.1 dev eth0
              ip -n {space} route add default via 169.254.1.1"
         ))
+    }
+
+    /// Returns the processes of a pod.
+    #[must_use]
+    pub fn pids(link: &str) -> Vec<u32> {
+        let listed = output("ip", &["netns", "pids", &space(link)]).unwrap_or_default();
+        listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
     }
 
     /// Kills what still runs in a pod, and removes its namespace.

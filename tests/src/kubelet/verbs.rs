@@ -1,15 +1,17 @@
 //! What people and other controllers do to a cluster: apply, scale, restart, delete, drain, lose a node, run a job.
 
 use std::path::PathBuf;
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use shared::clock::{Clock as _, SystemClock, pause};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::cluster::{Cluster, LOOK_EVERY, PodEntry};
 use super::manifest::Workload;
-use super::network::OUTSIDE;
+use super::network::{Network, OUTSIDE};
 use super::pod::Order;
 use super::rollout::{evictions_allowed, ordinal};
 
@@ -70,11 +72,23 @@ impl Cluster {
         });
     }
 
-    /// Has the name of a host outside lead to [`OUTSIDE`].
-    pub fn add_host(&self, name: &str) {
-        if let std::net::IpAddr::V4(address) = OUTSIDE {
-            self.shared.state().hosts.insert(name.to_owned(), address);
-        }
+    /// Has `name` be a host on the internet, whose port 443 is `port` of this machine's loopback.
+    ///
+    /// # Panics
+    /// Panics if there are no more addresses.
+    pub async fn add_host(&self, name: &str, port: u16) {
+        let taken = self.shared.state().hosts.len();
+        let address = *OUTSIDE.get(taken).expect("an address is left");
+        let listener = TcpListener::bind((address, 443)).await.expect("the address is ours");
+        self.shared.state().hosts.insert(name.to_owned(), address);
+        tokio::spawn(async move {
+            while let Ok((mut from, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut to = TcpStream::connect(("127.0.0.1", port)).await?;
+                    tokio::io::copy_bidirectional(&mut from, &mut to).await
+                });
+            }
+        });
     }
 
     /// Has pods that start from here on ask DNS in a pod of kube-system instead of the node's cache.
@@ -169,10 +183,25 @@ impl Cluster {
     /// # Panics
     /// Panics if the pod does not run, or the program cannot be started.
     pub async fn run_in(&self, pod: &str, words: &[&str]) -> Output {
+        self.run_with(pod, words, Vec::new()).await
+    }
+
+    /// Runs a program in the first container of a pod, with `input` on its standard input.
+    ///
+    /// # Panics
+    /// As [`Self::run_in`].
+    pub async fn run_with(&self, pod: &str, words: &[&str], input: Vec<u8>) -> Output {
         let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
         let running = self.with_pod(pod, |entry| entry.status().running.into_values().next());
         let running = running.unwrap_or_else(|| panic!("pod {pod} does not run"));
-        running.enter(&words).output().await.expect("nsenter is there")
+        let mut command = running.enter(&words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("nsenter is there");
+        let mut pipe = child.stdin.take().expect("a pipe");
+        // A program that does not read it has ended.
+        _ = pipe.write_all(&input).await;
+        drop(pipe);
+        child.wait_with_output().await.expect("it ends")
     }
 
     /// Tells a pod to end, as `kubectl delete pod` does.
@@ -205,6 +234,39 @@ impl Cluster {
             entry.tell(Order::End(SystemClock.monotonic()));
         }
         is_allowed
+    }
+
+    /// Evicts the pods of `node` as their budgets allow it, and lets it have no others, as `kubectl drain` does.
+    ///
+    /// # Panics
+    /// Panics at the deadline.
+    pub async fn drain(&self, node: &str, deadline: Duration) {
+        self.shared.state().lost_nodes.insert(node.to_owned());
+        let draining = async {
+            loop {
+                let left: Vec<PodInfo> = self.pods().into_iter().filter(|pod| pod.node == node).collect();
+                if left.is_empty() {
+                    return;
+                }
+                for pod in left.iter().filter(|pod| !pod.is_ending) {
+                    _ = self.evict(&pod.name);
+                }
+                pause(LOOK_EVERY).await;
+            }
+        };
+        let drained = tokio::time::timeout(deadline, draining).await;
+        assert!(drained.is_ok(), "{node} is not drained\n{}", self.describe());
+    }
+
+    /// Gives a Job, or a CronJob, another name.
+    ///
+    /// # Panics
+    /// Panics if there is none of that name.
+    pub fn copy_job(&self, namespace: &str, from: &str, to: &str) {
+        let mut objects = self.shared.objects.write().unwrap_or_else(PoisonError::into_inner);
+        let found = objects.jobs.get(&(namespace.to_owned(), from.to_owned())).cloned();
+        let found = found.unwrap_or_else(|| panic!("no job {namespace}/{from}"));
+        objects.jobs.insert((namespace.to_owned(), to.to_owned()), found);
     }
 
     /// Has a node fail: what runs there is gone at once, and made again elsewhere.
@@ -244,6 +306,19 @@ impl Cluster {
         let (code, log) = (self.with_pod(&pod_name, |entry| entry.status().code), self.log(&pod_name));
         self.shared.state().pods.remove(&(namespace.to_owned(), pod_name));
         (code, log)
+    }
+
+    /// Returns the memory that all processes of a pod take, in bytes; what several share counts once.
+    #[must_use]
+    pub fn memory(&self, pod: &str) -> u64 {
+        let pids = Network::pids(&self.with_pod(pod, |entry| entry.pod.link.clone()));
+        let sizes = pids.into_iter().filter_map(|pid| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+            let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+            let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+            Some(kib * 1024)
+        });
+        sizes.sum()
     }
 
     /// Returns the folder of a claim.
