@@ -137,7 +137,10 @@ fn every_pod_is_restricted_and_bounded() {
                 let is_plain = volumes.iter().any(|kind| !volume[kind].is_null());
                 assert!(is_plain, "{at}: volume {volume}");
                 let empty = &volume["emptyDir"];
-                assert!(empty.is_null() || !empty["sizeLimit"].is_null(), "{at}: {volume} has no bound");
+                assert!(
+                    empty.is_null() || !empty["sizeLimit"].is_null(),
+                    "{at}: {volume} has no bound"
+                );
             }
 
             let containers = list(&pod["initContainers"]).iter().chain(list(&pod["containers"]));
@@ -152,7 +155,11 @@ fn check_container(at: &str, container: &Value) {
     let security = &container["securityContext"];
     assert_eq!(security["allowPrivilegeEscalation"], false, "{at}: escalation");
     assert_eq!(security["readOnlyRootFilesystem"], true, "{at}: root file system");
-    assert_eq!(security["capabilities"]["drop"], serde_json::json!(["ALL"]), "{at}: capabilities");
+    assert_eq!(
+        security["capabilities"]["drop"],
+        serde_json::json!(["ALL"]),
+        "{at}: capabilities"
+    );
     assert!(security["capabilities"]["add"].is_null(), "{at}: capabilities");
     for field in ["privileged", "procMount", "runAsUser"] {
         assert!(security[field].is_null(), "{at}: {field}");
@@ -185,12 +192,18 @@ fn every_name_leads_somewhere() {
                 let is_found = map.is_null() || map["optional"] == true || is_there("ConfigMap", &map["name"]);
                 assert!(is_found, "{at}: {volume}");
                 let claim = &volume["persistentVolumeClaim"]["claimName"];
-                assert!(claim.is_null() || is_there("PersistentVolumeClaim", claim), "{at}: {volume}");
+                assert!(
+                    claim.is_null() || is_there("PersistentVolumeClaim", claim),
+                    "{at}: {volume}"
+                );
             }
             for container in list(&pod["containers"]) {
                 for variable in list(&container["env"]) {
                     let secret = &variable["valueFrom"]["secretKeyRef"];
-                    assert!(secret.is_null() || is_there("Secret", &secret["name"]), "{at}: {variable}");
+                    assert!(
+                        secret.is_null() || is_there("Secret", &secret["name"]),
+                        "{at}: {variable}"
+                    );
                 }
                 for from in list(&container["envFrom"]) {
                     assert_eq!(from["secretRef"]["optional"], true, "{at}: {from}");
@@ -205,7 +218,9 @@ fn every_name_leads_somewhere() {
 fn the_kubelet_understands_every_set() {
     for set in SETS {
         let Some(text) = text(set) else { return };
-        Objects::default().apply(&text).unwrap_or_else(|why| panic!("{set}: {why}"));
+        Objects::default()
+            .apply(&text)
+            .unwrap_or_else(|why| panic!("{set}: {why}"));
     }
 }
 
@@ -216,7 +231,9 @@ fn copies_of_the_read_model_are_kept_by_the_set_of_that_size() {
         let Some(objects) = render_set(set) else { return };
         let find = |wanted: &str| {
             let sets = of_kind(&objects, "StatefulSet");
-            sets.into_iter().find(|one| name(one) == wanted).expect("a set of hook-svc")
+            sets.into_iter()
+                .find(|one| name(one) == wanted)
+                .expect("a set of hook-svc")
         };
         let value = |one: &Value, variable: &str| {
             let env = list(&one["spec"]["template"]["spec"]["containers"][0]["env"]);
@@ -258,7 +275,9 @@ fn every_service_keeps_replicas_and_drains() {
     for (service, template) in templates(&objects) {
         let pod = &template["spec"];
         let env = list(&pod["containers"][0]["env"]);
-        let own = env.iter().find(|one| one["name"] == "NEXUS__TELEMETRY__DRAIN_TIMEOUT_MS");
+        let own = env
+            .iter()
+            .find(|one| one["name"] == "NEXUS__TELEMETRY__DRAIN_TIMEOUT_MS");
         let own = own.and_then(|one| one["value"].as_str()?.parse().ok());
         let drain_ms: i64 = own.unwrap_or(drain_ms);
         let grace_s = pod["terminationGracePeriodSeconds"].as_i64().expect("a grace period");
@@ -281,10 +300,16 @@ fn every_service_accepts_the_configuration() {
     let binaries = deps.parent().and_then(Path::parent).expect("target/<profile>/deps");
     let files = ["identities", "personas", "channels", "intents", "hooks"].map(|file| {
         let path = folder("base/files").join(format!("{file}.yaml"));
-        (format!("NEXUS__FILES__{}", file.to_uppercase()), path.display().to_string())
+        (
+            format!("NEXUS__FILES__{}", file.to_uppercase()),
+            path.display().to_string(),
+        )
     });
     let bindings = folder("base/files/bindings.yaml").display().to_string();
-    let files: Vec<(String, String)> = files.into_iter().chain([("NEXUS__HOOKS__BINDINGS".to_owned(), bindings)]).collect();
+    let files: Vec<(String, String)> = files
+        .into_iter()
+        .chain([("NEXUS__HOOKS__BINDINGS".to_owned(), bindings)])
+        .collect();
     for service in SERVICES {
         let binary = binaries.join(service);
         let output = Command::new(&binary)
@@ -355,7 +380,11 @@ fn files_are_mounted_where_the_configuration_looks_for_them() {
         let pod = &template["spec"];
         let volume = list(&pod["volumes"]).iter().find(|one| one["name"] == "files");
         // By its generated name, so that a changed file restarts the pods.
-        assert_eq!(volume.expect("a volume")["configMap"]["name"], name(files), "{workload}");
+        assert_eq!(
+            volume.expect("a volume")["configMap"]["name"],
+            name(files),
+            "{workload}"
+        );
         let mounts = list(&pod["containers"][0]["volumeMounts"]);
         let mount = mounts.iter().find(|one| one["name"] == "files").expect("a mount");
         assert_eq!(mount["mountPath"], "/etc/nexus/files", "{workload}");
@@ -367,10 +396,19 @@ fn files_are_mounted_where_the_configuration_looks_for_them() {
 fn the_way_out_leads_to_public_addresses() {
     let Some(objects) = render() else { return };
     let policies = of_kind(&objects, "NetworkPolicy");
-    let out = policies.into_iter().find(|one| name(one) == "public-egress").expect("a policy");
+    let out = policies
+        .into_iter()
+        .find(|one| name(one) == "public-egress")
+        .expect("a policy");
     let blocks = list(&out["spec"]["egress"][0]["to"]);
     let except = &blocks[0]["ipBlock"]["except"];
-    for inside in ["10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"] {
+    for inside in [
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+    ] {
         assert!(list(except).iter().any(|one| one == inside), "{inside}");
     }
 }

@@ -85,7 +85,10 @@ prices.any = { input = 0, output = 0 }
 "
         .to_owned(),
         files: vec![
-            ("personas.yaml", "personas: {default: {runner: echo}, helper: {runner: llm}}".to_owned()),
+            (
+                "personas.yaml",
+                "personas: {default: {runner: echo}, helper: {runner: llm}}".to_owned(),
+            ),
             (
                 "channels.yaml",
                 "webhook: {accounts: {shop: {url: 'http://receiver.example:443/in', secret: 'env:RECEIVER_SECRET'}}}"
@@ -116,7 +119,10 @@ fn token_settings() -> Files {
 
 /// Posts a signed webhook from the pod of the ingress controller.
 async fn post(cluster: &Cluster, delivery: &str) -> String {
-    let body = format!("{{\"action\":\"opened\",\"number\":{},\"delivery\":{delivery:?}}}", delivery.len());
+    let body = format!(
+        "{{\"action\":\"opened\",\"number\":{},\"delivery\":{delivery:?}}}",
+        delivery.len()
+    );
     let mut mac = Hmac::<Sha256>::new_from_slice(WEBHOOK_SECRET.as_bytes()).expect("a key");
     mac.update(body.as_bytes());
     let signature = hex(&mac.finalize().into_bytes());
@@ -125,7 +131,21 @@ async fn post(cluster: &Cluster, delivery: &str) -> String {
     let signature = format!("X-Hub-Signature-256: sha256={signature}");
     let url = "http://adapter-svc.nexus.svc.cluster.local/hooks/github";
     let words = [
-        "curl", "-sS", "-m", "20", "-w", " %{http_code}", "-H", event, "-H", &id, "-H", &signature, "-d", &body, url,
+        "curl",
+        "-sS",
+        "-m",
+        "20",
+        "-w",
+        " %{http_code}",
+        "-H",
+        event,
+        "-H",
+        &id,
+        "-H",
+        &signature,
+        "-d",
+        &body,
+        url,
     ];
     let output = cluster.run_in("gate-0", &words).await;
     format!(
@@ -146,7 +166,10 @@ async fn reached(cluster: &Cluster, pod: &str, addresses: &[String]) -> Vec<Stri
     let mut words = vec!["bash", "-c", script, "bash"];
     words.extend(addresses.iter().map(String::as_str));
     let output = cluster.run_in(pod, &words).await;
-    let mut found: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
+    let mut found: Vec<String> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect();
     found.sort();
     found
 }
@@ -161,7 +184,11 @@ fn ports(cluster: &Cluster) -> Vec<(String, u16, String)> {
             "broker-svc" | "delivery-svc" | "scheduler-svc" | "hook-svc" | "hook-svc-copy" => &[9464],
             _ => &[],
         };
-        all.extend(ports.iter().map(|port| (pod.name.clone(), *port, format!("{}:{port}", pod.ip))));
+        all.extend(
+            ports
+                .iter()
+                .map(|port| (pod.name.clone(), *port, format!("{}:{port}", pod.ip))),
+        );
     }
     all
 }
@@ -182,17 +209,27 @@ async fn the_base_answers_a_webhook_and_lets_nobody_else_in() {
     cluster.settled(SETTLED).await;
 
     let answer = post(cluster, "one").await;
-    assert!(answer.ends_with("200") || answer.ends_with("202"), "{answer}\n{}", installation.logs());
+    assert!(
+        answer.ends_with("200") || answer.ends_with("202"),
+        "{answer}\n{}",
+        installation.logs()
+    );
     eventually_within("the answer is delivered", PATIENCE, async || {
         let calls = receiver.calls();
-        let said = calls.iter().filter(|call| call.body.to_string().contains("your order is on its way"));
+        let said = calls
+            .iter()
+            .filter(|call| call.body.to_string().contains("your order is on its way"));
         match said.count() {
             1 => Ok(()),
             count => Err(format!("{count} of {calls:?}\n{}", installation.logs())),
         }
     })
     .await;
-    let keys: Vec<_> = model.requests().into_iter().map(|one| one.headers["authorization"].clone()).collect();
+    let keys: Vec<_> = model
+        .requests()
+        .into_iter()
+        .map(|one| one.headers["authorization"].clone())
+        .collect();
     assert_eq!(keys, ["Bearer key-of-the-model"]);
 
     let ports = ports(cluster);
@@ -220,7 +257,10 @@ async fn the_base_answers_a_webhook_and_lets_nobody_else_in() {
         }
         // Its own ports are not the network's.
         let reached = reached(cluster, &pod.name, &asked).await;
-        let reached: Vec<String> = reached.into_iter().filter(|one| !one.starts_with(&format!("{}:", pod.ip))).collect();
+        let reached: Vec<String> = reached
+            .into_iter()
+            .filter(|one| !one.starts_with(&format!("{}:", pod.ip)))
+            .collect();
         assert_eq!(reached, expected, "{}", pod.name);
     }
 }

@@ -78,7 +78,9 @@ mod tests {
     fn the_newest_complete_backups_are_kept_and_nothing_else_is_touched() {
         let place = tempfile::tempdir().expect("a folder");
         let place = place.path();
-        let complete: Vec<PathBuf> = (1..=4).map(|day| folder(place, UnixMillis::from_seconds(day * 86_400))).collect();
+        let complete: Vec<PathBuf> = (1..=4)
+            .map(|day| folder(place, UnixMillis::from_seconds(day * 86_400)))
+            .collect();
         for one in &complete {
             write(&one.join("manifest.json"));
         }

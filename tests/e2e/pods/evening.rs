@@ -65,7 +65,9 @@ async fn act(cluster: &Cluster, words: &[&str], input: String) -> Result<String,
         ["wait", "--for=delete", ..] | ["rollout", "status", ..] => cluster.settled(SETTLED).await,
         ["scale", rest @ ..] => {
             let count = rest.iter().find_map(|word| word.strip_prefix("--replicas="));
-            let count = count.and_then(|count| count.parse().ok()).ok_or("no number of replicas")?;
+            let count = count
+                .and_then(|count| count.parse().ok())
+                .ok_or("no number of replicas")?;
             for name in rest.iter().filter(|word| word.contains('/')) {
                 cluster.scale(NAMESPACE, &target(name), count);
             }
@@ -76,7 +78,10 @@ async fn act(cluster: &Cluster, words: &[&str], input: String) -> Result<String,
             let at = rest.iter().position(|word| *word == "--").ok_or("no command")?;
             let owner = target(rest[at - 1]);
             let pods = cluster.pods().into_iter();
-            let pod = pods.filter(|pod| pod.owner == owner && pod.is_ready && !pod.is_ending).map(|pod| pod.name).next();
+            let pod = pods
+                .filter(|pod| pod.owner == owner && pod.is_ready && !pod.is_ending)
+                .map(|pod| pod.name)
+                .next();
             let pod = pod.ok_or_else(|| format!("no pod of {owner} is ready"))?;
             let output = cluster.run_with(&pod, &rest[at + 1..], input.into_bytes()).await;
             let said = [output.stdout, output.stderr].concat();
@@ -99,13 +104,24 @@ async fn answer(State(cluster): State<Arc<Cluster>>, headers: HeaderMap, input: 
 
 /// Where `name` is on the PATH, beside what was fetched.
 async fn which(name: &str) -> Option<String> {
-    let found = Command::new("sh").args(["-c", &format!("command -v {name}")]).output().await.ok()?;
-    found.status.success().then(|| String::from_utf8_lossy(&found.stdout).trim().to_owned())
+    let found = Command::new("sh")
+        .args(["-c", &format!("command -v {name}")])
+        .output()
+        .await
+        .ok()?;
+    found
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&found.stdout).trim().to_owned())
 }
 
 /// Runs a block in `place`, and returns what it prints.
 async fn run(place: &Path, address: &str, kubectl: &str, text: &str) -> Result<String, String> {
-    let path = format!("{}:{}:/usr/local/bin:/usr/bin:/bin", place.join("bin").display(), root().join(".tools/bin").display());
+    let path = format!(
+        "{}:{}:/usr/local/bin:/usr/bin:/bin",
+        place.join("bin").display(),
+        root().join(".tools/bin").display()
+    );
     let running = Command::new("bash")
         .args(["-euo", "pipefail", "-c", text])
         .current_dir(place)
@@ -115,7 +131,9 @@ async fn run(place: &Path, address: &str, kubectl: &str, text: &str) -> Result<S
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();
-    let output = tokio::time::timeout(BLOCK, running).await.map_err(|_| "it does not end".to_owned())?;
+    let output = tokio::time::timeout(BLOCK, running)
+        .await
+        .map_err(|_| "it does not end".to_owned())?;
     let output = output.map_err(|error| error.to_string())?;
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
@@ -152,7 +170,10 @@ async fn the_evening_of_the_page_goes_as_written() {
 
     let page = std::fs::read_to_string(root().join("docs/operations.md")).expect("the page");
     let blocks = fences(&page).expect("the page is read");
-    let blocks: Vec<_> = blocks.iter().filter(|fence| fence.attribute("norun") == Some(MARK)).collect();
+    let blocks: Vec<_> = blocks
+        .iter()
+        .filter(|fence| fence.attribute("norun") == Some(MARK))
+        .collect();
     assert_eq!(blocks.len(), 4, "install, configure, operate, restore");
 
     for (number, block) in blocks.iter().enumerate() {
@@ -164,7 +185,10 @@ async fn the_evening_of_the_page_goes_as_written() {
             1 => {
                 assert!(said.contains("delivered"), "{said}");
                 eventually("the answer is outside", async || {
-                    receiver.calls().iter().any(|call| call.body.to_string().contains("And a good evening to you."))
+                    receiver
+                        .calls()
+                        .iter()
+                        .any(|call| call.body.to_string().contains("And a good evening to you."))
                 })
                 .await;
             }
@@ -175,7 +199,11 @@ async fn the_evening_of_the_page_goes_as_written() {
             _ => assert!(said.contains("evening:one"), "{said}"),
         }
     }
-    assert_eq!(receiver.calls().len(), 1, "what was answered before the backup is not answered again");
+    assert_eq!(
+        receiver.calls().len(),
+        1,
+        "what was answered before the backup is not answered again"
+    );
 }
 
 /// Copies a folder with everything in it.

@@ -92,7 +92,10 @@ stringData: {cluster-key: 5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c
 /// # Panics
 /// Panics in CI, unless it was found out there that it cannot.
 pub(crate) async fn try_cluster() -> Option<Cluster> {
-    #[expect(clippy::disallowed_methods, reason = "what a machine lacks is said to its tests in the environment")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "what a machine lacks is said to its tests in the environment"
+    )]
     let (absent, is_ci) = (std::env::var("NEXUS_PODS").is_ok(), std::env::var("CI").is_ok());
     if absent {
         println!("SKIPPED: no pods can be run here (NEXUS_PODS=absent)");
@@ -113,10 +116,13 @@ fn images() -> Images {
     let built = built.parent().expect("a folder");
     let tool = |name: &str| {
         let path = root().join(".tools/bin").join(name);
-        path.canonicalize().unwrap_or_else(|error| panic!("{}: {error}: `make tools` brings it", path.display()))
+        path.canonicalize()
+            .unwrap_or_else(|error| panic!("{}: {error}: `make tools` brings it", path.display()))
     };
-    let mut nexus: BTreeMap<String, PathBuf> =
-        PROGRAMS.iter().map(|name| ((*name).to_owned(), built.join(name))).collect();
+    let mut nexus: BTreeMap<String, PathBuf> = PROGRAMS
+        .iter()
+        .map(|name| ((*name).to_owned(), built.join(name)))
+        .collect();
     nexus.insert("bun".to_owned(), tool("bun"));
     let nats = [("nats-server".to_owned(), tool("nats-server"))].into();
     [("nexus", nexus), ("nats", nats), ("busybox", BTreeMap::new())]
@@ -132,14 +138,20 @@ fn write_overlay(set: &str, files: &Files) -> tempfile::TempDir {
     let base = std::fs::read_to_string(root().join("k8s/base/nexus.toml")).expect("nexus.toml");
     write("nexus.toml", &format!("{base}{}", files.settings));
     let mut generated = "  - { name: nexus-config, behavior: merge, files: [nexus.toml] }\n".to_owned();
-    let listed = [("nexus-files", ", behavior: merge", &files.files), ("nexus-hooks", "", &files.hooks)];
+    let listed = [
+        ("nexus-files", ", behavior: merge", &files.files),
+        ("nexus-hooks", "", &files.hooks),
+    ];
     for (map, behaviour, list) in listed {
         for (name, text) in list {
             write(name, text);
         }
         let names: Vec<&str> = list.iter().map(|(name, _)| *name).collect();
         if !names.is_empty() {
-            generated.push_str(&format!("  - {{ name: {map}{behaviour}, files: [{}] }}\n", names.join(", ")));
+            generated.push_str(&format!(
+                "  - {{ name: {map}{behaviour}, files: [{}] }}\n",
+                names.join(", ")
+            ));
         }
     }
 
@@ -157,8 +169,15 @@ fn write_overlay(set: &str, files: &Files) -> tempfile::TempDir {
 
 /// Returns the way from one folder to another.
 fn relative(from: &Path, to: &Path) -> String {
-    let (from, to) = (from.canonicalize().expect("a folder"), to.canonicalize().expect("a folder"));
-    let common = from.components().zip(to.components()).take_while(|(a, b)| a == b).count();
+    let (from, to) = (
+        from.canonicalize().expect("a folder"),
+        to.canonicalize().expect("a folder"),
+    );
+    let common = from
+        .components()
+        .zip(to.components())
+        .take_while(|(a, b)| a == b)
+        .count();
     let mut way = PathBuf::new();
     way.extend(from.components().skip(common).map(|_| ".."));
     way.extend(to.components().skip(common));

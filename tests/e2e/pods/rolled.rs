@@ -63,7 +63,11 @@ async fn bus(installation: &Installation) -> Bus {
     let password = installation.overlay.path().join("password");
     std::fs::write(&password, "p-nexus").expect("a file");
     let password = SecretValue::resolve(&format!("file:{}", password.display()));
-    let servers = installation.cluster.pods().into_iter().filter(|pod| pod.owner == "nats");
+    let servers = installation
+        .cluster
+        .pods()
+        .into_iter()
+        .filter(|pod| pod.owner == "nats");
     let config = NatsConfig {
         servers: servers.map(|pod| format!("nats://{}:4222", pod.ip)).collect(),
         user: "nexus".to_owned(),
@@ -116,7 +120,11 @@ async fn a_rolled_bus_has_leaders_and_loses_nothing() {
 
     let mut longest: Vec<(Duration, String)> = leaders.longest.iter().map(|(name, gap)| (*gap, name.clone())).collect();
     longest.sort();
-    println!("three servers replaced in {} s; longest without a leader: {:?}", took.as_secs(), longest.last());
+    println!(
+        "three servers replaced in {} s; longest without a leader: {:?}",
+        took.as_secs(),
+        longest.last()
+    );
     assert!(longest.len() > 10, "{longest:?}");
     let worst = longest.last().expect("a stream");
     assert!(worst.0 <= LEADERLESS, "{longest:?}\n{}", installation.logs());
@@ -126,7 +134,11 @@ async fn a_rolled_bus_has_leaders_and_loses_nothing() {
     eventually_within("every accepted event was evaluated", PATIENCE, async || {
         let record = Record::read(&bus).await;
         let faults = record.faults(&accepted);
-        if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+        if faults.is_empty() {
+            Ok(())
+        } else {
+            Err(faults.join("\n"))
+        }
     })
     .await;
 }
@@ -151,7 +163,9 @@ async fn a_replaced_copy_goes_on_from_its_volume() {
     };
     send(load, gateways).await;
 
-    let model = cluster.claim(NAMESPACE, "model-hook-svc-copy-0").join("hook-svc-copy-0/read-model.sqlite");
+    let model = cluster
+        .claim(NAMESPACE, "model-hook-svc-copy-0")
+        .join("hook-svc-copy-0/read-model.sqlite");
     let size = std::fs::metadata(&model).expect("the copy is on its volume").len();
     assert!(size > 0);
     let begun = SystemClock.monotonic();

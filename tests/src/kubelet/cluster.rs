@@ -107,7 +107,9 @@ impl Shared {
             for workload in &workloads {
                 self.control_one(workload, now);
             }
-            self.state().pods.retain(|_, entry| !entry.life.is_finished() || entry.pod.is_job);
+            self.state()
+                .pods
+                .retain(|_, entry| !entry.life.is_finished() || entry.pod.is_job);
             self.connect();
             pause(LOOK_EVERY).await;
         }
@@ -126,19 +128,25 @@ impl Shared {
                 name: entry.pod.facts.meta.name.clone(),
                 is_updated: entry.template == workload.spec.template,
                 is_ready: status.ready_since.is_some(),
-                is_available: status.ready_since.is_some_and(|since| now.saturating_duration_since(since) >= least),
+                is_available: status
+                    .ready_since
+                    .is_some_and(|since| now.saturating_duration_since(since) >= least),
                 is_ending: entry.is_ending(),
             });
         }
         if views.iter().all(|view| view.is_updated && view.is_available) {
-            state.former.insert(workload.key.clone(), workload.spec.template.clone());
+            state
+                .former
+                .insert(workload.key.clone(), workload.spec.template.clone());
         }
 
         for step in steps(workload, &views) {
             match step {
                 Step::Stop(name) => state.pods[&(workload.key.0.clone(), name)].tell(Order::End(now)),
                 Step::Start => self.start(&mut state, workload, None, true),
-                Step::StartOrdinal { ordinal, is_updated } => self.start(&mut state, workload, Some(ordinal), is_updated),
+                Step::StartOrdinal { ordinal, is_updated } => {
+                    self.start(&mut state, workload, Some(ordinal), is_updated)
+                }
             }
         }
     }
@@ -152,14 +160,15 @@ impl Shared {
         let name = format!("{}-{suffix}", workload.key.1);
 
         let mut spec = template.spec.clone();
-        spec.volumes.extend(workload.spec.volume_claim_templates.iter().map(|claim| {
-            let claim_name = format!("{}-{name}", claim.metadata.name);
-            Volume {
-                name: claim.metadata.name.clone(),
-                persistent_volume_claim: Some(Claim { claim_name }),
-                ..Volume::default()
-            }
-        }));
+        spec.volumes
+            .extend(workload.spec.volume_claim_templates.iter().map(|claim| {
+                let claim_name = format!("{}-{name}", claim.metadata.name);
+                Volume {
+                    name: claim.metadata.name.clone(),
+                    persistent_volume_claim: Some(Claim { claim_name }),
+                    ..Volume::default()
+                }
+            }));
         let mut pod = template.clone();
         pod.spec = spec;
         pod.metadata.name = name;
@@ -203,7 +212,13 @@ impl Shared {
         });
         let (order, orders) = watch::channel(Order::Run);
         let life = tokio::spawn(Arc::clone(&pod).live(orders));
-        let entry = PodEntry { pod, owner, template, order, life };
+        let entry = PodEntry {
+            pod,
+            owner,
+            template,
+            order,
+            life,
+        };
         state.pods.insert(key, entry);
     }
 
@@ -212,7 +227,10 @@ impl Shared {
         let is_behind = |entry: &&PodEntry| {
             let facts = &entry.pod.facts.meta;
             let takes = !entry.is_ending() && entry.status().ready_since.is_some();
-            let is_selected = service.selector.iter().all(|(key, value)| facts.labels.get(key) == Some(value));
+            let is_selected = service
+                .selector
+                .iter()
+                .all(|(key, value)| facts.labels.get(key) == Some(value));
             facts.namespace == namespace && is_selected && (takes || service.publish_not_ready_addresses)
         };
         state.pods.values().filter(is_behind).collect()
@@ -237,22 +255,39 @@ impl Shared {
         }));
 
         let mut forwards = Vec::new();
-        for (key, service) in objects.services.iter().filter(|(_, service)| service.cluster_ip != "None") {
+        for (key, service) in objects
+            .services
+            .iter()
+            .filter(|(_, service)| service.cluster_ip != "None")
+        {
             let count = state.service_ips.len();
             let fresh = || format!("10.96.0.{}", count + 1);
             let ip = state.service_ips.entry(key.clone()).or_insert_with(fresh).clone();
             for port in &service.ports {
                 let to = Self::behind(&state, &key.0, service).into_iter().map(|entry| {
                     let container = &entry.pod.spec.containers[0];
-                    let port = port.target_port.as_ref().map_or(port.port, |target| port_of(container, target));
+                    let port = port
+                        .target_port
+                        .as_ref()
+                        .map_or(port.port, |target| port_of(container, target));
                     (entry.pod.facts.ip.clone(), port)
                 });
                 let to = to.collect();
-                forwards.push(Forward { ip: ip.clone(), port: port.port, to });
+                forwards.push(Forward {
+                    ip: ip.clone(),
+                    port: port.port,
+                    to,
+                });
             }
         }
 
-        let text = rules(&NODE.to_string(), &objects.namespaces, &endpoints, &objects.policies, &forwards);
+        let text = rules(
+            &NODE.to_string(),
+            &objects.namespaces,
+            &endpoints,
+            &objects.policies,
+            &forwards,
+        );
         if text != state.enforced {
             Network::enforce(&text).expect("the rules are taken");
             state.enforced = text;
@@ -275,9 +310,13 @@ impl Shared {
         };
         let service = objects.services.get(&key)?;
         if service.cluster_ip != "None" {
-            return host.is_none().then(|| state.service_ips.get(&key)?.parse().ok().map(|ip| vec![ip]))?;
+            return host
+                .is_none()
+                .then(|| state.service_ips.get(&key)?.parse().ok().map(|ip| vec![ip]))?;
         }
-        let behind = Self::behind(&state, &key.0, service).into_iter().map(|entry| &entry.pod.facts);
+        let behind = Self::behind(&state, &key.0, service)
+            .into_iter()
+            .map(|entry| &entry.pod.facts);
         let named = behind.filter(|facts| host.is_none_or(|host| facts.meta.name == host));
         let found: Vec<Ipv4Addr> = named.filter_map(|facts| facts.ip.parse().ok()).collect();
         (!found.is_empty()).then_some(found)
@@ -300,7 +339,9 @@ impl Cluster {
     /// # Errors
     /// Says what this machine lacks for it.
     pub async fn start(images: Images) -> Result<Self, String> {
-        let network = tokio::task::spawn_blocking(Network::make).await.map_err(|error| error.to_string())??;
+        let network = tokio::task::spawn_blocking(Network::make)
+            .await
+            .map_err(|error| error.to_string())??;
         let folder = tempfile::Builder::new().prefix("nexus-test-").tempdir();
         let folder = folder.map_err(|error| error.to_string())?;
         // The users of the containers go through it.
@@ -315,11 +356,17 @@ impl Cluster {
         });
         let mut tasks = JoinSet::new();
         for address in [LOCAL_DNS, POD_DNS] {
-            let socket = UdpSocket::bind((address, 53)).await.map_err(|error| format!("{address}:53: {error}"))?;
+            let socket = UdpSocket::bind((address, 53))
+                .await
+                .map_err(|error| format!("{address}:53: {error}"))?;
             tasks.spawn(Arc::clone(&shared).serve_names(socket));
         }
         tasks.spawn(Arc::clone(&shared).control());
-        let cluster = Self { shared, _tasks: tasks, _network: network };
+        let cluster = Self {
+            shared,
+            _tasks: tasks,
+            _network: network,
+        };
         cluster.apply("{kind: Namespace, metadata: {name: kube-system}}");
         Ok(cluster)
     }

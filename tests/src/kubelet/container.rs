@@ -81,7 +81,15 @@ impl Running {
     pub fn enter(&self, words: &[String]) -> Command {
         let mut command = Command::new("nsenter");
         command
-            .args(["--target", &self.pid.to_string(), "--mount", "--net", "--uts", "--root", "--wd=/"])
+            .args([
+                "--target",
+                &self.pid.to_string(),
+                "--mount",
+                "--net",
+                "--uts",
+                "--root",
+                "--wd=/",
+            ])
             .args(privileges(&self.parts.user))
             .args(words)
             .env_clear()
@@ -127,7 +135,9 @@ fn privileges(user: &Security) -> Vec<String> {
 
 /// Returns the commands that make the root of the container, and become its program.
 fn script(parts: &Parts) -> String {
-    let Parts { root, host, resolver, .. } = parts;
+    let Parts {
+        root, host, resolver, ..
+    } = parts;
     let root = root.display();
     let mut text = format!(
         "set -eu
@@ -150,7 +160,10 @@ mount -t tmpfs -o mode=755,size=1m nexus usr/local/bin
 
     for (name, program) in &parts.programs {
         let program = program.display();
-        _ = writeln!(text, ": > usr/local/bin/{name}; mount --bind {program} usr/local/bin/{name}");
+        _ = writeln!(
+            text,
+            ": > usr/local/bin/{name}; mount --bind {program} usr/local/bin/{name}"
+        );
     }
     for (folder, path, is_read_only) in &parts.mounts {
         _ = writeln!(text, "mkdir -p .{path}; mount --bind {} .{path}", folder.display());
@@ -159,6 +172,10 @@ mount -t tmpfs -o mode=755,size=1m nexus usr/local/bin
         }
     }
 
-    _ = write!(text, "mount -o remount,ro {root}; cd /\nexec chroot {root} {} \"$@\"", privileges(&parts.user).join(" "));
+    _ = write!(
+        text,
+        "mount -o remount,ro {root}; cd /\nexec chroot {root} {} \"$@\"",
+        privileges(&parts.user).join(" ")
+    );
     text
 }

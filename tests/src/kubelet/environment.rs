@@ -32,7 +32,11 @@ pub fn variables(container: &Container, facts: &PodFacts, objects: &Objects) -> 
             (None, Some(map)) => entries(map, facts, &objects.config_maps)?,
             (None, None) => Map::new(),
         };
-        all.extend(found.into_iter().map(|(key, value)| (format!("{}{key}", from.prefix), value)));
+        all.extend(
+            found
+                .into_iter()
+                .map(|(key, value)| (format!("{}{key}", from.prefix), value)),
+        );
     }
 
     for variable in &container.env {
@@ -64,11 +68,7 @@ pub fn command_line(container: &Container, variables: &Map) -> Vec<String> {
 ///
 /// # Errors
 /// Says which one is missing.
-pub fn entries(
-    source: &SourceRef,
-    facts: &PodFacts,
-    of: &BTreeMap<Key, Map>,
-) -> Result<Map, String> {
+pub fn entries(source: &SourceRef, facts: &PodFacts, of: &BTreeMap<Key, Map>) -> Result<Map, String> {
     match of.get(&(facts.meta.namespace.clone(), source.name.clone())) {
         Some(found) if source.items.is_empty() => Ok(found.clone()),
         Some(found) => {
@@ -85,11 +85,7 @@ pub fn entries(
     }
 }
 
-fn entry(
-    wanted: &KeyRef,
-    facts: &PodFacts,
-    of: &BTreeMap<Key, Map>,
-) -> Result<Option<String>, String> {
+fn entry(wanted: &KeyRef, facts: &PodFacts, of: &BTreeMap<Key, Map>) -> Result<Option<String>, String> {
     let found = of.get(&(facts.meta.namespace.clone(), wanted.name.clone()));
     match found.and_then(|map| map.get(&wanted.key)) {
         Some(value) => Ok(Some(value.clone())),
@@ -118,14 +114,19 @@ fn field(path: &str, facts: &PodFacts) -> Result<String, String> {
 
 /// Returns a quantity of the container in units of `divisor`, rounded up.
 fn resource_field(container: &Container, resource: &str, divisor: Option<&Value>) -> Result<String, String> {
-    let (list, name) = resource.split_once('.').ok_or_else(|| format!("{resource} is no resource"))?;
+    let (list, name) = resource
+        .split_once('.')
+        .ok_or_else(|| format!("{resource} is no resource"))?;
     let list = match list {
         "requests" => &container.resources.requests,
         "limits" => &container.resources.limits,
         _ => return Err(format!("{resource} is no resource")),
     };
 
-    let asked = list.get(name).and_then(quantity).ok_or_else(|| format!("{resource} is not set"))?;
+    let asked = list
+        .get(name)
+        .and_then(quantity)
+        .ok_or_else(|| format!("{resource} is not set"))?;
     // Zero stands for the default, as an absent divisor does.
     let unit = divisor.and_then(quantity).filter(|unit| *unit > 0.0).unwrap_or(1.0);
     Ok(format!("{:.0}", (asked / unit).ceil()))
@@ -220,9 +221,15 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let secret = container("{env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: none}}}]}");
-        assert_eq!(variables(&secret, &facts(), &objects()), Err("s has no key none".to_owned()));
+        assert_eq!(
+            variables(&secret, &facts(), &objects()),
+            Err("s has no key none".to_owned())
+        );
         let map = container("{envFrom: [{configMapRef: {name: none}}]}");
-        assert_eq!(variables(&map, &facts(), &objects()), Err("none is not there".to_owned()));
+        assert_eq!(
+            variables(&map, &facts(), &objects()),
+            Err("none is not there".to_owned())
+        );
     }
 
     #[test]

@@ -190,7 +190,11 @@ pub enum ValueFrom {
     /// A field of the pod.
     FieldRef { field_path: String },
     /// A quantity of the container.
-    ResourceFieldRef { container_name: Option<String>, resource: String, divisor: Option<Value> },
+    ResourceFieldRef {
+        container_name: Option<String>,
+        resource: String,
+        divisor: Option<Value>,
+    },
     /// A key of a Secret.
     SecretKeyRef(KeyRef),
     /// A key of a ConfigMap.

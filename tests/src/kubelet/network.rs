@@ -63,10 +63,11 @@ impl Network {
              ip -n {NODE_NAMESPACE} link set uplink up
              ip -n {NODE_NAMESPACE} route add {NODE} dev uplink
              ip -n {NODE_NAMESPACE} route add default via {NODE}
-             ip netns exec {NODE_NAMESPACE} sysctl -qw net.ipv4.ip_forward=1
              ip netns exec {NODE_NAMESPACE} nft list tables"
         );
         run_all(&commands)?;
+        let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward";
+        output("ip", &["netns", "exec", NODE_NAMESPACE, "sh", "-c", forward])?;
         for address in OUTSIDE {
             run_all(&format!("ip addr add {address}/32 dev nexus-up"))?;
         }
@@ -124,7 +125,11 @@ impl Network {
 
         let output = child.wait_with_output().map_err(|error| error.to_string())?;
         let said = String::from_utf8_lossy(&output.stderr);
-        output.status.success().then_some(()).ok_or_else(|| format!("nft: {said}\n{rules}"))
+        output
+            .status
+            .success()
+            .then_some(())
+            .ok_or_else(|| format!("nft: {said}\n{rules}"))
     }
 
     fn remove(&self) {

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, LazyLock, RwLock};
 use std::time::{Duration, Instant};
 
+use reqwest::redirect::Policy;
 use shared::clock::{Clock as _, SystemClock, pause};
 use tokio::net::TcpStream;
 use tokio::process::Child;
@@ -21,6 +22,13 @@ use super::volume;
 
 /// Interval at which a pod looks for what it waits for, and at its volumes.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Asks the pods from the node's address, over a connection for each question.
+static PROBER: LazyLock<reqwest::Client> = LazyLock::new(|| {
+    let client = reqwest::Client::builder().local_address(NODE).no_proxy();
+    let client = client.pool_max_idle_per_host(0).redirect(Policy::none());
+    client.build().expect("a client")
+});
 
 /// What a pod is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +63,9 @@ pub struct PodStatus {
 /// A pod.
 #[derive(Debug)]
 pub struct Pod {
+    /// What it is known by.
     pub facts: PodFacts,
+    /// What runs in it.
     pub spec: PodSpec,
     /// Interface of the node that leads to it.
     pub link: String,
@@ -65,10 +75,13 @@ pub struct Pod {
     pub claims: PathBuf,
     /// Address of its server for names.
     pub name_server: String,
+    /// Programs that it may run.
     pub images: Arc<Images>,
+    /// ConfigMaps and Secrets, and everything else that was applied.
     pub objects: Arc<RwLock<Objects>>,
     /// Whether it is done when its containers have ended.
     pub is_job: bool,
+    /// What is known of it.
     pub status: watch::Sender<PodStatus>,
 }
 
@@ -136,7 +149,8 @@ impl Pod {
                 _ = orders.wait_for(|order| *order != Order::Run) => return None,
             }
         };
-        self.status.send_modify(|status| drop(status.running.insert(container.name.clone(), Arc::clone(&running))));
+        self.status
+            .send_modify(|status| drop(status.running.insert(container.name.clone(), Arc::clone(&running))));
 
         let mut order = Order::Run;
         let failed = tokio::select! {
@@ -149,13 +163,15 @@ impl Pod {
         };
         self.set_ready(container, false);
         if let Some(why) = failed {
-            self.status.send_modify(|status| status.message = format!("{} {why}", container.name));
+            self.status
+                .send_modify(|status| status.message = format!("{} {why}", container.name));
             self.end(container, (&mut child, &running), order, orders).await;
         }
 
         let status = child.wait().await.ok();
         running.kill().await;
-        self.status.send_modify(|status| drop(status.running.remove(&container.name)));
+        self.status
+            .send_modify(|status| drop(status.running.remove(&container.name)));
         status.and_then(|status| status.code())
     }
 
@@ -220,7 +236,10 @@ impl Pod {
         let liveness = async {
             match &container.liveness_probe {
                 None => std::future::pending().await,
-                Some(probe) => self.ask(container, probe, running, |verdict| verdict == Verdict::Failing).await,
+                Some(probe) => {
+                    self.ask(container, probe, running, |verdict| verdict == Verdict::Failing)
+                        .await
+                }
             }
             "failed its liveness probe"
         };
@@ -270,15 +289,17 @@ impl Pod {
         match handler {
             Handler::HttpGet { path, port } => {
                 let url = format!("http://{ip}:{}{path}", port_of(container, port));
-                let client = reqwest::Client::builder().local_address(NODE).no_proxy();
-                let client = client.redirect(reqwest::redirect::Policy::none()).build().expect("a client");
-                let answered = client.get(url).send().await;
+                let answered = PROBER.get(url).send().await;
                 answered.is_ok_and(|answer| (200..400).contains(&answer.status().as_u16()))
             }
-            Handler::TcpSocket { port } => {
-                TcpStream::connect(format!("{ip}:{}", port_of(container, port))).await.is_ok()
-            }
-            Handler::Exec { command } => running.enter(command).status().await.is_ok_and(|status| status.success()),
+            Handler::TcpSocket { port } => TcpStream::connect(format!("{ip}:{}", port_of(container, port)))
+                .await
+                .is_ok(),
+            Handler::Exec { command } => running
+                .enter(command)
+                .status()
+                .await
+                .is_ok_and(|status| status.success()),
             Handler::Sleep { seconds } => {
                 pause(Duration::from_secs(*seconds)).await;
                 true
@@ -292,7 +313,10 @@ impl Pod {
         let variables = variables(container, &self.facts, &objects)?;
         let name = container.image.rsplit('/').next().unwrap_or_default();
         let name = name.split(['@', ':']).next().unwrap_or_default();
-        let programs = self.images.get(name).ok_or_else(|| format!("image {} is not known", container.image))?;
+        let programs = self
+            .images
+            .get(name)
+            .ok_or_else(|| format!("image {} is not known", container.image))?;
 
         let mut mounts = Vec::new();
         for mount in &container.volume_mounts {
@@ -342,7 +366,9 @@ pub(super) fn port_of(container: &Container, port: &PortRef) -> u16 {
         PortRef::Number(number) => *number,
         PortRef::Name(name) => {
             let found = container.ports.iter().find(|one| one.name == *name);
-            found.unwrap_or_else(|| panic!("{} has no port {name}", container.name)).container_port
+            found
+                .unwrap_or_else(|| panic!("{} has no port {name}", container.name))
+                .container_port
         }
     }
 }

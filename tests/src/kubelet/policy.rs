@@ -78,7 +78,9 @@ fn forward(one: &Forward) -> String {
         return format!("    ip daddr {ip} tcp dport {port} drop\n");
     }
     let numbered = to.iter().enumerate();
-    let choices: Vec<String> = numbered.map(|(number, (ip, port))| format!("{number} : {ip} . {port}")).collect();
+    let choices: Vec<String> = numbered
+        .map(|(number, (ip, port))| format!("{number} : {ip} . {port}"))
+        .collect();
     format!(
         "    ip daddr {ip} tcp dport {port} dnat to numgen random mod {} map {{ {} }}\n",
         to.len(),
@@ -158,6 +160,10 @@ fn peer_text(
     pods: &[Endpoint],
 ) -> Option<String> {
     if let Some(block) = &peer.ip_block {
+        // The network of the node has addresses of version 4 alone.
+        if block.cidr.contains(':') {
+            return None;
+        }
         let except = match block.except.as_slice() {
             [] => String::new(),
             except => format!("ip {side} != {{ {} }} ", except.join(", ")),
@@ -171,7 +177,9 @@ fn peer_text(
     };
     let every = Selector::default();
     let selector = peer.pod_selector.as_ref().unwrap_or(&every);
-    let found = pods.iter().filter(|pod| is_in_namespace(&pod.key.0) && selector.selects(&pod.labels));
+    let found = pods
+        .iter()
+        .filter(|pod| is_in_namespace(&pod.key.0) && selector.selects(&pod.labels));
     let found: Vec<&str> = found.map(|pod| pod.ip.as_str()).collect();
     (!found.is_empty()).then(|| format!("ip {side} {{ {} }} ", found.join(", ")))
 }
@@ -222,7 +230,9 @@ spec:
     }
 
     fn chain<'a>(rules: &'a str, name: &str) -> Vec<&'a str> {
-        let (_, rest) = rules.split_once(&format!("chain {name} {{\n")).unwrap_or_else(|| panic!("{name}: {rules}"));
+        let (_, rest) = rules
+            .split_once(&format!("chain {name} {{\n"))
+            .unwrap_or_else(|| panic!("{name}: {rules}"));
         rest.lines().map(str::trim).take_while(|line| *line != "}").collect()
     }
 

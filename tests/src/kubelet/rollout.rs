@@ -49,7 +49,11 @@ fn number(amount: &Amount, whole: u32, rounds_up: bool) -> u32 {
         Amount::Percent(text) => {
             let percent: u32 = text.trim_end_matches('%').parse().expect("a percentage");
             let hundredfold = whole * percent;
-            if rounds_up { hundredfold.div_ceil(100) } else { hundredfold / 100 }
+            if rounds_up {
+                hundredfold.div_ceil(100)
+            } else {
+                hundredfold / 100
+            }
         }
     }
 }
@@ -92,7 +96,12 @@ fn deployment(workload: &Workload, pods: &[PodView]) -> Vec<Step> {
     let spare = count(&pods, |pod| pod.is_available).saturating_sub(kept);
     let spare = spare.min(may_end - u32::try_from(useless.len()).unwrap_or(may_end));
     let replaced = old.iter().filter(|pod| pod.is_available).take(spare as usize);
-    steps.extend(useless.into_iter().chain(replaced).map(|pod| Step::Stop(pod.name.clone())));
+    steps.extend(
+        useless
+            .into_iter()
+            .chain(replaced)
+            .map(|pod| Step::Stop(pod.name.clone())),
+    );
 
     steps
 }
@@ -114,7 +123,10 @@ fn stateful_set(workload: &Workload, pods: &[PodView]) -> Vec<Step> {
     for number in 0..wanted {
         let is_updated = number >= partition;
         match find(number) {
-            None => steps.push(Step::StartOrdinal { ordinal: number, is_updated }),
+            None => steps.push(Step::StartOrdinal {
+                ordinal: number,
+                is_updated,
+            }),
             Some(pod) if is_parallel || (pod.is_available && !pod.is_ending) => continue,
             // One after the other: the next ones wait for this one.
             Some(_) => return steps,
@@ -185,7 +197,10 @@ mod tests {
     }
 
     fn begin(ordinal: u32) -> Step {
-        Step::StartOrdinal { ordinal, is_updated: true }
+        Step::StartOrdinal {
+            ordinal,
+            is_updated: true,
+        }
     }
 
     /// Makes every step at once, and has what was started become available, until nothing is left to do.
@@ -236,8 +251,15 @@ mod tests {
 
     #[test]
     fn a_deployment_replaces_what_is_not_available_first_and_scales() {
-        let two = workload(WorkloadKind::Deployment, "{replicas: 2, strategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}}");
-        assert_eq!(steps(&two, &pods("o+ o+ u-")), [], "the new one has to be available first");
+        let two = workload(
+            WorkloadKind::Deployment,
+            "{replicas: 2, strategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}}",
+        );
+        assert_eq!(
+            steps(&two, &pods("o+ o+ u-")),
+            [],
+            "the new one has to be available first"
+        );
         assert_eq!(steps(&two, &pods("o+ o+ u+")), [stop(0)]);
         assert_eq!(steps(&two, &pods("o- o+ u+")), [stop(0)]);
         assert_eq!(steps(&two, &pods("u+ u- u+")), [stop(1)]);
@@ -260,10 +282,16 @@ mod tests {
 
     #[test]
     fn parallel_pods_come_and_go_at_once() {
-        let three = workload(WorkloadKind::StatefulSet, "{replicas: 3, podManagementPolicy: Parallel}");
+        let three = workload(
+            WorkloadKind::StatefulSet,
+            "{replicas: 3, podManagementPolicy: Parallel}",
+        );
         assert_eq!(steps(&three, &[]), [begin(0), begin(1), begin(2)]);
         assert_eq!(steps(&three, &pods("u-")), [begin(1), begin(2)]);
-        let one = workload(WorkloadKind::StatefulSet, "{replicas: 1, podManagementPolicy: Parallel}");
+        let one = workload(
+            WorkloadKind::StatefulSet,
+            "{replicas: 1, podManagementPolicy: Parallel}",
+        );
         assert_eq!(steps(&one, &pods("u+ u+ u+")), [stop(2), stop(1)]);
     }
 
@@ -274,11 +302,18 @@ mod tests {
             let three = workload(WorkloadKind::StatefulSet, &spec);
             assert_eq!(steps(&three, &pods("o+ o+ o+")), [stop(2)], "{policy}");
             assert_eq!(steps(&three, &pods("o+ o+ ox")), [], "{policy}");
-            assert_eq!(steps(&three, &pods("o+ o+ u-")), [], "{policy}: it waits until that is available");
+            assert_eq!(
+                steps(&three, &pods("o+ o+ u-")),
+                [],
+                "{policy}: it waits until that is available"
+            );
             assert_eq!(steps(&three, &pods("o+ o+ u+")), [stop(1)], "{policy}");
             assert_eq!(steps(&three, &pods("u+ u+ u+")), [], "{policy}");
         }
-        let by_hand = workload(WorkloadKind::StatefulSet, "{replicas: 1, updateStrategy: {type: OnDelete}}");
+        let by_hand = workload(
+            WorkloadKind::StatefulSet,
+            "{replicas: 1, updateStrategy: {type: OnDelete}}",
+        );
         assert_eq!(steps(&by_hand, &pods("o+")), []);
     }
 
@@ -289,7 +324,10 @@ mod tests {
         assert_eq!(steps(&three, &pods("o+ o+ o+")), [stop(2)]);
         assert_eq!(steps(&three, &pods("o+ o+ u+")), []);
         // "Even if they are deleted, they will be recreated at the previous version."
-        let former = |ordinal| Step::StartOrdinal { ordinal, is_updated: false };
+        let former = |ordinal| Step::StartOrdinal {
+            ordinal,
+            is_updated: false,
+        };
         assert_eq!(steps(&three, &[]), [former(0), former(1), begin(2)]);
     }
 

@@ -67,7 +67,9 @@ impl Cluster {
     pub fn restart(&self, namespace: &str, name: &str) {
         self.change(namespace, name, |workload| {
             let annotations = &mut workload.spec.template.metadata.annotations;
-            let times = annotations.entry("kubectl.kubernetes.io/restartedAt".to_owned()).or_default();
+            let times = annotations
+                .entry("kubectl.kubernetes.io/restartedAt".to_owned())
+                .or_default();
             times.push('+');
         });
     }
@@ -122,18 +124,22 @@ impl Cluster {
     /// # Panics
     /// Panics at the deadline, with the state of the pods and the ends of their logs.
     pub async fn settled(&self, deadline: Duration) {
-        let is_settled = async || {
+        let is_settled = || {
             let workloads: Vec<Workload> = self.shared.read().workloads.values().cloned().collect();
             let state = self.shared.state();
             let now = SystemClock.monotonic();
             workloads.iter().all(|workload| {
                 let least = Duration::from_secs(workload.spec.min_ready_seconds);
-                let of_it: Vec<&PodEntry> = state.pods.values().filter(|entry| entry.owner == workload.key).collect();
+                let of_it: Vec<&PodEntry> = state
+                    .pods
+                    .values()
+                    .filter(|entry| entry.owner == workload.key)
+                    .collect();
                 let partition = workload.spec.update_strategy.rolling_update.partition;
                 let is_done = |entry: &PodEntry| {
                     let since = entry.status().ready_since;
-                    let is_updated = entry.template == workload.spec.template
-                        || ordinal(&entry.pod.facts.meta.name) < partition;
+                    let is_updated =
+                        entry.template == workload.spec.template || ordinal(&entry.pod.facts.meta.name) < partition;
                     let is_available = since.is_some_and(|since| now.saturating_duration_since(since) >= least);
                     is_updated && !entry.is_ending() && is_available
                 };
@@ -142,11 +148,15 @@ impl Cluster {
             })
         };
         let waited = tokio::time::timeout(deadline, async {
-            while !is_settled().await {
+            while !is_settled() {
                 pause(LOOK_EVERY).await;
             }
         });
-        assert!(waited.await.is_ok(), "not settled within {deadline:?}\n{}", self.describe());
+        assert!(
+            waited.await.is_ok(),
+            "not settled within {deadline:?}\n{}",
+            self.describe()
+        );
     }
 
     /// Returns the state of the pods, and the ends of the logs of those that are not ready.
@@ -154,10 +164,20 @@ impl Cluster {
     pub fn describe(&self) -> String {
         let pods = self.pods();
         let lines = pods.iter().map(|pod| {
-            let log = if pod.is_ready { String::new() } else { self.log(&pod.name) };
+            let log = if pod.is_ready {
+                String::new()
+            } else {
+                self.log(&pod.name)
+            };
             let tail: Vec<&str> = log.lines().rev().take(12).collect();
             let tail: String = tail.into_iter().rev().map(|line| format!("\n    {line}")).collect();
-            let PodInfo { name, is_ready, restarts, message, .. } = pod;
+            let PodInfo {
+                name,
+                is_ready,
+                restarts,
+                message,
+                ..
+            } = pod;
             format!("{name}: ready {is_ready}, restarts {restarts}, {message}{tail}\n")
         });
         lines.collect()
@@ -167,9 +187,14 @@ impl Cluster {
     #[must_use]
     pub fn log(&self, pod: &str) -> String {
         let folder = self.with_pod(pod, |entry| entry.pod.folder.clone());
-        let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path());
+        let files = std::fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|file| file.path());
         let logs = files.filter(|path| path.extension().is_some_and(|end| end == "log"));
-        logs.map(|path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()).collect()
+        logs.map(|path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned())
+            .collect()
     }
 
     fn with_pod<T>(&self, name: &str, look: impl FnOnce(&PodEntry) -> T) -> T {
@@ -195,7 +220,10 @@ impl Cluster {
         let running = self.with_pod(pod, |entry| entry.status().running.into_values().next());
         let running = running.unwrap_or_else(|| panic!("pod {pod} does not run"));
         let mut command = running.enter(&words);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().expect("nsenter is there");
         let mut pipe = child.stdin.take().expect("a pipe");
         // A program that does not read it has ended.
@@ -303,7 +331,10 @@ impl Cluster {
         };
         let waited = tokio::time::timeout(deadline, done).await;
         assert!(waited.is_ok(), "job {name} does not end\n{}", self.describe());
-        let (code, log) = (self.with_pod(&pod_name, |entry| entry.status().code), self.log(&pod_name));
+        let (code, log) = (
+            self.with_pod(&pod_name, |entry| entry.status().code),
+            self.log(&pod_name),
+        );
         self.shared.state().pods.remove(&(namespace.to_owned(), pod_name));
         (code, log)
     }

@@ -29,14 +29,21 @@ pub fn place(
     };
 
     match volume {
-        Volume { config_map: Some(map), .. } => {
+        Volume {
+            config_map: Some(map), ..
+        } => {
             write(&folder, &entries(map, facts, &objects.config_maps)?).map_err(failed)?;
         }
-        Volume { secret: Some(secret), .. } => {
+        Volume {
+            secret: Some(secret), ..
+        } => {
             write(&folder, &entries(secret, facts, &objects.secrets)?).map_err(failed)?;
         }
         Volume { empty_dir: Some(_), .. } => owned(&folder).map_err(failed)?,
-        Volume { persistent_volume_claim: Some(claim), .. } => {
+        Volume {
+            persistent_volume_claim: Some(claim),
+            ..
+        } => {
             let folder = claims.join(&facts.meta.namespace).join(&claim.claim_name);
             owned(&folder).map_err(failed)?;
             return Ok(folder);
@@ -51,7 +58,8 @@ fn write(folder: &Path, files: &Map) -> io::Result<()> {
     let present = std::fs::read_link(folder.join("..data")).unwrap_or_default();
     let read = |name: &String| std::fs::read_to_string(folder.join(&present).join(name)).ok();
     let count = std::fs::read_dir(folder.join(&present)).map_or(0, Iterator::count);
-    if !present.as_os_str().is_empty() && count == files.len() && files.iter().all(|(k, v)| read(k).as_ref() == Some(v)) {
+    if !present.as_os_str().is_empty() && count == files.len() && files.iter().all(|(k, v)| read(k).as_ref() == Some(v))
+    {
         return Ok(());
     }
 
@@ -90,11 +98,17 @@ pub fn excess(spec: &PodSpec, pods: &Path) -> Option<String> {
         sum += size;
         let limit = empty.size_limit.as_ref().and_then(quantity);
         if limit.is_some_and(|limit| size as f64 > limit) {
-            return Some(format!("Usage of EmptyDir volume {} exceeds the limit: {size} bytes", volume.name));
+            return Some(format!(
+                "Usage of EmptyDir volume {} exceeds the limit: {size} bytes",
+                volume.name
+            ));
         }
     }
 
-    let limits = spec.containers.iter().map(|one| one.resources.limits.get("ephemeral-storage").and_then(quantity));
+    let limits = spec
+        .containers
+        .iter()
+        .map(|one| one.resources.limits.get("ephemeral-storage").and_then(quantity));
     // A container without a limit has none, and so has its pod.
     let limit = limits.collect::<Option<Vec<f64>>>()?.iter().sum::<f64>();
     (sum as f64 > limit).then(|| format!("Pod ephemeral local storage usage exceeds the limit: {sum} bytes"))
