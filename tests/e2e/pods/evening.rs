@@ -56,10 +56,10 @@ async fn act(cluster: &Cluster, words: &[&str], input: String) -> Result<String,
         ["apply"] => cluster.apply(&input),
         ["create", "job", name, from] => {
             let job = from.strip_prefix("--from=cronjob/").ok_or("only from a CronJob")?;
-            cluster.copy_job(NAMESPACE, job, name);
+            cluster.run_cron_job(NAMESPACE, job, name);
         }
         ["wait", "--for=condition=complete", job, ..] => {
-            let (code, log) = cluster.run_job(NAMESPACE, &target(job), BLOCK).await;
+            let (code, log) = cluster.job_ended(NAMESPACE, &target(job), BLOCK).await;
             return if code == Some(0) { Ok(log) } else { Err(log) };
         }
         ["wait", "--for=delete", ..] | ["rollout", "status", ..] => cluster.settled(SETTLED).await,

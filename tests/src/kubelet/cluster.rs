@@ -13,7 +13,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::container::Images;
 use super::environment::PodFacts;
-use super::manifest::{Claim, Key, Service, Template, Volume, Workload};
+use super::manifest::{Claim, JobSpec, Key, Service, Template, Volume, Workload};
 use super::names;
 use super::network::{LOCAL_DNS, NODE, Network, POD_DNS};
 use super::objects::Objects;
@@ -55,7 +55,7 @@ pub(super) struct State {
     /// Addresses of names outside of the cluster.
     pub(super) hosts: BTreeMap<String, Ipv4Addr>,
     /// Number of pods that there ever were.
-    pub(super) number: u32,
+    number: u32,
     pub(super) lost_nodes: BTreeSet<String>,
     enforced: String,
     pub(super) uses_pod_dns: bool,
@@ -109,9 +109,26 @@ impl Shared {
             }
             self.state()
                 .pods
-                .retain(|_, entry| !entry.life.is_finished() || entry.pod.is_job);
+                .retain(|_, entry| !entry.life.is_finished() || entry.pod.retries.is_some());
+            self.control_jobs();
             self.connect();
             pause(LOOK_EVERY).await;
+        }
+    }
+
+    /// Starts the Jobs that have not been started.
+    fn control_jobs(&self) {
+        let jobs: Vec<(Key, JobSpec)> = self.read().jobs.clone().into_iter().collect();
+        let mut state = self.state();
+        for (key, job) in jobs {
+            if state.pods.values().any(|entry| entry.owner == key) {
+                continue;
+            }
+            let mut pod = job.template.clone();
+            pod.metadata.namespace.clone_from(&key.0);
+            pod.metadata.name = format!("{}-{:05x}", key.1, state.number + 1);
+            let retries = Some(job.backoff_limit.unwrap_or(6));
+            self.run(&mut state, pod, job.template, key, retries);
         }
     }
 
@@ -177,11 +194,11 @@ impl Shared {
             let label = "apps.kubernetes.io/pod-index".to_owned();
             pod.metadata.labels.insert(label, ordinal.to_string());
         }
-        self.run(state, pod, template, workload.key.clone(), false);
+        self.run(state, pod, template, workload.key.clone(), None);
     }
 
     /// Runs a pod on the node that has the fewest of its owner.
-    pub(super) fn run(&self, state: &mut State, pod: Template, template: Template, owner: Key, is_job: bool) {
+    fn run(&self, state: &mut State, pod: Template, template: Template, owner: Key, retries: Option<u32>) {
         state.number += 1;
         let number = state.number;
         let load = |node: &&str| {
@@ -207,7 +224,7 @@ impl Shared {
             name_server: if state.uses_pod_dns { POD_DNS } else { LOCAL_DNS }.to_string(),
             images: Arc::clone(&self.images),
             objects: Arc::clone(&self.objects),
-            is_job,
+            retries,
             status: watch::Sender::default(),
         });
         let (order, orders) = watch::channel(Order::Run);

@@ -169,8 +169,8 @@ objects! {
     #[serde(deny_unknown_fields)]
     RulePort { protocol: String, port: u16 }
 
-    /// Pods that run to their end.
-    JobSpec { template: Template }
+    /// A pod that runs to its end, and is tried again as often as `backoff_limit` says; 6 times if absent.
+    JobSpec { template: Template, backoff_limit: Option<u32> }
 }
 
 /// A number, or a part in percent of another.

@@ -27,8 +27,10 @@ pub struct Objects {
     pub config_maps: BTreeMap<Key, Map>,
     /// Entries of each Secret, decoded.
     pub secrets: BTreeMap<Key, Map>,
-    /// Jobs and CronJobs, which run when they are asked to.
+    /// Jobs, each of which runs once.
     pub jobs: BTreeMap<Key, JobSpec>,
+    /// Jobs of CronJobs, which run when somebody makes a Job of them.
+    pub cron_jobs: BTreeMap<Key, JobSpec>,
 }
 
 /// Objects without effect here: rights on the API server, and what other controllers act upon.
@@ -88,7 +90,7 @@ impl Objects {
             "Secret" => drop(self.secrets.insert(key, entries(&object, decoded)?)),
             "CronJob" => {
                 let spec = object["spec"]["jobTemplate"]["spec"].take();
-                self.jobs.insert(key, serde_json::from_value(spec)?);
+                self.cron_jobs.insert(key, serde_json::from_value(spec)?);
             }
             "Job" => drop(self.jobs.insert(key, read(&mut object)?)),
             other if WITHOUT_EFFECT.contains(&other) => {}

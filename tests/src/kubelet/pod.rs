@@ -79,8 +79,8 @@ pub struct Pod {
     pub images: Arc<Images>,
     /// ConfigMaps and Secrets, and everything else that was applied.
     pub objects: Arc<RwLock<Objects>>,
-    /// Whether it is done when its containers have ended.
-    pub is_job: bool,
+    /// How often a pod that runs to its end is tried again; `None` for one that runs for ever.
+    pub retries: Option<u32>,
     /// What is known of it.
     pub status: watch::Sender<PodStatus>,
 }
@@ -125,12 +125,17 @@ impl Pod {
                 () = pause(back_off(times)) => {}
                 () = told() => return,
             }
-            let code = self.run_once(container, orders.clone(), self.is_job).await;
+            let code = self.run_once(container, orders.clone(), self.retries.is_some()).await;
+            let is_over = match self.retries {
+                Some(retries) => code == Some(0) || times >= retries,
+                None => false,
+            };
+            let is_told = *orders.borrow() != Order::Run;
             self.status.send_modify(|status| {
                 status.code = code;
-                status.restarts += u32::from(*orders.borrow() == Order::Run && !self.is_job);
+                status.restarts += u32::from(!is_told && !is_over);
             });
-            if self.is_job || *orders.borrow() != Order::Run {
+            if is_over || is_told {
                 return;
             }
         }

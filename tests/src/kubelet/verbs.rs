@@ -116,7 +116,8 @@ impl Cluster {
                 message: status.message,
             }
         };
-        state.pods.values().map(info).collect()
+        let living = state.pods.values().filter(|entry| !entry.life.is_finished());
+        living.map(info).collect()
     }
 
     /// Waits until every workload has the pods that it should have, all of them available.
@@ -286,15 +287,15 @@ impl Cluster {
         assert!(drained.is_ok(), "{node} is not drained\n{}", self.describe());
     }
 
-    /// Gives a Job, or a CronJob, another name.
+    /// Makes a Job of a CronJob, as `kubectl create job --from` does.
     ///
     /// # Panics
     /// Panics if there is none of that name.
-    pub fn copy_job(&self, namespace: &str, from: &str, to: &str) {
+    pub fn run_cron_job(&self, namespace: &str, from: &str, job: &str) {
         let mut objects = self.shared.objects.write().unwrap_or_else(PoisonError::into_inner);
-        let found = objects.jobs.get(&(namespace.to_owned(), from.to_owned())).cloned();
-        let found = found.unwrap_or_else(|| panic!("no job {namespace}/{from}"));
-        objects.jobs.insert((namespace.to_owned(), to.to_owned()), found);
+        let found = objects.cron_jobs.get(&(namespace.to_owned(), from.to_owned())).cloned();
+        let found = found.unwrap_or_else(|| panic!("no CronJob {namespace}/{from}"));
+        objects.jobs.insert((namespace.to_owned(), job.to_owned()), found);
     }
 
     /// Has a node fail: what runs there is gone at once, and made again elsewhere.
@@ -306,37 +307,32 @@ impl Cluster {
         }
     }
 
-    /// Runs a Job, or the Job of a CronJob, to its end; returns its exit code and its log.
+    /// Waits until a Job has ended; returns its exit code and its log.
     ///
     /// # Panics
-    /// Panics if there is none of that name, or at the deadline.
-    pub async fn run_job(&self, namespace: &str, name: &str, deadline: Duration) -> (Option<i32>, String) {
+    /// Panics at the deadline.
+    pub async fn job_ended(&self, namespace: &str, name: &str, deadline: Duration) -> (Option<i32>, String) {
         let key = (namespace.to_owned(), name.to_owned());
-        let template = self.shared.read().jobs.get(&key).map(|job| job.template.clone());
-        let template = template.unwrap_or_else(|| panic!("no job {namespace}/{name}"));
-        let mut pod = template.clone();
-        let pod_name = {
-            let mut state = self.shared.state();
-            pod.metadata.namespace = namespace.to_owned();
-            pod.metadata.name = format!("{name}-{}", state.number + 1);
-            let pod_name = pod.metadata.name.clone();
-            self.shared.run(&mut state, pod, template, key, true);
-            pod_name
+        let look = || {
+            let state = self.shared.state();
+            let entry = state
+                .pods
+                .values()
+                .find(|entry| entry.owner == key && entry.life.is_finished());
+            entry.map(|entry| (entry.pod.facts.meta.name.clone(), entry.status().code))
         };
-
-        let done = async {
-            while !self.with_pod(&pod_name, |entry| entry.life.is_finished()) {
+        let waited = tokio::time::timeout(deadline, async {
+            loop {
+                if let Some(ended) = look() {
+                    return ended;
+                }
                 pause(LOOK_EVERY).await;
             }
+        });
+        let Ok((pod, code)) = waited.await else {
+            panic!("job {name} does not end\n{}", self.describe());
         };
-        let waited = tokio::time::timeout(deadline, done).await;
-        assert!(waited.is_ok(), "job {name} does not end\n{}", self.describe());
-        let (code, log) = (
-            self.with_pod(&pod_name, |entry| entry.status().code),
-            self.log(&pod_name),
-        );
-        self.shared.state().pods.remove(&(namespace.to_owned(), pod_name));
-        (code, log)
+        (code, self.log(&pod))
     }
 
     /// Returns the memory that all processes of a pod take, in bytes; what several share counts once.
