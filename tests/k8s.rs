@@ -298,7 +298,7 @@ fn every_service_accepts_the_configuration() {
     let settings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../k8s/base/nexus.toml");
     let deps = std::env::current_exe().expect("a test has a path");
     let binaries = deps.parent().and_then(Path::parent).expect("target/<profile>/deps");
-    let files = ["identities", "personas", "channels", "intents", "hooks"].map(|file| {
+    let files = ["identities", "personas", "channels", "hooks"].map(|file| {
         let path = folder("base/files").join(format!("{file}.yaml"));
         (
             format!("NEXUS__FILES__{}", file.to_uppercase()),

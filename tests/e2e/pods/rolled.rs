@@ -13,7 +13,7 @@ use tests::kubelet::cluster::Cluster;
 use tests::load::{Gateways, Load, send};
 use tests::record::Record;
 
-use super::installation::{Files, Installation, NAMESPACE};
+use super::installation::{Installation, NAMESPACE};
 use super::{PATIENCE, SETTLED, token_settings};
 
 /// Longest time for which a stream may have no leader.

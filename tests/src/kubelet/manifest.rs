@@ -19,9 +19,9 @@ pub type Key = (String, String);
 macro_rules! objects {
     ($($(#[$about:meta])* $name:ident { $($(#[$field_about:meta])* $field:ident: $type:ty),* $(,)? })*) => {
         $(
-            $(#[$about])*
             #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
             #[serde(default, rename_all = "camelCase")]
+            $(#[$about])*
             pub struct $name { $($(#[$field_about])* pub $field: $type),* }
         )*
     };
