@@ -19,7 +19,7 @@ use tests::receiver::Receiver;
 use installation::{Files, Installation, NAMESPACE};
 
 /// How long a cluster may take to be there, all of whose processes share this machine.
-const SETTLED: Duration = Duration::from_secs(240);
+const SETTLED: Duration = Duration::from_secs(300);
 
 /// How long a message may take through all services.
 const PATIENCE: Duration = Duration::from_secs(90);

@@ -63,7 +63,8 @@ impl Receiver {
     #[must_use]
     pub fn port(&self) -> u16 {
         let port = self.url.trim_end_matches('/').rsplit(':').next();
-        port.and_then(|port| port.parse().ok()).expect("an address ends with a port")
+        port.and_then(|port| port.parse().ok())
+            .expect("an address ends with a port")
     }
 
     /// Has it refuse all calls, or take them again.
