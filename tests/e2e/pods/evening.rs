@@ -12,15 +12,14 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use shared::testing::model_server::ScriptedAnswer;
 use shared::testing::{ModelServer, eventually};
-use tests::command::program;
 use tests::kubelet::cluster::Cluster;
 use tests::receiver::Receiver;
 use tests::world::root;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
+use super::SETTLED;
 use super::installation::{NAMESPACE, try_cluster};
-use super::{SETTLED, installation};
 use crate::pages::fence::fences;
 
 /// What the blocks of the page say that this test runs.
@@ -44,8 +43,8 @@ case "${words[0]} ${words[1]}" in
     "create namespace" | "create secret" | "create configmap")
         "$REAL_KUBECTL" "$@" --dry-run=client -o yaml | hand apply ;;
     "apply -k") "$REAL_KUBECTL" kustomize "${words[2]}" | hand apply ;;
-    "exec -i") hand "$(printf '%s\x1f' "${words[@]}")" ;;
-    *) hand "$(printf '%s\x1f' "${words[@]}")" </dev/null ;;
+    "exec -i") hand "$(printf '%s\t' "${words[@]}")" ;;
+    *) hand "$(printf '%s\t' "${words[@]}")" </dev/null ;;
 esac
 "#;
 
@@ -95,7 +94,7 @@ async fn act(cluster: &Cluster, words: &[&str], input: String) -> Result<String,
 
 async fn answer(State(cluster): State<Arc<Cluster>>, headers: HeaderMap, input: String) -> (StatusCode, String) {
     let words = headers["x-words"].to_str().unwrap_or_default();
-    let words: Vec<&str> = words.trim_end_matches('\u{1f}').split('\u{1f}').collect();
+    let words: Vec<&str> = words.trim_end_matches('\t').split('\t').collect();
     match act(&cluster, &words, input).await {
         Ok(said) => (StatusCode::OK, said),
         Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, why),
@@ -161,7 +160,6 @@ async fn the_evening_of_the_page_goes_as_written() {
     let shim = place.join("bin/kubectl");
     std::fs::write(&shim, SHIM).expect("a file");
     std::fs::set_permissions(&shim, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("its rights");
-    assert!(program().exists() && installation::NAMESPACE == NAMESPACE);
 
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = format!("http://{}/", listener.local_addr().expect("an address"));
