@@ -29,7 +29,7 @@ const WEBHOOK_SECRET: &str = "a secret of sixteen bytes at least";
 
 /// Answers what came by the webhook, by the account `shop`.
 const HOOK: &str = "/** @name answers */
-export default ({ event }) => event.direction === 'received' && ({ fire: true,
+export default ({ event }) => ({ fire: event.direction === 'received',
   routing: { persona: 'helper', session: 'shop' },
   deliveryContext: { channel: 'webhook', accountId: 'shop', peerId: 'orders', replyToId: event.id } });
 ";
