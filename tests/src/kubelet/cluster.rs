@@ -162,7 +162,7 @@ impl Shared {
                 Step::Stop(name) => state.pods[&(workload.key.0.clone(), name)].tell(Order::End(now)),
                 Step::Start => self.start(&mut state, workload, None, true),
                 Step::StartOrdinal { ordinal, is_updated } => {
-                    self.start(&mut state, workload, Some(ordinal), is_updated)
+                    self.start(&mut state, workload, Some(ordinal), is_updated);
                 }
             }
         }

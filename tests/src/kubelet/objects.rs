@@ -86,7 +86,10 @@ impl Objects {
             "Service" => drop(self.services.insert(key, read(&mut object)?)),
             "NetworkPolicy" => drop(self.policies.insert(key, read(&mut object)?)),
             "PodDisruptionBudget" => drop(self.budgets.insert(key, read(&mut object)?)),
-            "ConfigMap" => drop(self.config_maps.insert(key, entries(&object, Ok)?)),
+            "ConfigMap" => drop(
+                self.config_maps
+                    .insert(key, entries(&object, |text| Ok(text.to_owned()))?),
+            ),
             "Secret" => drop(self.secrets.insert(key, entries(&object, decoded)?)),
             "CronJob" => {
                 let spec = object["spec"]["jobTemplate"]["spec"].take();
@@ -105,21 +108,15 @@ fn read<T: DeserializeOwned>(object: &mut Value) -> Result<T, serde_json::Error>
 }
 
 /// Returns the entries of a ConfigMap or a Secret as text; `read` reads a value of `data`.
-fn entries(
-    object: &Value,
-    read: impl Fn(String) -> Result<String, serde_json::Error>,
-) -> Result<Map, serde_json::Error> {
-    let of = |field: &str| match &object[field] {
-        Value::Null => Ok(Map::new()),
-        entries => Map::deserialize(entries),
-    };
-    let data = of("data")?.into_iter().map(|(key, value)| Ok((key, read(value)?)));
+fn entries(object: &Value, read: impl Fn(&str) -> Result<String, serde_json::Error>) -> Result<Map, serde_json::Error> {
+    let of = |field: &str| Option::<Map>::deserialize(&object[field]).map(Option::unwrap_or_default);
+    let data = of("data")?.into_iter().map(|(key, value)| Ok((key, read(&value)?)));
     let mut all = data.collect::<Result<Map, serde_json::Error>>()?;
     all.extend(of("stringData")?);
     Ok(all)
 }
 
-fn decoded(value: String) -> Result<String, serde_json::Error> {
+fn decoded(value: &str) -> Result<String, serde_json::Error> {
     // Written over several lines, as YAML may have it.
     let bytes = BASE64.decode(value.split_whitespace().collect::<String>());
     String::from_utf8(bytes.map_err(serde_json::Error::custom)?).map_err(serde_json::Error::custom)

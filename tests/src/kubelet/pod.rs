@@ -243,7 +243,7 @@ impl Pod {
                 None => std::future::pending().await,
                 Some(probe) => {
                     self.ask(container, probe, running, |verdict| verdict == Verdict::Failing)
-                        .await
+                        .await;
                 }
             }
             "failed its liveness probe"
