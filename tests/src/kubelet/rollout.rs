@@ -215,13 +215,16 @@ mod tests {
             }
             for step in next {
                 match step {
-                    Step::Start => all.push(PodView {
-                        name: format!("w-{round}-{}", all.len()),
-                        is_updated: true,
-                        is_ready: false,
-                        is_available: false,
-                        is_ending: false,
-                    }),
+                    Step::Start => {
+                        all.push(PodView {
+                            name: format!("w-{round}-{}", all.len()),
+                            is_updated: true,
+                            is_ready: false,
+                            is_available: false,
+                            is_ending: false,
+                        });
+                        most = most.max(count(&all.iter().collect::<Vec<_>>(), |_| true));
+                    }
                     Step::StartOrdinal { .. } => panic!("a Deployment has no ordinals"),
                     Step::Stop(name) => all.retain(|pod| pod.name != name),
                 }
