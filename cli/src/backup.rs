@@ -6,6 +6,7 @@ pub mod manifest;
 mod order;
 pub(crate) mod quiesce;
 mod restore;
+mod rotation;
 mod take;
 
 pub(crate) use held::waiting;

@@ -62,11 +62,16 @@ pub const MAX_COPIES: usize = 16;
 pub struct ReadModelConfig {
     /// Number of replicas that keep a copy; the others ask them. Must be the same for all replicas.
     pub copies: usize,
+    /// Whether this replica may be one of them.
+    pub keep: bool,
 }
 
 impl Default for ReadModelConfig {
     fn default() -> Self {
-        Self { copies: DEFAULT_COPIES }
+        Self {
+            copies: DEFAULT_COPIES,
+            keep: true,
+        }
     }
 }
 

@@ -31,6 +31,7 @@ mod orders;
 mod owner;
 mod pages;
 mod permissions;
+mod pods;
 mod restore;
 mod sessions;
 mod slack;

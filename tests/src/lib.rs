@@ -4,6 +4,7 @@ pub mod collector;
 pub mod command;
 pub mod driver;
 pub mod eventually;
+pub mod kubelet;
 pub mod load;
 pub mod page;
 pub mod prometheus;

@@ -56,6 +56,17 @@ impl Receiver {
         receiver
     }
 
+    /// Its port.
+    ///
+    /// # Panics
+    /// Never: its address ends with one.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        let port = self.url.trim_end_matches('/').rsplit(':').next();
+        port.and_then(|port| port.parse().ok())
+            .expect("an address ends with a port")
+    }
+
     /// Has it refuse all calls, or take them again.
     pub fn set_shut(&self, is_shut: bool) {
         self.is_shut.store(is_shut, Ordering::Relaxed);

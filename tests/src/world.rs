@@ -48,8 +48,9 @@ pub fn token(source: &str) -> String {
     format!("token of {source} in the tests")
 }
 
-/// `[[adapter.http.tokens]]`: each posts on its channels, and none speaks for a person.
-fn tokens() -> String {
+/// Returns `[[adapter.http.tokens]]`: each posts on its channels, and none speaks for a person.
+#[must_use]
+pub fn tokens() -> String {
     let entry = |(source, channels): &(&str, &[&str])| {
         let hash: String = Sha256::digest(token(source))
             .iter()

@@ -9,6 +9,10 @@ use clap::Args;
 pub struct BackupOptions {
     /// Directory to write into; must be new or empty.
     pub directory: PathBuf,
+    /// Write into a folder of the directory that is named after the time, and keep that many of the newest ones: older
+    /// backups in it, and unfinished ones, are removed.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub keep: Option<u16>,
     /// Pause the services of the `nexus up` in this data directory during the backup, at most 30 s. If none runs there,
     /// no service may be connected to the server.
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = ".nexus", require_equals = true)]
@@ -18,7 +22,7 @@ pub struct BackupOptions {
 /// `nexus restore`.
 #[derive(Debug, Args)]
 pub struct RestoreOptions {
-    /// Directory of the backup.
+    /// Directory of the backup; of one that `backup --keep` fills, the newest backup in it.
     #[arg(required_unless_present_any = ["list", "send", "drop"])]
     pub directory: Option<PathBuf>,
     /// Restore into this data directory of `nexus up` instead of onto a running server.

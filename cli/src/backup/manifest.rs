@@ -65,6 +65,28 @@ pub fn snapshot_file(directory: &Path, name: &str) -> PathBuf {
     directory.join(STREAMS).join(format!("{name}.snapshot"))
 }
 
+/// State of a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FolderState {
+    /// A backup that has ended.
+    Complete,
+    /// A backup that has begun and not ended.
+    Unfinished,
+    /// Something else.
+    Foreign,
+}
+
+/// Returns whether `directory` is a backup.
+pub(super) fn state_of(directory: &Path) -> FolderState {
+    if directory.join(UNFINISHED).exists() {
+        FolderState::Unfinished
+    } else if directory.join(FILE).exists() {
+        FolderState::Complete
+    } else {
+        FolderState::Foreign
+    }
+}
+
 /// Prepares `directory` for a backup: it must not exist, be empty, or hold a backup that has not ended.
 ///
 /// # Errors

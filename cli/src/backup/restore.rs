@@ -12,6 +12,7 @@ use shared::wire::topology::topology;
 
 use super::held;
 use super::manifest::{CopiedStream, Manifest, snapshot_file};
+use super::rotation;
 use crate::args::{Common, RestoreOptions};
 use crate::connect::{connect_bus, load_trust, nats_config};
 use crate::exit::{Exit, failure};
@@ -37,6 +38,8 @@ pub async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
     let Some(directory) = &options.directory else {
         return held::execute(common, options).await;
     };
+    let newest = rotation::newest(directory)?;
+    let directory = newest.as_deref().unwrap_or(directory);
     let manifest = Manifest::check(directory)?;
     let source = Source {
         directory,

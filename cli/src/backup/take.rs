@@ -11,6 +11,7 @@ use shared::wire::topology::streams;
 use super::manifest::{CopiedStream, FORMAT, Manifest, begin, snapshot_file};
 use super::order::{is_copied_after, left_out, ordered};
 use super::quiesce::Standstill;
+use super::rotation;
 use crate::args::{BackupOptions, Common};
 use crate::connect::connect_bus;
 use crate::exit::{Exit, failure};
@@ -38,23 +39,31 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
         return Err(failure(Exit::NotFound, text));
     }
 
-    begin(&options.directory)?;
+    let begun_at = SystemClock.now();
+    let directory = match options.keep {
+        Some(_) => rotation::folder(&options.directory, begun_at),
+        None => options.directory.clone(),
+    };
+    if options.keep.is_some() {
+        // What a night that failed has left needs the room of this one.
+        rotation::remove_unfinished(&options.directory)?;
+    }
+    begin(&directory)?;
     // The pause ends when this is dropped: the services go on even if the backup fails.
     let standstill = match &options.quiesce {
         Some(data) => Some(Standstill::begin(&bus, data).await?),
         None => None,
     };
 
-    let begun_at = SystemClock.now();
     let (after, names): (Vec<String>, Vec<String>) = names.into_iter().partition(|name| is_copied_after(name));
-    let mut copied = copy_all(common, &bus, &names, &options.directory).await?;
+    let mut copied = copy_all(common, &bus, &names, &directory).await?;
     // Checked after the last copy, so that a write during any of the copies is found.
     if let Some(standstill) = &standstill {
         standstill.check(&bus, &copied).await?;
     }
     let quiesced = standstill.is_some();
     drop(standstill);
-    copied.extend(copy_all(common, &bus, &after, &options.directory).await?);
+    copied.extend(copy_all(common, &bus, &after, &directory).await?);
 
     let manifest = Manifest {
         format: FORMAT.to_owned(),
@@ -68,9 +77,12 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
         left_out: left_out(),
     };
 
-    manifest.finish(&options.directory)?;
+    manifest.finish(&directory)?;
+    if let Some(keep) = options.keep {
+        rotation::remove_oldest(&options.directory, keep)?;
+    }
 
-    print_backup(common, &manifest, &options.directory)
+    print_backup(common, &manifest, &directory)
 }
 
 async fn copy_all(common: &Common, bus: &Bus, names: &[String], directory: &Path) -> Result<Vec<CopiedStream>> {

@@ -186,6 +186,11 @@ impl CopyKeeper {
     }
 
     async fn refresh(&self, slots: &mut SlotLeases, role: SlotRole, is_prepared: bool) -> SlotRole {
+        // Whoever may keep none takes no slot, neither a free one nor one that it had before it was configured so.
+        if !self.config.read_model.keep {
+            return SlotRole::Spare;
+        }
+
         // Until the server answers, everything stays as it is.
         let Ok(refreshed) = tokio::time::timeout(TICK, slots.refresh(is_prepared)).await else {
             return role;

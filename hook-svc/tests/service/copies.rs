@@ -136,6 +136,39 @@ async fn when_the_only_copy_is_lost_another_replica_builds_one() {
     assert!(world.read_model("h-1").exists());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_may_keep_no_copy_takes_no_slot_even_if_it_is_the_first_and_the_last() {
+    let mut world = world(1).await;
+    let may_keep = world.sections.clone();
+    world.sections = format!("{may_keep}keep = false\n");
+    world.start("h-0");
+    world.wait_for_members(1).await;
+    publish(&world, 0, 100).await;
+
+    // What needs no copy goes on; the rest waits for the replica that may keep one, whatever its number.
+    eventually("what reads nothing is evaluated", async || {
+        world.dispatches().await.len() >= 100
+    })
+    .await;
+    assert!(!world.read_model("h-0").exists());
+
+    world.sections = may_keep;
+    world.start("h-7");
+    world.wait_for_members(2).await;
+    publish(&world, 100, 100).await;
+    check(&world, 200).await;
+    assert!(world.read_model("h-7").exists() && !world.read_model("h-0").exists());
+
+    // And not when the slot becomes free either.
+    world.replica("h-7").kill();
+    publish(&world, 200, 100).await;
+    eventually("what reads nothing is evaluated", async || {
+        world.dispatches().await.len() >= 500
+    })
+    .await;
+    assert!(!world.read_model("h-0").exists());
+}
+
 fn signal(pid: &str, signal: &str) {
     let sent = std::process::Command::new("kill").args([signal, pid]).status();
     assert!(sent.expect("a signal is sent").success());

@@ -1,0 +1,266 @@
+//! The Kubernetes manifests, run: a cluster of pretended nodes in which every pod has a network of its own, and reaches what
+//! its NetworkPolicies let it reach.
+//!
+//! Left out, with a message, where there are no network namespaces, no nftables or no kubectl.
+
+mod evening;
+mod installation;
+mod rolled;
+
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+use shared::testing::model_server::ScriptedAnswer;
+use shared::testing::{ModelServer, eventually_within};
+use tests::kubelet::cluster::Cluster;
+use tests::receiver::Receiver;
+
+use installation::{Files, Installation, NAMESPACE};
+
+/// How long a cluster may take to be there, all of whose processes share this machine.
+const SETTLED: Duration = Duration::from_secs(300);
+
+/// How long a message may take through all services.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Secret of the webhook source.
+const WEBHOOK_SECRET: &str = "a secret of sixteen bytes at least";
+
+/// Answers what came by the webhook, by the account `shop`.
+const HOOK: &str = "/** @name answers */
+export default ({ event }) => ({ fire: event.direction === 'received',
+  routing: { persona: 'helper', session: 'shop' },
+  deliveryContext: { channel: 'webhook', accountId: 'shop', peerId: 'orders', replyToId: event.id } });
+";
+
+/// Whoever else runs in the cluster: the ingress controller, the monitoring, and somebody who is nobody's business.
+const NEIGHBOURS: &str = "
+{kind: Namespace, metadata: {name: edge, labels: {nexus/ingress: allowed}}}
+---
+{kind: Namespace, metadata: {name: monitoring}}
+---
+{kind: Namespace, metadata: {name: other}}
+---
+kind: StatefulSet
+metadata: {namespace: edge, name: gate}
+spec:
+  template:
+    metadata: {labels: {app.kubernetes.io/name: stranger}}
+    spec: {containers: [{name: sleeps, image: busybox, command: [sleep, infinity]}], securityContext: {runAsUser: 10002, runAsGroup: 10002}}
+---
+kind: StatefulSet
+metadata: {namespace: monitoring, name: prometheus}
+spec:
+  template:
+    spec: {containers: [{name: sleeps, image: busybox, command: [sleep, infinity]}], securityContext: {runAsUser: 10002, runAsGroup: 10002}}
+---
+kind: StatefulSet
+metadata: {namespace: other, name: stranger}
+spec:
+  template:
+    spec: {containers: [{name: sleeps, image: busybox, command: [sleep, infinity]}], securityContext: {runAsUser: 10002, runAsGroup: 10002}}
+---
+kind: StatefulSet
+metadata: {namespace: nexus, name: intruder}
+spec:
+  template:
+    spec: {containers: [{name: sleeps, image: busybox, command: [sleep, infinity]}], securityContext: {runAsUser: 10002, runAsGroup: 10002}}
+";
+
+/// The configuration of a shop: a webhook source, a model and an account that are outside.
+fn shop() -> Files {
+    Files {
+        settings: "
+[adapter.webhook.github]
+scheme = \"github\"
+secret = \"env:SHOP_SECRET\"
+
+[llm]
+provider = \"openai\"
+model = \"any\"
+base_url = \"http://model.example:443/openai/v1\"
+api_key = \"env:MODEL_KEY\"
+prices.any = { input = 0, output = 0 }
+"
+        .to_owned(),
+        files: vec![
+            (
+                "personas.yaml",
+                "personas: {default: {runner: echo}, helper: {runner: llm}}".to_owned(),
+            ),
+            (
+                "channels.yaml",
+                "webhook: {accounts: {shop: {url: 'http://receiver.example:443/in', secret: 'env:RECEIVER_SECRET'}}}"
+                    .to_owned(),
+            ),
+        ],
+        hooks: vec![("answers.ts", HOOK.to_owned())],
+        secrets: format!(
+            "{{kind: Secret, metadata: {{namespace: {NAMESPACE}, name: nexus-webhooks}}, stringData: {{SHOP_SECRET: \
+             {WEBHOOK_SECRET:?}}}}}
+---
+{{kind: Secret, metadata: {{namespace: {NAMESPACE}, name: nexus-models}}, stringData: {{MODEL_KEY: key-of-the-model}}}}
+---
+{{kind: Secret, metadata: {{namespace: {NAMESPACE}, name: nexus-platforms}}, stringData: {{RECEIVER_SECRET: \
+             'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw'}}}}"
+        ),
+        ..Files::default()
+    }
+}
+
+/// A configuration that takes the events of the tests' load.
+fn token_settings() -> Files {
+    Files {
+        settings: format!("\n{}", tests::world::tokens()),
+        ..Files::default()
+    }
+}
+
+/// Posts a signed webhook from the pod of the ingress controller.
+async fn post(cluster: &Cluster, delivery: &str) -> String {
+    let body = format!(
+        "{{\"action\":\"opened\",\"number\":{},\"delivery\":{delivery:?}}}",
+        delivery.len()
+    );
+    let mut mac = Hmac::<Sha256>::new_from_slice(WEBHOOK_SECRET.as_bytes()).expect("a key");
+    mac.update(body.as_bytes());
+    let signature = hex(&mac.finalize().into_bytes());
+
+    let (event, id) = ("X-GitHub-Event: pull_request", format!("X-GitHub-Delivery: {delivery}"));
+    let signature = format!("X-Hub-Signature-256: sha256={signature}");
+    let url = "http://adapter-svc.nexus.svc.cluster.local/hooks/github";
+    let words = [
+        "curl",
+        "-sS",
+        "-m",
+        "20",
+        "-w",
+        " %{http_code}",
+        "-H",
+        event,
+        "-H",
+        &id,
+        "-H",
+        &signature,
+        "-d",
+        &body,
+        url,
+    ];
+    let output = cluster.run_in("gate-0", &words).await;
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns which of `addresses` take a connection from `pod`.
+async fn reached(cluster: &Cluster, pod: &str, addresses: &[String]) -> Vec<String> {
+    let script = "for one in \"$@\"; do \
+                  (timeout 3 bash -c \"exec 3<>/dev/tcp/${one%:*}/${one#*:}\" 2>/dev/null && echo \"$one\") & done; wait";
+    let mut words = vec!["bash", "-c", script, "bash"];
+    words.extend(addresses.iter().map(String::as_str));
+    let output = cluster.run_in(pod, &words).await;
+    let mut found: Vec<String> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    found.sort();
+    found
+}
+
+/// Every port of the pods that serve something: pod, port, address.
+fn ports(cluster: &Cluster) -> Vec<(String, u16, String)> {
+    let mut all = Vec::new();
+    for pod in cluster.pods() {
+        let ports: &[u16] = match pod.owner.as_str() {
+            "nats" => &[4222, 6222, 8222],
+            "adapter-svc" => &[8080, 9464],
+            "broker-svc" | "delivery-svc" | "scheduler-svc" | "hook-svc" | "hook-svc-copy" => &[9464],
+            _ => &[],
+        };
+        all.extend(
+            ports
+                .iter()
+                .map(|port| (pod.name.clone(), *port, format!("{}:{port}", pod.ip))),
+        );
+    }
+    all
+}
+
+/// A webhook that is signed comes in through the ingress; a hook fires; a model outside is asked; the answer leaves. Everybody
+/// else is kept out.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_base_answers_a_webhook_and_lets_nobody_else_in() {
+    let Some(installation) = Installation::try_make("base", &shop()).await else {
+        return;
+    };
+    let cluster = &installation.cluster;
+    let model = ModelServer::ruled(|_, _| ScriptedAnswer::text("your order is on its way")).await;
+    let receiver = Receiver::start(Duration::ZERO).await;
+    cluster.add_host("model.example", model.port()).await;
+    cluster.add_host("receiver.example", receiver.port()).await;
+    cluster.apply(NEIGHBOURS);
+    cluster.settled(SETTLED).await;
+
+    let answer = post(cluster, "one").await;
+    assert!(
+        answer.ends_with("200") || answer.ends_with("202"),
+        "{answer}\n{}",
+        installation.logs()
+    );
+    eventually_within("the answer is delivered", PATIENCE, async || {
+        let calls = receiver.calls();
+        let said = calls
+            .iter()
+            .filter(|call| call.body.to_string().contains("your order is on its way"));
+        match said.count() {
+            1 => Ok(()),
+            count => Err(format!("{count} of {calls:?}\n{}", installation.logs())),
+        }
+    })
+    .await;
+    let keys: Vec<_> = model
+        .requests()
+        .into_iter()
+        .map(|one| one.headers["authorization"].clone())
+        .collect();
+    assert_eq!(keys, ["Bearer key-of-the-model"]);
+
+    let ports = ports(cluster);
+    let all: Vec<String> = ports.iter().map(|(_, _, address)| address.clone()).collect();
+    let of = |wanted: &[u16]| {
+        let found = ports.iter().filter(|(_, port, _)| wanted.contains(port));
+        let mut found: Vec<String> = found.map(|(_, _, address)| address.clone()).collect();
+        found.sort();
+        found
+    };
+    let nothing: [String; 0] = [];
+    assert_eq!(reached(cluster, "stranger-0", &all).await, nothing);
+    assert_eq!(reached(cluster, "intruder-0", &all).await, nothing);
+    assert_eq!(reached(cluster, "gate-0", &all).await, of(&[8080]));
+    assert_eq!(reached(cluster, "prometheus-0", &all).await, of(&[8222, 9464]));
+
+    // The services reach the bus and what is public, and neither one another nor the address by which clouds give out rights.
+    let mut asked = all.clone();
+    let outside = ["44.12.0.1:443", "44.12.0.1:80", "169.254.169.254:80"];
+    asked.extend(outside.map(str::to_owned));
+    for pod in cluster.pods().into_iter().filter(|pod| pod.name.contains("-svc-")) {
+        let mut expected = of(&[4222]);
+        if pod.owner != "scheduler-svc" {
+            expected.push("44.12.0.1:443".to_owned());
+        }
+        // Its own ports are not the network's.
+        let reached = reached(cluster, &pod.name, &asked).await;
+        let reached: Vec<String> = reached
+            .into_iter()
+            .filter(|one| !one.starts_with(&format!("{}:", pod.ip)))
+            .collect();
+        assert_eq!(reached, expected, "{}", pod.name);
+    }
+}

@@ -1,0 +1,193 @@
+//! Nexus as an operator installs it: an overlay upon a set of the manifests, rendered by kubectl, applied to a cluster.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tests::command::program;
+use tests::kubelet::cluster::Cluster;
+use tests::kubelet::container::Images;
+use tests::world::root;
+
+/// Namespace of the installation.
+pub(crate) const NAMESPACE: &str = "nexus";
+
+/// Programs of the image `nexus`, beside Bun.
+const PROGRAMS: [&str; 8] = [
+    "adapter-svc",
+    "hook-svc",
+    "nexus-jail",
+    "nexus-tether",
+    "broker-svc",
+    "delivery-svc",
+    "scheduler-svc",
+    "nexus",
+];
+
+/// What an operator adds.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    /// Added to nexus.toml.
+    pub(crate) settings: String,
+    /// Files of the ConfigMap nexus-files that are replaced.
+    pub(crate) files: Vec<(&'static str, String)>,
+    /// Hook files.
+    pub(crate) hooks: Vec<(&'static str, String)>,
+    /// Secrets, as a manifest.
+    pub(crate) secrets: String,
+    /// Further lines of the overlay's kustomization.
+    pub(crate) overlay: String,
+}
+
+/// A cluster in which Nexus is installed.
+#[derive(Debug)]
+pub(crate) struct Installation {
+    pub(crate) cluster: Cluster,
+    pub(crate) overlay: tempfile::TempDir,
+}
+
+impl Installation {
+    /// Installs `set` of the manifests with `files`, or says why that cannot be done on this machine.
+    ///
+    /// # Panics
+    /// Panics where it should be possible, in CI.
+    pub(crate) async fn try_make(set: &str, files: &Files) -> Option<Self> {
+        let cluster = try_cluster().await?;
+        let overlay = write_overlay(set, files);
+        let Some(manifests) = render(overlay.path()) else {
+            println!("SKIPPED: kubectl cannot be run");
+            return None;
+        };
+        cluster.apply(SECRETS);
+        cluster.apply(&files.secrets);
+        cluster.apply(&manifests);
+        Some(Self { cluster, overlay })
+    }
+
+    /// The state of the pods and the ends of all logs, for a failing test.
+    pub(crate) fn logs(&self) -> String {
+        let logs = self.cluster.pods().into_iter().map(|pod| {
+            let log = self.cluster.log(&pod.name);
+            let tail: Vec<&str> = log.lines().rev().take(15).collect();
+            let tail: Vec<&str> = tail.into_iter().rev().collect();
+            format!("--- {}\n{}\n", pod.name, tail.join("\n"))
+        });
+        format!("{}{}", self.cluster.describe(), logs.collect::<String>())
+    }
+}
+
+/// What a person makes by hand (docs/operations.md "Kubernetes").
+const SECRETS: &str = "
+kind: Secret
+metadata: {namespace: nexus, name: nexus-nats-users}
+stringData: {nexus: p-nexus, operator: p-operator, restore: p-restore, agent: p-agent}
+---
+kind: Secret
+metadata: {namespace: nexus, name: nexus-trust}
+stringData: {cluster-key: 5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c}
+";
+
+/// Returns an empty cluster that has the images, or says why this machine can have none.
+///
+/// # Panics
+/// Panics in CI, unless it was found out there that it cannot.
+pub(crate) async fn try_cluster() -> Option<Cluster> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "what a machine lacks is said to its tests in the environment"
+    )]
+    let (absent, is_ci) = (std::env::var("NEXUS_PODS").is_ok(), std::env::var("CI").is_ok());
+    if absent {
+        println!("SKIPPED: no pods can be run here (NEXUS_PODS=absent)");
+        return None;
+    }
+    match Cluster::start(images()).await {
+        Ok(cluster) => Some(cluster),
+        Err(why) if is_ci => panic!("no pods can be run: {why}"),
+        Err(why) => {
+            println!("SKIPPED: no pods can be run here: {why}");
+            None
+        }
+    }
+}
+
+fn images() -> Images {
+    let built = program();
+    let built = built.parent().expect("a folder");
+    let tool = |name: &str| {
+        let path = root().join(".tools/bin").join(name);
+        path.canonicalize()
+            .unwrap_or_else(|error| panic!("{}: {error}: `make tools` brings it", path.display()))
+    };
+    let mut nexus: BTreeMap<String, PathBuf> = PROGRAMS
+        .iter()
+        .map(|name| ((*name).to_owned(), built.join(name)))
+        .collect();
+    nexus.insert("bun".to_owned(), tool("bun"));
+    let nats = [("nats-server".to_owned(), tool("nats-server"))].into();
+    [("nexus", nexus), ("nats", nats), ("busybox", BTreeMap::new())]
+        .map(|(name, programs)| (name.to_owned(), programs))
+        .into()
+}
+
+/// Writes an overlay upon `set`, below the folder that cargo gives to tests, since kustomize takes relative paths alone.
+fn write_overlay(set: &str, files: &Files) -> tempfile::TempDir {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("a file");
+
+    let base = std::fs::read_to_string(root().join("k8s/base/nexus.toml")).expect("nexus.toml");
+    write("nexus.toml", &format!("{base}{}", files.settings));
+    let mut generated = "  - { name: nexus-config, behavior: merge, files: [nexus.toml] }\n".to_owned();
+    let listed = [
+        ("nexus-files", ", behavior: merge", &files.files),
+        ("nexus-hooks", "", &files.hooks),
+    ];
+    for (map, behaviour, list) in listed {
+        for (name, text) in list {
+            write(name, text);
+        }
+        let names: Vec<&str> = list.iter().map(|(name, _)| *name).collect();
+        if !names.is_empty() {
+            generated.push_str(&format!(
+                "  - {{ name: {map}{behaviour}, files: [{}] }}\n",
+                names.join(", ")
+            ));
+        }
+    }
+
+    let up = relative(folder.path(), &root().join("k8s").join(set));
+    write(
+        "kustomization.yaml",
+        &format!(
+            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: {NAMESPACE}\n\
+             resources: [{up}]\nconfigMapGenerator:\n{generated}{}",
+            files.overlay
+        ),
+    );
+    folder
+}
+
+/// Returns the way from one folder to another.
+fn relative(from: &Path, to: &Path) -> String {
+    let (from, to) = (
+        from.canonicalize().expect("a folder"),
+        to.canonicalize().expect("a folder"),
+    );
+    let common = from
+        .components()
+        .zip(to.components())
+        .take_while(|(a, b)| a == b)
+        .count();
+    let mut way = PathBuf::new();
+    way.extend(from.components().skip(common).map(|_| ".."));
+    way.extend(to.components().skip(common));
+    way.display().to_string()
+}
+
+/// Renders an overlay; `None` without kubectl.
+pub(crate) fn render(folder: &Path) -> Option<String> {
+    let output = Command::new("kubectl").arg("kustomize").arg(folder).output().ok()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "kubectl kustomize: {said}");
+    Some(String::from_utf8(output.stdout).expect("kubectl writes UTF-8"))
+}
