@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 mod approval;
+mod auth;
 mod backup;
 mod bench;
 mod channel;
@@ -18,6 +19,7 @@ mod session;
 mod top;
 
 pub use approval::{ApprovalAction, Speaker};
+pub use auth::{AuthAction, AuthInit, AuthOptions};
 pub use backup::{BackupOptions, RestoreOptions};
 pub use bench::{BenchHooksOptions, BenchOptions, BenchPart, BenchQueriesOptions, BenchReadModelOptions};
 pub use channel::{AccountName, ChannelAction};
@@ -130,6 +132,8 @@ pub enum Command {
     /// Manage the web chat browsers that belong to the owner.
     #[command(subcommand)]
     Owner(OwnerAction),
+    /// Manage the users of the bus: keys, credentials, certificates.
+    Auth(AuthOptions),
     /// Check or show the configuration.
     #[command(subcommand)]
     Config(ConfigAction),

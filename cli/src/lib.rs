@@ -9,6 +9,7 @@
 
 pub mod approval;
 pub mod args;
+pub mod auth;
 pub mod backup;
 #[cfg(feature = "bench")]
 pub mod bench;
@@ -96,6 +97,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Logs(options) => logs::execute(&common, &options).await,
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { directory } => manual::pages(&common, &directory),
+        Command::Auth(options) => auth::execute(&common, options).await,
         Command::Init(options) => init::execute(&common, &options),
     }
 }

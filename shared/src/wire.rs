@@ -8,6 +8,7 @@ pub mod envelope;
 pub mod headers;
 pub mod held;
 pub mod partition;
+pub mod rights;
 pub mod schema;
 pub mod seal;
 pub mod session_mark;

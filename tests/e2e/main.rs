@@ -42,3 +42,4 @@ mod telegram;
 mod telemetry;
 mod terminal;
 mod visitors;
+mod walls;

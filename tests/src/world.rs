@@ -6,7 +6,7 @@ use std::time::Duration;
 use cli::launch::{Plan, READY_DEADLINE, Stack, keys};
 use sha2::{Digest as _, Sha256};
 use shared::bus::Bus;
-use shared::testing::ProcessClock;
+use shared::testing::{ProcessClock, says};
 use tempfile::TempDir;
 
 use crate::command::nexus;
@@ -85,6 +85,8 @@ pub struct Setup {
     pub environment: Vec<(String, String)>,
     /// Whether the server knows users.
     pub users: bool,
+    /// Whether the server writes down every operation of every client.
+    pub trace: bool,
     /// A backup that the world begins with.
     pub backup: Option<PathBuf>,
     /// Services that the test starts itself, later.
@@ -275,7 +277,8 @@ fn plan(directory: &Path, setup: Setup) -> Plan {
         plan.environment.push(clock_of(directory).variable());
     }
 
-    plan.users = setup.users;
+    plan.users = setup.users || says("NEXUS_TEST_USERS", "all");
+    plan.trace = setup.trace || says("NEXUS_TEST_USERS", "all");
     plan.services.retain(|(name, _)| !setup.without.contains(name));
 
     // Two cores carry up to ten services and three servers: a hook that waits for the processor is not looping.
