@@ -19,7 +19,7 @@ mod session;
 mod top;
 
 pub use approval::{ApprovalAction, Speaker};
-pub use auth::{AuthAction, AuthInit, AuthOptions};
+pub use auth::{AddUser, AuthAction, AuthChange, AuthFiles, InitAuth, NamedUser, RevokeUser, RotateUser};
 pub use backup::{BackupOptions, RestoreOptions};
 pub use bench::{BenchHooksOptions, BenchOptions, BenchPart, BenchQueriesOptions, BenchReadModelOptions};
 pub use channel::{AccountName, ChannelAction};
@@ -133,7 +133,8 @@ pub enum Command {
     #[command(subcommand)]
     Owner(OwnerAction),
     /// Manage the users of the bus: keys, credentials, certificates.
-    Auth(AuthOptions),
+    #[command(subcommand)]
+    Auth(AuthAction),
     /// Check or show the configuration.
     #[command(subcommand)]
     Config(ConfigAction),

@@ -18,7 +18,7 @@ use shared::wire::rights::BusRole;
 use self::folder::{AuthFolder, STANDARD, credentials_path};
 pub use self::push::push_accounts;
 use self::ring::{FileSettings, UserRecord, WantedUser};
-use crate::args::{AuthAction, AuthInit, AuthOptions, Common};
+use crate::args::{AddUser, AuthAction, Common, InitAuth};
 use crate::complain;
 use crate::connect::nats_config;
 use crate::exit::{Exit, ExitContext as _, failure};
@@ -39,60 +39,52 @@ pub fn seconds_now() -> i64 {
 ///
 /// # Errors
 /// Fails if a file cannot be read or written, if a user cannot be changed as asked, or if the servers refuse.
-pub async fn execute(common: &Common, options: AuthOptions) -> Result<()> {
-    let (dir, now) = (options.dir.as_path(), seconds_now());
-    match options.action {
-        AuthAction::Init(init) => init_folder(common, dir, &init, now, options.offline).await,
-        AuthAction::List => list_users(common, &AuthFolder::open(dir, false)?, now),
-        AuthAction::Show { name } => show_user(common, &AuthFolder::open(dir, false)?, &name, now),
-        AuthAction::Add {
-            name,
-            role,
-            channel,
-            expires,
-        } => {
-            let role = parse_role(&role)?;
-            let expires = expiry(expires.as_deref(), now)?;
-            let wanted = WantedUser {
-                name: name.clone(),
-                role,
-                channel,
-                expires,
-            };
-            let mut folder = AuthFolder::open(dir, false)?;
-            folder.add(wanted, now)?;
-            write_files(&mut folder, now)?;
-            show_user(common, &folder, &name, now)
-        }
-        AuthAction::Rotate {
-            name,
-            expires,
-            revoke_former,
-        } => {
-            let mut folder = AuthFolder::open(dir, false)?;
-            folder.rotate(&name, now, expiry(expires.as_deref(), now)?)?;
-            if revoke_former {
-                folder.revoke_retired(&name, now)?;
+pub async fn execute(common: &Common, action: AuthAction) -> Result<()> {
+    let now = seconds_now();
+    match action {
+        AuthAction::Init(init) => init_folder(common, &init, now).await,
+        AuthAction::Add(user) => add_user(common, user, now),
+        AuthAction::Rotate(user) => {
+            let mut folder = AuthFolder::open(&user.change.files.dir, false)?;
+            folder.rotate(&user.name, now, expiry(user.expires.as_deref(), now)?)?;
+            if user.revoke_former {
+                folder.revoke_retired(&user.name, now)?;
             }
-            finish(common, &mut folder, &name, now, options.offline || !revoke_former).await
+            let is_quiet = user.change.offline || !user.revoke_former;
+            finish(common, &mut folder, &user.name, now, is_quiet).await
         }
-        AuthAction::Revoke { name, former } => {
-            let mut folder = AuthFolder::open(dir, false)?;
-            if !former {
-                folder.revoke(&name, now)?;
-            } else if !folder.revoke_retired(&name, now)? {
-                let text = format!("user `{name}` has no former key");
+        AuthAction::Revoke(user) => {
+            let mut folder = AuthFolder::open(&user.change.files.dir, false)?;
+            if !user.former {
+                folder.revoke(&user.name, now)?;
+            } else if !folder.revoke_retired(&user.name, now)? {
+                let text = format!("user `{}` has no former key", user.name);
                 return Err(failure(Exit::NotFound, text));
             }
-            finish(common, &mut folder, &name, now, options.offline).await
+            finish(common, &mut folder, &user.name, now, user.change.offline).await
         }
+        AuthAction::List(files) => list_users(common, &AuthFolder::open(&files.dir, false)?, now),
+        AuthAction::Show(user) => show_user(common, &AuthFolder::open(&user.files.dir, false)?, &user.name, now),
     }
 }
 
+fn add_user(common: &Common, user: AddUser, now: i64) -> Result<()> {
+    let wanted = WantedUser {
+        name: user.name.clone(),
+        role: parse_role(&user.role)?,
+        channel: user.channel,
+        expires: expiry(user.expires.as_deref(), now)?,
+    };
+    let mut folder = AuthFolder::open(&user.files.dir, false)?;
+    folder.add(wanted, now)?;
+    write_files(&mut folder, now)?;
+    show_user(common, &folder, &user.name, now)
+}
+
 /// Writes what follows from a change, tells the servers, and shows the user.
-async fn finish(common: &Common, folder: &mut AuthFolder, name: &str, now: i64, quietly: bool) -> Result<()> {
+async fn finish(common: &Common, folder: &mut AuthFolder, name: &str, now: i64, is_quiet: bool) -> Result<()> {
     write_files(folder, now)?;
-    if !quietly {
+    if !is_quiet {
         push_accounts(folder, &server_config(common, folder.path())?).await?;
     }
     show_user(common, folder, name, now)
@@ -121,7 +113,8 @@ fn expiry(text: Option<&str>, now: i64) -> Result<Option<i64>> {
     Ok(span.map(|millis| now + millis.div_euclid(1_000)))
 }
 
-async fn init_folder(common: &Common, dir: &Path, init: &AuthInit, now: i64, offline: bool) -> Result<()> {
+async fn init_folder(common: &Common, init: &InitAuth, now: i64) -> Result<()> {
+    let (dir, offline) = (init.change.files.dir.as_path(), init.change.offline);
     let is_new = !dir.join("users.json").exists();
     let mut folder = AuthFolder::open(dir, true)?;
     let has_changed = folder.complete(now)?;

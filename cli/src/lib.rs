@@ -97,7 +97,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Logs(options) => logs::execute(&common, &options).await,
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { directory } => manual::pages(&common, &directory),
-        Command::Auth(options) => auth::execute(&common, options).await,
+        Command::Auth(action) => auth::execute(&common, action).await,
         Command::Init(options) => init::execute(&common, &options),
     }
 }

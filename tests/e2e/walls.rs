@@ -1,7 +1,7 @@
 //! The users of the bus: what each may do, what none can do by a detour, and how they come and go.
 
 mod bench;
-mod recorder;
+
 mod rights;
 mod routes;
 mod rotation;

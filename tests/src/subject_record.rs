@@ -3,7 +3,7 @@
 //! The server's log has each operation of each connection, with what the client's library does by itself. A line is
 //!
 //! ```text
-//! [1] 2026/11/26 15:50:07.271129 [TRC] 127.0.0.1:50500 - cid:6 - "v0.51:rust:hook-svc-0" - "…" - <<- [SUB nexus.x 1]
+//! [1] … [TRC] 127.0.0.1:50500 - cid:6 - "v0.51:rust:hook-svc-0" - "A…/NEXUS/jwt:U…" - <<- [SUB nexus.x 1]
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,16 +19,16 @@ pub struct UsedSubjects {
     pub heard: BTreeSet<String>,
 }
 
-/// Returns what the log says that each role has used. `role_of` names the role of a connection by the client's name.
+/// Returns what the log says that each role has used. `roles` has the role of each user by the public key.
 #[must_use]
-pub fn read_used(log: &str, role_of: impl Fn(&str) -> Option<BusRole>) -> BTreeMap<BusRole, UsedSubjects> {
+pub fn read_used(log: &str, roles: &BTreeMap<String, BusRole>) -> BTreeMap<BusRole, UsedSubjects> {
     let mut used: BTreeMap<BusRole, UsedSubjects> = BTreeMap::new();
     for line in log.lines().filter(|line| line.contains("[TRC]")) {
         let Some((head, operation)) = line.split_once(" - <<- [") else {
             continue;
         };
-        let client = head.split('"').nth(1).and_then(|label| label.splitn(3, ':').nth(2));
-        let Some(role) = client.and_then(&role_of) else {
+        let user = head.split('"').nth(3).and_then(|label| label.split_once("/jwt:"));
+        let Some(&role) = user.and_then(|(_, key)| roles.get(key)) else {
             continue;
         };
 
@@ -69,15 +69,15 @@ pub fn unused_rights(role: BusRole, used: &UsedSubjects) -> Vec<Right> {
 mod tests {
     use super::*;
 
-    const LOG: &str = r#"[1] 2026 [TRC] 127.0.0.1:1 - cid:6 - "v0.51:rust:hook-svc-0" - "x" - <<- [SUB nexus.svc.hook.list q 2]
-[1] 2026 [TRC] 127.0.0.1:1 - cid:6 - "v0.51:rust:hook-svc-0" - "x" - <<- [HPUB $KV.hooks.a _INBOX_hook.1 12 15]
-[1] 2026 [TRC] 127.0.0.1:1 - cid:7 - "v0.51:rust:other" - "x" - <<- [PUB nexus.dispatch.1.a.b 5]
-[1] 2026 [ERR] 127.0.0.1:1 - cid:7 - "v0.51:rust:other" - "x" - Publish Violation - Subject "nexus.dispatch.1.a.b"
+    const LOG: &str = r#"[1] 2026 [TRC] 127.0.0.1:1 - cid:6 - "v0.51:rust:a" - "A/NEXUS/jwt:U1" - <<- [SUB nexus.svc.hook.list q 2]
+[1] 2026 [TRC] 127.0.0.1:1 - cid:6 - "v0.51:rust:a" - "A/NEXUS/jwt:U1" - <<- [HPUB $KV.hooks.a _INBOX_hook.1 12 15]
+[1] 2026 [TRC] 127.0.0.1:1 - cid:7 - "v0.51:rust:b" - "A/NEXUS/jwt:U2" - <<- [PUB nexus.dispatch.1.a.b 5]
+[1] 2026 [ERR] 127.0.0.1:1 - cid:7 - "v0.51:rust:b" - "A/NEXUS/jwt:U2" - Publish Violation - Subject "nexus.dispatch.1.a.b"
 "#;
 
     #[test]
     fn what_a_role_has_used_is_read_from_the_servers_log() {
-        let used = read_used(LOG, |client| client.starts_with("hook-svc").then_some(BusRole::Hook));
+        let used = read_used(LOG, &[("U1".to_owned(), BusRole::Hook)].into());
         let hook = &used[&BusRole::Hook];
         assert_eq!(hook.published.iter().collect::<Vec<_>>(), ["$KV.hooks.a"]);
         assert_eq!(read_violations(LOG).len(), 1);
