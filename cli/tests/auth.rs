@@ -61,6 +61,8 @@ fn what_is_made_is_made_once_and_read_by_its_owner_alone() {
     }
 
     let text = |path: &Path| std::fs::read_to_string(path).expect("text");
+    let mode = std::fs::metadata(here.join("nexus-auth")).expect("there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
     let before: Vec<String> = made.iter().map(|path| text(path)).collect();
     done(here, &init);
     assert_eq!(made.iter().map(|path| text(path)).collect::<Vec<_>>(), before);

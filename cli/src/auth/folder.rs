@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! users.json            who there is (ring.rs)
-//! keys/operator.nk      signs the accounts' tokens
-//! keys/ROLE.nk          signs the tokens of the users of one role
+//! keys/root.nk          signs the accounts' tokens
+//! keys/roles/ROLE.nk    signs the tokens of the users of one role
 //! keys/routes           password of the servers' routes
 //! users/NAME.creds      what a user shows
 //! tls/*.pem             authority, certificates and their keys
@@ -16,6 +16,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -68,7 +69,13 @@ fn ensure_key(path: &Path, kind: KeyKind) -> Result<AuthKey> {
     });
     made.with_context(|| format!("failed to create the key {}", path.display()))?;
     let text = std::fs::read_to_string(path).with_context(|| format!("failed to read the key {}", path.display()))?;
-    AuthKey::parse(&text).with_context(|| format!("{}", path.display()))
+    let key = AuthKey::parse(&text).with_context(|| path.display().to_string())?;
+    // A key in the wrong place would sign what no server believes.
+    if key.is_for(kind) {
+        Ok(key)
+    } else {
+        Err(failure(Exit::Usage, format!("{} is a key for something else", path.display())))
+    }
 }
 
 impl AuthFolder {
@@ -83,11 +90,13 @@ impl AuthFolder {
             return Err(failure(Exit::NotFound, problem));
         }
 
-        for folder in ["keys", "users"] {
+        for folder in ["keys/roles", "users"] {
             let folder = path.join(folder);
             std::fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
         }
 
+        let own = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(path, own).with_context(|| format!("failed to close {} to others", path.display()))?;
         let lock = File::open(path).with_context(|| format!("failed to open {}", path.display()))?;
         lock.lock().with_context(|| format!("failed to lock {}", path.display()))?;
 
@@ -99,10 +108,10 @@ impl AuthFolder {
             Err(error) => return Err(error).with_context(|| format!("failed to read {}", record.display())),
         };
 
-        let operator = ensure_key(&path.join("keys/operator.nk"), KeyKind::Operator)?;
+        let operator = ensure_key(&path.join("keys/root.nk"), KeyKind::Operator)?;
         let mut roles = BTreeMap::new();
         for role in BusRole::ALL {
-            let key = ensure_key(&path.join(format!("keys/{}.nk", role.name())), KeyKind::Account)?;
+            let key = ensure_key(&path.join(format!("keys/roles/{}.nk", role.name())), KeyKind::Account)?;
             roles.insert(role, key);
         }
         ensure_secret(&path.join(ROUTES), |path| write_secret(path, &format!("r{}", random_text())))

@@ -60,6 +60,17 @@ impl AuthKey {
         self.0.public_key()
     }
 
+    /// Whether the key is one for `kind`.
+    #[must_use]
+    pub fn is_for(&self, kind: KeyKind) -> bool {
+        let first = match kind {
+            KeyKind::Operator => 'O',
+            KeyKind::Account => 'A',
+            KeyKind::User => 'U',
+        };
+        self.public().starts_with(first)
+    }
+
     /// Returns the secret half as a seed.
     ///
     /// # Errors
@@ -100,6 +111,7 @@ mod tests {
             let read = AuthKey::parse(&format!("{seed}\n")).expect("the same");
             assert_eq!(read.public(), made.public());
             assert!(made.public().starts_with(first) && made.public().len() == 56);
+            assert!(made.is_for(kind));
             assert!(!format!("{made:?}").contains(&seed[5..]));
 
             let signature = read.sign(b"nonce").expect("signed");
