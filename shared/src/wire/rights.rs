@@ -332,6 +332,7 @@ fn reading(stream: &str) -> Vec<String> {
         "$JS.API.DIRECT.GET.{}",
         "$JS.API.DIRECT.GET.{}.>",
         "$JS.API.STREAM.MSG.GET.{}",
+        "$JS.API.CONSUMER.CREATE.{}",
         "$JS.API.CONSUMER.CREATE.{}.>",
         "$JS.API.CONSUMER.DELETE.{}.*",
         "$JS.API.CONSUMER.MSG.NEXT.{}.*",

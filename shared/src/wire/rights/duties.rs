@@ -84,7 +84,6 @@ const HOOK: &[Right] = &[
     Publish("nexus.dispatch.*.*.*"),
     Publish("nexus.claim.*.*.*"),
     Publish("nexus.invocation.*.*"),
-    Publish("nexus.audit.hook.>"),
     Publish("nexus.dlq.*"),
     Ask("events.search"),
     Ask("model.*.*"),
@@ -118,6 +117,7 @@ const HOOK: &[Right] = &[
     WriteKeys(buckets::BREAKERS),
     ReadKeys(buckets::ATTEMPTS),
     WriteKeys(buckets::ATTEMPTS),
+    ReadKeys(buckets::CHANNELS),
     ReadKeys(buckets::HELD),
     WriteKeys(buckets::HELD),
     ReadKeys(buckets::LEASES),
@@ -125,9 +125,6 @@ const HOOK: &[Right] = &[
     ReadKeys(buckets::MEMBERS),
     WriteKeys(buckets::MEMBERS),
     ReadKeys(buckets::IDENTITIES),
-    WriteKeys(buckets::IDENTITIES),
-    ReadKeys(buckets::SCHEDULES),
-    WriteKeys(buckets::SCHEDULES),
     ReadKeys(buckets::POSITIONS),
     WriteKeys(buckets::POSITIONS),
     ReadKeys(buckets::SESSION_CHECKPOINTS),
@@ -146,7 +143,6 @@ const BROKER: &[Right] = &[
     Publish("nexus.event.*.*.*"),
     Publish("nexus.audit.>"),
     Publish("nexus.schedule.approval.*"),
-    Publish("nexus.fire.approval.*"),
     Publish("nexus.dlq.*"),
     Publish("nexus.agent.*"),
     Publish("nexus.stream.*.*"),
@@ -174,11 +170,9 @@ const BROKER: &[Right] = &[
     Read(streams::EVENTS),
     Read(streams::AUDIT),
     Read(streams::SCHEDULES),
-    Purge(streams::SCHEDULES),
     Read(streams::INVOCATIONS),
     Read(streams::DLQ),
     Read(streams::DELIVERIES),
-    Read(streams::RECEIPTS),
     ReadKeys(buckets::APPROVALS),
     WriteKeys(buckets::APPROVALS),
     ReadKeys(buckets::SESSION_OVERRIDES),
@@ -198,10 +192,8 @@ const BROKER: &[Right] = &[
     ReadKeys(buckets::MEMBERS),
     WriteKeys(buckets::MEMBERS),
     ReadKeys(buckets::IDENTITIES),
-    WriteKeys(buckets::IDENTITIES),
     ReadKeys(buckets::RESTORE),
     ReadFiles(objects::ATTACHMENTS),
-    WriteFiles(objects::ATTACHMENTS),
 ];
 
 /// Delivers replies, and stores what was sent as events.
@@ -244,7 +236,6 @@ const DELIVERY: &[Right] = &[
     WriteKeys(buckets::MEMBERS),
     ReadKeys(buckets::RESTORE),
     WriteKeys(buckets::RESTORE),
-    ReadFiles(objects::ATTACHMENTS),
 ];
 
 /// Fires schedules, and runs agents' intents from their admission to their end.
@@ -276,7 +267,8 @@ const SCHEDULER: &[Right] = &[
     Purge(streams::SCHEDULES),
     Read(streams::EVENTS),
     Read(streams::DISPATCHES),
-    Delete(streams::DISPATCHES),
+    Read(streams::DELIVERIES),
+    Read(streams::PARKED),
     Read(streams::LEDGER),
     Read(streams::RECEIPTS),
     Read(streams::INVOCATIONS),
@@ -293,7 +285,6 @@ const SCHEDULER: &[Right] = &[
     ReadKeys(buckets::LEASES),
     WriteKeys(buckets::LEASES),
     ReadKeys(buckets::IDENTITIES),
-    WriteKeys(buckets::IDENTITIES),
     ReadKeys(buckets::HOOKS),
 ];
 
