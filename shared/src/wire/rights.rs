@@ -335,6 +335,7 @@ fn reading(stream: &str) -> Vec<String> {
         "$JS.API.CONSUMER.CREATE.{}",
         "$JS.API.CONSUMER.CREATE.{}.>",
         "$JS.API.CONSUMER.DELETE.{}.*",
+        "$JS.API.CONSUMER.RESET.{}.*",
         "$JS.API.CONSUMER.MSG.NEXT.{}.*",
         "$JS.API.CONSUMER.LIST.{}",
         "$JS.ACK.{}.>",
