@@ -236,9 +236,15 @@ fn every_service_has_the_user_of_its_own_role() {
     for deployment in of_kind(&objects, "Deployment") {
         let service = name(deployment);
         let role = BusRole::of_service(service).expect("a service");
-        let volumes = deployment["spec"]["template"]["spec"]["volumes"].as_array().expect("volumes");
+        let volumes = deployment["spec"]["template"]["spec"]["volumes"]
+            .as_array()
+            .expect("volumes");
         let user = volumes.iter().find(|volume| volume["name"] == "nats-user");
         let secret = user.expect("its user")["secret"]["secretName"].as_str();
-        assert_eq!(secret, Some(format!("nexus-nats-{}", role.name()).as_str()), "{service}");
+        assert_eq!(
+            secret,
+            Some(format!("nexus-nats-{}", role.name()).as_str()),
+            "{service}"
+        );
     }
 }

@@ -170,7 +170,10 @@ fn write_files(folder: &mut AuthFolder, now: i64) -> Result<()> {
             server.push((name, read(&format!("tls/{name}"))?));
         }
     } else {
-        server.push(("tls.conf", "# no certificates: nexus auth init --host HOST\n".to_owned()));
+        server.push((
+            "tls.conf",
+            "# no certificates: nexus auth init --host HOST\n".to_owned(),
+        ));
     }
     let hosts = settings.hosts.iter().map(|host| format!("{host}:{ROUTE_PORT}"));
     let routes = server_files::route_lines(&folder.route_password()?, &hosts.collect::<Vec<_>>(), &tls);
@@ -190,7 +193,11 @@ fn write_files(folder: &mut AuthFolder, now: i64) -> Result<()> {
         }
         // What makes users stays where it was made.
         if user.role != BusRole::System {
-            documents.push(server_files::secret(&settings.namespace, &format!("nexus-nats-{name}"), &files));
+            documents.push(server_files::secret(
+                &settings.namespace,
+                &format!("nexus-nats-{name}"),
+                &files,
+            ));
         }
     }
     write_secret(&dir.join("secrets.yaml"), &documents.join("---\n")).context("failed to write secrets.yaml")

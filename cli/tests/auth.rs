@@ -17,7 +17,10 @@ fn auth(directory: &Path, arguments: &[&str]) -> (i32, String) {
         .output()
         .expect("it starts");
     let text = [output.stdout, output.stderr].concat();
-    (output.status.code().expect("a code"), String::from_utf8_lossy(&text).into_owned())
+    (
+        output.status.code().expect("a code"),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
 }
 
 fn done(directory: &Path, arguments: &[&str]) -> String {
@@ -61,14 +64,20 @@ fn what_is_made_is_made_once_and_read_by_its_owner_alone() {
     }
 
     let text = |path: &Path| std::fs::read_to_string(path).expect("text");
-    let mode = std::fs::metadata(here.join("nexus-auth")).expect("there").permissions().mode();
+    let mode = std::fs::metadata(here.join("nexus-auth"))
+        .expect("there")
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o777, 0o700);
     let before: Vec<String> = made.iter().map(|path| text(path)).collect();
     done(here, &init);
     assert_eq!(made.iter().map(|path| text(path)).collect::<Vec<_>>(), before);
 
     // What the servers are given makes no users.
-    let seeds: Vec<String> = files(&here.join("nexus-auth/keys")).iter().map(|path| text(path)).collect();
+    let seeds: Vec<String> = files(&here.join("nexus-auth/keys"))
+        .iter()
+        .map(|path| text(path))
+        .collect();
     let given = format!(
         "{}{}",
         text(&here.join("nexus-auth/secrets.yaml")),
@@ -92,7 +101,10 @@ fn users_are_added_rotated_and_revoked() {
     done(here, &["add", "anna", "--role", "operator", "--expires", "30d"]);
     let anna = user(here, "anna");
     assert_eq!(anna.claims().role, Some(BusRole::Operator));
-    assert_eq!(anna.claims().expires.expect("a time") - anna.claims().issued, 30 * 86_400);
+    assert_eq!(
+        anna.claims().expires.expect("a time") - anna.claims().issued,
+        30 * 86_400
+    );
 
     let former = user(here, "hook").claims().public.clone();
     done(here, &["rotate", "hook"]);
@@ -115,8 +127,16 @@ fn users_are_added_rotated_and_revoked() {
 
     for (arguments, wanted, told) in [
         (vec!["add", "Eve", "--role", "viewer"], 5, "is not a user's name"),
-        (vec!["add", "eve", "--role", "king"], 2, "--role `king`: expected adapter"),
-        (vec!["add", "eve", "--role", "viewer", "--expires", "soon"], 2, "--expires `soon`"),
+        (
+            vec!["add", "eve", "--role", "king"],
+            2,
+            "--role `king`: expected adapter",
+        ),
+        (
+            vec!["add", "eve", "--role", "viewer", "--expires", "soon"],
+            2,
+            "--expires `soon`",
+        ),
         (vec!["add", "mac1", "--role", "edge"], 5, "--channel"),
         (vec!["rotate", "nobody"], 3, "there is no user `nobody`"),
         (vec!["rotate", "anna"], 5, "is revoked"),

@@ -3,6 +3,6 @@
 mod bench;
 
 mod rights;
-mod routes;
 mod rotation;
+mod routes;
 mod stories;

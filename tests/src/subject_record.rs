@@ -58,7 +58,9 @@ pub fn unused_rights(role: BusRole, used: &UsedSubjects) -> Vec<Right> {
         let published = right.publishes();
         let heard = right.subscribes();
         let within = |filters: &[String], subjects: &BTreeSet<String>| {
-            subjects.iter().any(|subject| filters.iter().any(|filter| covers(filter, subject)))
+            subjects
+                .iter()
+                .any(|subject| filters.iter().any(|filter| covers(filter, subject)))
         };
         within(&published, &used.published) || within(&heard, &used.heard)
     };

@@ -47,12 +47,20 @@ impl WireClient {
     /// Returns why the connection has ended.
     pub async fn say(&mut self, lines: &str) -> Result<Vec<String>, String> {
         let text = format!("{lines}PING\r\n");
-        self.stream.get_mut().write_all(text.as_bytes()).await.map_err(|error| error.to_string())?;
+        self.stream
+            .get_mut()
+            .write_all(text.as_bytes())
+            .await
+            .map_err(|error| error.to_string())?;
 
         let mut errors = Vec::new();
         loop {
             let mut line = String::new();
-            let read = self.stream.read_line(&mut line).await.map_err(|error| error.to_string())?;
+            let read = self
+                .stream
+                .read_line(&mut line)
+                .await
+                .map_err(|error| error.to_string())?;
             match line.trim_end() {
                 _ if read == 0 => return Err(errors.pop().unwrap_or_else(|| "the server has gone".to_owned())),
                 "PONG" => return Ok(errors),

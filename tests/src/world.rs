@@ -281,7 +281,8 @@ impl World {
         }
 
         let file = std::fs::File::options().append(true).create(true).open(path);
-        file.and_then(|mut file| file.write_all(lines.as_bytes())).expect("noted");
+        file.and_then(|mut file| file.write_all(lines.as_bytes()))
+            .expect("noted");
     }
 }
 

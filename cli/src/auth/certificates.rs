@@ -83,7 +83,9 @@ pub fn ensure(folder: &mut AuthFolder, hosts: &[String], now: i64) -> Result<()>
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = uses.to_vec();
         params.use_authority_key_identifier_extension = true;
-        let signed = params.signed_by(&key, &issuer).context("failed to sign a certificate")?;
+        let signed = params
+            .signed_by(&key, &issuer)
+            .context("failed to sign a certificate")?;
         write_secret(&tls.join(format!("{name}.pem")), &signed.pem()).context("failed to write a certificate")
     };
 

@@ -74,7 +74,10 @@ fn ensure_key(path: &Path, kind: KeyKind) -> Result<AuthKey> {
     if key.is_for(kind) {
         Ok(key)
     } else {
-        Err(failure(Exit::Usage, format!("{} is a key for something else", path.display())))
+        Err(failure(
+            Exit::Usage,
+            format!("{} is a key for something else", path.display()),
+        ))
     }
 }
 
@@ -98,7 +101,8 @@ impl AuthFolder {
         let own = std::fs::Permissions::from_mode(0o700);
         std::fs::set_permissions(path, own).with_context(|| format!("failed to close {} to others", path.display()))?;
         let lock = File::open(path).with_context(|| format!("failed to open {}", path.display()))?;
-        lock.lock().with_context(|| format!("failed to lock {}", path.display()))?;
+        lock.lock()
+            .with_context(|| format!("failed to lock {}", path.display()))?;
 
         let ring = match std::fs::read_to_string(&record) {
             Ok(text) => serde_json::from_str(&text)
@@ -114,8 +118,10 @@ impl AuthFolder {
             let key = ensure_key(&path.join(format!("keys/roles/{}.nk", role.name())), KeyKind::Account)?;
             roles.insert(role, key);
         }
-        ensure_secret(&path.join(ROUTES), |path| write_secret(path, &format!("r{}", random_text())))
-            .context("failed to create the password of the routes")?;
+        ensure_secret(&path.join(ROUTES), |path| {
+            write_secret(path, &format!("r{}", random_text()))
+        })
+        .context("failed to create the password of the routes")?;
 
         let mut folder = Self {
             path: path.to_owned(),
@@ -147,7 +153,10 @@ impl AuthFolder {
     /// Fails if it cannot be read.
     pub fn route_password(&self) -> Result<String> {
         let text = std::fs::read_to_string(self.path.join(ROUTES));
-        Ok(text.context("failed to read the password of the routes")?.trim().to_owned())
+        Ok(text
+            .context("failed to read the password of the routes")?
+            .trim()
+            .to_owned())
     }
 
     /// Names the accounts that have no name yet.
@@ -339,7 +348,12 @@ impl AuthFolder {
     /// # Errors
     /// Fails if the operator's key cannot sign.
     pub fn server_section(&self) -> Result<String> {
-        let system = &self.ring.accounts.get(&BusAccount::Sys).context("no system account")?.public;
+        let system = &self
+            .ring
+            .accounts
+            .get(&BusAccount::Sys)
+            .context("no system account")?
+            .public;
         let operator = operator_token(&self.operator, system, 0)?;
         let mut text = format!("operator: {operator}\nsystem_account: {system}\nresolver_preload: {{\n");
         for record in self.ring.accounts.values() {

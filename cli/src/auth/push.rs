@@ -53,7 +53,9 @@ pub async fn push_accounts(folder: &AuthFolder, config: &NatsConfig) -> Result<(
 
         let said: Answer = serde_json::from_slice(&answer.payload).context("the server's answer cannot be read")?;
         if said.data.is_none_or(|taken| taken.code != 200) {
-            let why = said.error.map_or_else(|| "no reason".to_owned(), |error| error.description);
+            let why = said
+                .error
+                .map_or_else(|| "no reason".to_owned(), |error| error.description);
             let text = format!("the servers refuse the token of account {name}: {why}");
             return Err(failure(Exit::Refused, text));
         }

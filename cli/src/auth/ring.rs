@@ -186,7 +186,9 @@ pub enum RingError {
         problem: &'static str,
     },
     /// The user is needed to tell the servers about others.
-    #[error("user `{0}` tells the servers about the others and cannot be revoked; `nexus auth rotate {0}` replaces its key")]
+    #[error(
+        "user `{0}` tells the servers about the others and cannot be revoked; `nexus auth rotate {0}` replaces its key"
+    )]
     Needed(String),
 }
 
@@ -200,7 +202,8 @@ impl Ring {
     #[must_use]
     pub fn account_keys(&self) -> BTreeMap<BusAccount, String> {
         let keys = self.accounts.iter();
-        keys.map(|(account, record)| (*account, record.public.clone())).collect()
+        keys.map(|(account, record)| (*account, record.public.clone()))
+            .collect()
     }
 
     /// Returns the user `name`.
@@ -343,7 +346,10 @@ mod tests {
             revoked: BTreeMap::new(),
         };
         Ring {
-            accounts: BusAccount::ALL.into_iter().map(|account| (account, record(account))).collect(),
+            accounts: BusAccount::ALL
+                .into_iter()
+                .map(|account| (account, record(account)))
+                .collect(),
             ..Ring::default()
         }
     }
@@ -360,14 +366,18 @@ mod tests {
     #[test]
     fn a_rotated_key_is_refused_only_once_it_is_asked_for() {
         let mut ring = ring();
-        ring.add(wanted("hook", BusRole::Hook), "U1".to_owned(), 10).expect("added");
+        ring.add(wanted("hook", BusRole::Hook), "U1".to_owned(), 10)
+            .expect("added");
         ring.rotate("hook", "U2".to_owned(), 20, Some(99)).expect("rotated");
         assert_eq!(ring.users["hook"].state(20), UserState::Rotating);
         assert!(ring.accounts[&BusAccount::Nexus].revoked.is_empty());
 
         assert!(ring.revoke_retired("hook", 30).expect("there"));
         assert!(!ring.revoke_retired("hook", 31).expect("once"));
-        assert_eq!(ring.accounts[&BusAccount::Nexus].revoked, [("U1".to_owned(), 30)].into());
+        assert_eq!(
+            ring.accounts[&BusAccount::Nexus].revoked,
+            [("U1".to_owned(), 30)].into()
+        );
         assert_eq!(ring.users["hook"].state(98), UserState::Active);
         assert_eq!(ring.users["hook"].state(99), UserState::Expired);
     }
@@ -375,24 +385,32 @@ mod tests {
     #[test]
     fn a_revoked_user_is_refused_with_all_its_keys_in_its_own_account() {
         let mut ring = ring();
-        ring.add(wanted("one", BusRole::Agent), "U1".to_owned(), 10).expect("added");
+        ring.add(wanted("one", BusRole::Agent), "U1".to_owned(), 10)
+            .expect("added");
         ring.rotate("one", "U2".to_owned(), 50, None).expect("rotated");
         ring.revoke("one", 40).expect("revoked");
         let refused = [("U1".to_owned(), 50), ("U2".to_owned(), 50)];
-        assert_eq!(ring.accounts[&BusAccount::Agents].revoked, refused.into(), "whatever the clock says");
+        assert_eq!(
+            ring.accounts[&BusAccount::Agents].revoked,
+            refused.into(),
+            "whatever the clock says"
+        );
         assert!(ring.accounts[&BusAccount::Nexus].revoked.is_empty());
 
         let again = ring.rotate("one", "U3".to_owned(), 60, None);
         assert_eq!(again, Err(RingError::Revoked("one".to_owned())));
-        ring.add(wanted("one", BusRole::Agent), "U3".to_owned(), 60).expect("made again");
+        ring.add(wanted("one", BusRole::Agent), "U3".to_owned(), 60)
+            .expect("made again");
         assert_eq!(ring.users["one"].state(60), UserState::Active);
     }
 
     #[test]
     fn what_cannot_be_added_is_told() {
         let mut ring = ring();
-        ring.add(wanted("anna", BusRole::Viewer), "U1".to_owned(), 10).expect("added");
-        ring.add(wanted("system", BusRole::System), "U2".to_owned(), 10).expect("added");
+        ring.add(wanted("anna", BusRole::Viewer), "U1".to_owned(), 10)
+            .expect("added");
+        ring.add(wanted("system", BusRole::System), "U2".to_owned(), 10)
+            .expect("added");
         let edge = |channel: &str| WantedUser {
             channel: Some(channel.to_owned()),
             ..wanted("mac1", BusRole::Edge)

@@ -56,7 +56,10 @@ fn cluster_block(routes: &[u16], index: usize, users: Option<&ServerUsers>) -> S
         return format!("{listen}{}}}\n", route_lines(&users.route_password, &addresses, ""));
     }
 
-    let urls: Vec<String> = addresses.iter().map(|address| format!("nats-route://{address}")).collect();
+    let urls: Vec<String> = addresses
+        .iter()
+        .map(|address| format!("nats-route://{address}"))
+        .collect();
     format!("{listen}routes: [{}] }}\n", urls.join(", "))
 }
 
@@ -113,7 +116,11 @@ impl Nats {
             let resolver = format!("resolver {{ type: full, dir: {kept:?}, allow_delete: false, interval: \"2m\" }}\n");
             format!("{resolver}{}", users.section)
         });
-        let trace = if plan.trace { "trace: true\nmax_traced_msg_len: 1\n" } else { "" };
+        let trace = if plan.trace {
+            "trace: true\nmax_traced_msg_len: 1\n"
+        } else {
+            ""
+        };
         let text = format!(
             "server_name: n{index}\nlisten: \"127.0.0.1:{port}\"\n{http}{trace}max_payload: 8MB\nmax_pending: 256MB\n\
              jetstream {{\n  {sync}store_dir: {store:?}\n  max_file_store: 64GB\n}}\n{cluster}{accounts}"

@@ -92,7 +92,9 @@ pub(super) fn login_options(config: &NatsConfig) -> Result<ConnectOptions, Conne
     }
 
     if !config.ca.is_empty() {
-        options = options.add_root_certificates(Path::new(&config.ca).to_owned()).require_tls(true);
+        options = options
+            .add_root_certificates(Path::new(&config.ca).to_owned())
+            .require_tls(true);
     }
     if !config.certificate.is_empty() {
         options = options.add_client_certificate(config.certificate.clone().into(), config.key.clone().into());

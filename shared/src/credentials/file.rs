@@ -119,16 +119,28 @@ mod tests {
             expires: None,
         };
         let token = token.sign(&key(KeyKind::Account, 2), 9).expect("signed");
-        let text = UserCredentials::new(token.clone(), user).expect("one user").to_text().expect("text");
+        let text = UserCredentials::new(token.clone(), user)
+            .expect("one user")
+            .to_text()
+            .expect("text");
         let read = UserCredentials::parse(&text).expect("read");
-        assert_eq!((read.claims().name.as_str(), read.claims().role), ("hook", Some(BusRole::Hook)));
+        assert_eq!(
+            (read.claims().name.as_str(), read.claims().role),
+            ("hook", Some(BusRole::Hook))
+        );
 
         let other = UserCredentials::new(token, key(KeyKind::User, 3));
         assert_eq!(other.expect_err("another key"), CredentialsFault::OtherKey);
 
         let cut = text.split_once("-----BEGIN USER").expect("two sections").0;
-        assert_eq!(UserCredentials::parse(cut).expect_err("cut"), CredentialsFault::Missing(SEED_LINE));
+        assert_eq!(
+            UserCredentials::parse(cut).expect_err("cut"),
+            CredentialsFault::Missing(SEED_LINE)
+        );
         let wrong = UserCredentials::parse(&text.replace("\nSU", "\nSX")).expect_err("no seed");
-        assert!(matches!(wrong, CredentialsFault::Key(_)) && !wrong.to_string().contains("SX"), "{wrong}");
+        assert!(
+            matches!(wrong, CredentialsFault::Key(_)) && !wrong.to_string().contains("SX"),
+            "{wrong}"
+        );
     }
 }

@@ -241,7 +241,9 @@ impl UserClaims {
         }
 
         let tags = claims.nats.tags.iter();
-        let role = tags.filter_map(|tag| tag.strip_prefix(ROLE_TAG)).find_map(BusRole::parse);
+        let role = tags
+            .filter_map(|tag| tag.strip_prefix(ROLE_TAG))
+            .find_map(BusRole::parse);
         Ok(Self {
             name: claims.name,
             public: claims.sub,
@@ -314,7 +316,10 @@ mod tests {
     fn what_is_no_users_token_is_told() {
         let key = AuthKey::of_random(KeyKind::Operator, [3; 32]).expect("a key");
         let operator = operator_token(&key, "A", 5).expect("signed");
-        assert_eq!(UserClaims::decode(&operator), Err(DecodeTokenError::Kind("operator".to_owned())));
+        assert_eq!(
+            UserClaims::decode(&operator),
+            Err(DecodeTokenError::Kind("operator".to_owned()))
+        );
         assert_eq!(UserClaims::decode("a.b"), Err(DecodeTokenError::Form));
         assert_eq!(account_issued_at(&operator), Ok(5));
     }

@@ -474,7 +474,10 @@ mod tests {
                     Right::ReadFiles(bucket) | Right::WriteFiles(bucket) => Some(format!("OBJ_{bucket}")),
                     Right::Publish(_) | Right::Hear(_) | Right::Ask(_) | Right::Serve(_) | Right::Api(_) => None,
                 };
-                assert!(named.as_ref().is_none_or(|name| streams.contains(name)), "{role:?}: {named:?}");
+                assert!(
+                    named.as_ref().is_none_or(|name| streams.contains(name)),
+                    "{role:?}: {named:?}"
+                );
             }
         }
     }
@@ -503,7 +506,10 @@ mod tests {
         for role in BusRole::ALL {
             for right in role.rights() {
                 if let Right::Ask(asked) = right {
-                    assert!(served.iter().any(|endpoint| covers(endpoint, asked)), "{role:?} asks {asked}");
+                    assert!(
+                        served.iter().any(|endpoint| covers(endpoint, asked)),
+                        "{role:?} asks {asked}"
+                    );
                 }
             }
         }
@@ -513,7 +519,12 @@ mod tests {
     fn no_service_changes_streams_and_nobody_outside_reaches_one() {
         for role in BusRole::ALL {
             let subjects = role.subjects();
-            for call in ["STREAM.CREATE.EVENTS", "STREAM.UPDATE.EVENTS", "STREAM.DELETE.EVENTS", "STREAM.PURGE.LEDGER"] {
+            for call in [
+                "STREAM.CREATE.EVENTS",
+                "STREAM.UPDATE.EVENTS",
+                "STREAM.DELETE.EVENTS",
+                "STREAM.PURGE.LEDGER",
+            ] {
                 let may = subjects.may_publish(role.name(), &format!("$JS.API.{call}"));
                 assert!(!(role.is_service() && may), "{role:?}: {call}");
             }
@@ -527,7 +538,10 @@ mod tests {
     fn nobody_hears_the_answers_to_others() {
         for role in BusRole::ALL {
             let subjects = role.subjects();
-            assert!(subjects.may_hear(role.name(), &format!("_INBOX_{}.x", role.name())), "{role:?}");
+            assert!(
+                subjects.may_hear(role.name(), &format!("_INBOX_{}.x", role.name())),
+                "{role:?}"
+            );
             for other in BusRole::ALL.into_iter().filter(|other| *other != role) {
                 let inbox = format!("_INBOX_{}.x", other.name());
                 assert!(!subjects.may_hear(role.name(), &inbox), "{role:?} hears {other:?}");

@@ -62,7 +62,9 @@ impl WalledServer {
             keys,
             is_encrypted,
         };
-        walled.server.configure(configuration(&folder, &walled.keys, is_encrypted));
+        walled
+            .server
+            .configure(configuration(&folder, &walled.keys, is_encrypted));
         walled
     }
 
@@ -83,7 +85,11 @@ impl WalledServer {
             servers: vec![self.server.url()],
             ensure: false,
             credentials: self.credentials(name).display().to_string(),
-            ca: if self.is_encrypted { authority.display().to_string() } else { String::new() },
+            ca: if self.is_encrypted {
+                authority.display().to_string()
+            } else {
+                String::new()
+            },
             ..NatsConfig::default()
         }
     }
@@ -102,7 +108,9 @@ impl WalledServer {
 
     /// Tells the server the accounts as the folder has them.
     pub(super) async fn push(&self) {
-        push_accounts(&self.folder(), &self.config(BusRole::System.name())).await.expect("told");
+        push_accounts(&self.folder(), &self.config(BusRole::System.name()))
+            .await
+            .expect("told");
     }
 }
 

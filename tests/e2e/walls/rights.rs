@@ -32,7 +32,15 @@ fn subjects_to_publish() -> BTreeSet<String> {
         .collect();
     for stream in topology(1).streams {
         all.extend(stream.subjects.iter().map(|subject| example(subject)));
-        for call in ["CREATE", "UPDATE", "DELETE", "PURGE", "MSG.DELETE", "RESTORE", "SNAPSHOT"] {
+        for call in [
+            "CREATE",
+            "UPDATE",
+            "DELETE",
+            "PURGE",
+            "MSG.DELETE",
+            "RESTORE",
+            "SNAPSHOT",
+        ] {
             all.insert(format!("$JS.API.STREAM.{call}.{}", stream.name));
         }
     }
@@ -55,7 +63,12 @@ fn subjects_to_hear() -> BTreeSet<String> {
 async fn every_role_may_do_what_its_list_says_and_nothing_else() {
     let walled = WalledServer::start().await;
     let (published, heard) = (subjects_to_publish(), subjects_to_hear());
-    assert!(published.len() > 200 && heard.len() > 20, "{} {}", published.len(), heard.len());
+    assert!(
+        published.len() > 200 && heard.len() > 20,
+        "{} {}",
+        published.len(),
+        heard.len()
+    );
 
     let mut refused = 0;
     for role in BusRole::ALL {
@@ -96,10 +109,16 @@ async fn ends(bus: &Bus) -> BTreeMap<String, u64> {
 
 /// Answers every question on `nexus.svc.*.*` and `nexus.svc.turn.gate`, as a service does.
 async fn serve_all(bus: &Bus, role: BusRole, name: &'static str, endpoints: &[&'static str]) -> ServiceHandle {
-    let spec = endpoints.iter().fold(ServiceSpec::new(name, "for tests"), |spec, endpoint| {
-        spec.endpoint(endpoint, |_: serde_json::Value| async { Ok::<_, (usize, String)>(json!({})) })
-    });
-    bus.serve(spec).await.unwrap_or_else(|error| panic!("{role:?} serves {name}: {error}"))
+    let spec = endpoints
+        .iter()
+        .fold(ServiceSpec::new(name, "for tests"), |spec, endpoint| {
+            spec.endpoint(endpoint, |_: serde_json::Value| async {
+                Ok::<_, (usize, String)>(json!({}))
+            })
+        });
+    bus.serve(spec)
+        .await
+        .unwrap_or_else(|error| panic!("{role:?} serves {name}: {error}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,39 +138,49 @@ async fn who_is_no_service_stores_nothing_by_naming_a_stream_as_the_place_of_an_
         .iter()
         .flat_map(|stream| stream.subjects.clone())
         .map(|filter| example(&filter))
-        .chain(["nexus.svc.approval.decide".to_owned(), "$JS.API.STREAM.PURGE.LEDGER".to_owned()])
+        .chain([
+            "nexus.svc.approval.decide".to_owned(),
+            "$JS.API.STREAM.PURGE.LEDGER".to_owned(),
+        ])
         .collect();
     let before = ends(&hook).await;
 
     let mut tried = 0;
-    for role in [BusRole::Edge, BusRole::Agent, BusRole::Operator, BusRole::Viewer, BusRole::System] {
+    for role in [
+        BusRole::Edge,
+        BusRole::Agent,
+        BusRole::Operator,
+        BusRole::Viewer,
+        BusRole::System,
+    ] {
         let name = user_of(role);
         let mut client = WireClient::connect(&walled.server.url(), &walled.credentials(name))
             .await
             .expect("a connection");
         let rights = role.subjects().publish;
-        let asked = rights.iter().map(|filter| filter.replace(NAME, name)).map(|filter| match filter.as_str() {
-            "nexus.svc.approval.*" => "nexus.svc.approval.list".to_owned(),
-            "nexus.svc.hook.*" => "nexus.svc.hook.list".to_owned(),
-            "nexus.svc.session.*" => "nexus.svc.session.list".to_owned(),
-            "nexus.svc.events.*" => "nexus.svc.events.find".to_owned(),
-            other => example(other),
-        });
+        let asked = rights
+            .iter()
+            .map(|filter| filter.replace(NAME, name))
+            .map(|filter| match filter.as_str() {
+                "nexus.svc.approval.*" => "nexus.svc.approval.list".to_owned(),
+                "nexus.svc.hook.*" => "nexus.svc.hook.list".to_owned(),
+                "nexus.svc.session.*" => "nexus.svc.session.list".to_owned(),
+                "nexus.svc.events.*" => "nexus.svc.events.find".to_owned(),
+                other => example(other),
+            });
         for subject in asked {
             for place in &places {
-                assert!(client.publish(&subject, place).await.expect("it stands"), "{role:?}: {subject}");
+                assert!(
+                    client.publish(&subject, place).await.expect("it stands"),
+                    "{role:?}: {subject}"
+                );
                 tried += 1;
             }
         }
     }
 
     // Whatever the services were asked before this is answered before it.
-    let last = broker.request::<_, serde_json::Value>(
-        "nexus.svc.hook.list",
-        Headers::new(),
-        &json!({}),
-        PATIENCE,
-    );
+    let last = broker.request::<_, serde_json::Value>("nexus.svc.hook.list", Headers::new(), &json!({}), PATIENCE);
     last.await.expect("an answer");
 
     let mut after = ends(&hook).await;

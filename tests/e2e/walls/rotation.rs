@@ -21,7 +21,9 @@ const HEALED: Duration = Duration::from_secs(5);
 
 /// Whether the server lets in who shows the credentials of `name`.
 async fn is_let_in(walled: &WalledServer, name: &str) -> bool {
-    WireClient::connect(&walled.server.url(), &walled.credentials(name)).await.is_ok()
+    WireClient::connect(&walled.server.url(), &walled.credentials(name))
+        .await
+        .is_ok()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -77,7 +79,9 @@ async fn a_server_of_another_authority_is_not_believed() {
         ca: String::new(),
         ..right
     };
-    Bus::connect(&none, "none").await.expect_err("no authority that the host knows");
+    Bus::connect(&none, "none")
+        .await
+        .expect_err("no authority that the host knows");
 }
 
 /// Publishes one numbered message after the other until `stop`. Counts in `stored` what the server has acknowledged, and
@@ -123,7 +127,10 @@ async fn a_user_that_is_replaced_under_load_loses_nothing() {
 
     walled.server.restart().await;
     reaches(stored.load(Ordering::Relaxed) + 100).await;
-    assert!(WireClient::connect(&walled.server.url(), &former).await.is_err(), "after a restart");
+    assert!(
+        WireClient::connect(&walled.server.url(), &former).await.is_err(),
+        "after a restart"
+    );
 
     stop.store(true, Ordering::Relaxed);
     let longest = loading.await.expect("the load ends");

@@ -1,8 +1,6 @@
 //! The rights of each role. *Pure.*
 
-use super::Right::{
-    Api, Ask, Delete, Hear, Publish, Purge, Read, ReadFiles, ReadKeys, Serve, WriteFiles, WriteKeys,
-};
+use super::Right::{Api, Ask, Delete, Hear, Publish, Purge, Read, ReadFiles, ReadKeys, Serve, WriteFiles, WriteKeys};
 use super::{BusRole, Right};
 use crate::wire::topology::{buckets, objects, streams};
 

@@ -45,7 +45,10 @@ fn sentence(role: BusRole) -> String {
     };
     let exceptions = [except("never publish", denied), except("never hear", unheard)];
 
-    parts.chain(exceptions.into_iter().flatten()).collect::<Vec<_>>().join("; ")
+    parts
+        .chain(exceptions.into_iter().flatten())
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 const fn mode(right: Right) -> &'static str {
@@ -97,6 +100,9 @@ mod tests {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/rights.md");
         let text = std::fs::read_to_string(page).expect("docs/rights.md");
         let wanted = rights_table();
-        assert!(text.contains(&wanted), "docs/rights.md should have this table:\n{wanted}");
+        assert!(
+            text.contains(&wanted),
+            "docs/rights.md should have this table:\n{wanted}"
+        );
     }
 }
