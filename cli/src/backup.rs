@@ -8,7 +8,6 @@ pub(crate) mod quiesce;
 mod restore;
 mod take;
 
-pub(crate) use held::waiting;
 pub use restore::execute as restore;
 pub use take::execute as take;
 
