@@ -158,7 +158,12 @@ async fn a_user_that_may_ask_services_alone_does_all_of_an_operators_work() {
 }
 
 async fn looks(operator: &Operator) {
-    let words = operator.words(&["doctor", "--offline"]).await;
+    let words = eventually("all is well", PATIENCE, async || {
+        let said = operator.nexus(&["doctor", "--offline"]).await;
+        let is_well = said.code == Some(0);
+        is_well.then_some(said.out.clone()).ok_or(said.out)
+    })
+    .await;
     assert!(
         !words.contains("BAD") && words.contains("topology         matches this version"),
         "{words}"
