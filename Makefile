@@ -13,7 +13,7 @@ export PATH := $(ROOT)/.tools/bin:$(PATH)
 
 # Two cores and one target directory: cargo is parallel enough.
 .NOTPARALLEL:
-.PHONY: help demo test up down bench bench-json chaos sandbox-levels tools build build-release build-bench fmt lint deny unit doc-test doc book
+.PHONY: help demo test up down bench bench-json chaos sandbox-levels image tools build build-release build-bench fmt lint deny unit doc-test doc book
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,9 @@ chaos: tools build ## the long forms: at least 200 kills, every zone's clock cha
 		-E 'test(hostile::) & package(adapter-svc) | test(head_of_line) | test(approvals_once)' --profile chaos
 	NEXUS_HOOKS=long cargo nextest run -p hook-svc \
 		-E 'test(whatever_hooks_try_others_do_not_pay) | test(hostile_hooks_cost_nobody_else_a_result)' --profile chaos
+
+image: ## the images nexus and nexus-hook, without Docker, into target/dist/images (needs buildah)
+	deploy/image/build $(TARGET)/dist/images
 
 # Each part of the sandbox that a machine may lack; a lower level of `hooks.sandbox` than `enforce` runs hooks there.
 SANDBOX_PARTS := landlock seccomp launcher
