@@ -11,6 +11,7 @@ pub mod error;
 pub mod evaluation;
 pub mod health;
 pub mod host;
+pub mod metric_table;
 pub mod read_model;
 pub mod registry;
 pub mod routing;

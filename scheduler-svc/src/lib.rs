@@ -6,6 +6,7 @@
 
 pub mod config;
 pub mod intent;
+pub mod metric_table;
 pub mod schedules;
 pub mod service;
 pub mod tick;

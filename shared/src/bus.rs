@@ -33,6 +33,7 @@ pub mod ledger;
 mod letter_witness;
 mod link;
 mod message;
+mod noted_buckets;
 mod object;
 mod pages;
 mod pairings;
