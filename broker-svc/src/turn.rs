@@ -10,8 +10,6 @@ pub mod journal;
 pub mod steps;
 pub mod used;
 
-use std::collections::BTreeSet;
-
 use shared::model::dispatch::{DeliveryContext, DispatchCause, derived_ulid};
 use shared::model::event::{Attachment, EventId, MAX_HOPS};
 use shared::model::ledger::{DispatchRef, LedgerCursor, LedgerEntry, TurnFailure, TurnLimits};
@@ -23,7 +21,7 @@ use ulid::Ulid;
 
 use crate::agent::message_text::{shorten_text, with_names};
 use crate::agent::personas::PersonaLimits;
-use crate::agent::port::{AgentAnswer, AskAgentError, MAX_ANSWER_BYTES, TurnOrigin};
+use crate::agent::port::{AgentAnswer, AskAgentError, MAX_ANSWER_BYTES, TurnFiles, TurnOrigin};
 use crate::ledger::state::{MAX_HISTORY_TEXT, SessionState};
 use crate::session::PendingDispatch;
 use journal::RunningTurn;
@@ -62,8 +60,8 @@ pub struct Turn {
     delivery: DeliveryContext,
     causation: DispatchCause,
     works_for: Vec<SessionRef>,
-    /// Hashes of the files of the messages that the turn answers.
-    files: BTreeSet<String>,
+    /// Files of the messages that the turn answers.
+    files: TurnFiles,
 }
 
 /// Metadata key of an agent's message that names the sessions on whose behalf it is sent.
@@ -108,7 +106,7 @@ impl Turn {
             delivery,
             causation,
             works_for: works_for(pendings),
-            files: file_hashes(pendings),
+            files: turn_files(pendings),
         }
     }
 
@@ -131,7 +129,7 @@ impl Turn {
             delivery,
             causation,
             works_for: works_for(pendings),
-            files: file_hashes(pendings),
+            files: turn_files(pendings),
         }
     }
 
@@ -142,6 +140,7 @@ impl Turn {
             delivery: self.delivery.clone(),
             causation: self.causation.clone(),
             works_for: self.works_for.clone(),
+            files: self.files.clone(),
         }
     }
 
@@ -236,13 +235,7 @@ impl Turn {
         }
     }
 
-    fn build_reply(&self, content: String, mut attachments: Vec<Attachment>) -> Reply {
-        // The reply becomes a sealed event. An agent that knows a hash must not come to the file of another conversation.
-        for file in &mut attachments {
-            if !file.stored_hash().is_some_and(|hash| self.files.contains(hash)) {
-                file.forget_stored();
-            }
-        }
+    fn build_reply(&self, content: String, attachments: Vec<Attachment>) -> Reply {
         Reply {
             id: self.id,
             turn: self.id,
@@ -267,12 +260,10 @@ fn answer_destination(pendings: &[PendingDispatch]) -> (DeliveryContext, Dispatc
     (delivery, DispatchCause { event, hops })
 }
 
-/// Returns the hashes under which the files of `pendings` are stored.
-fn file_hashes(pendings: &[PendingDispatch]) -> BTreeSet<String> {
-    let files = pendings
-        .iter()
-        .flat_map(|pending| &pending.dispatch.message.attachments);
-    files.filter_map(Attachment::stored_hash).map(str::to_owned).collect()
+/// Returns the stored files of `pendings`.
+fn turn_files(pendings: &[PendingDispatch]) -> TurnFiles {
+    let files = pendings.iter();
+    TurnFiles::of_attachments(files.flat_map(|pending| &pending.dispatch.message.attachments))
 }
 
 /// Returns the sessions on whose behalf agents sent `pendings`. Claims of other channels count as well: more hooks

@@ -6,6 +6,7 @@ pub mod driver;
 pub mod eventually;
 pub mod load;
 pub mod page;
+pub mod platforms;
 pub mod prometheus;
 pub mod receiver;
 pub mod record;

@@ -231,6 +231,7 @@ pub(super) fn receipt(sequence: u64, n: u64, step: ReceiptStep) -> AppliedRecord
         causation: causation(n),
         at: at(sequence),
         card: false,
+        changes: None,
         step,
     };
 
