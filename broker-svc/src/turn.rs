@@ -14,7 +14,7 @@ use shared::model::dispatch::{DeliveryContext, DispatchCause, derived_ulid};
 use shared::model::event::{Attachment, EventId, MAX_HOPS};
 use shared::model::ledger::{DispatchRef, LedgerCursor, LedgerEntry, TurnFailure, TurnLimits};
 use shared::model::permission::{PermissionPresets, PermissionSet};
-use shared::model::reply::Reply;
+use shared::model::reply::{Reply, SendDecision};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
@@ -62,6 +62,8 @@ pub struct Turn {
     works_for: Vec<SessionRef>,
     /// Files of the messages that the turn answers.
     files: TurnFiles,
+    /// The session's own send policy as the turn begins, or is taken over.
+    send: Option<SendDecision>,
 }
 
 /// Metadata key of an agent's message that names the sessions on whose behalf it is sent.
@@ -107,6 +109,7 @@ impl Turn {
             causation,
             works_for: works_for(pendings),
             files: turn_files(pendings),
+            send: fold.send,
         }
     }
 
@@ -130,6 +133,7 @@ impl Turn {
             causation,
             works_for: works_for(pendings),
             files: turn_files(pendings),
+            send: fold.send,
         }
     }
 
@@ -141,6 +145,7 @@ impl Turn {
             causation: self.causation.clone(),
             works_for: self.works_for.clone(),
             files: self.files.clone(),
+            send: self.send,
         }
     }
 
@@ -246,6 +251,7 @@ impl Turn {
             interactive: None,
             causation: self.causation.clone(),
             action: None,
+            send: self.send,
         }
     }
 }

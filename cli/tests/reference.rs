@@ -124,6 +124,7 @@ const JSON: [(&str, &str); 81] = [
     ("session interrupt", ORDER),
     ("session reset", ORDER),
     ("session queue", ORDER),
+    ("session send", ORDER),
     ("session fork", "object, as of `session show`"),
     ("session wait", "object: `idle`"),
     ("hook new", WRITTEN),

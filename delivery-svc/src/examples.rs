@@ -30,5 +30,6 @@ pub(crate) fn reply(content: &str) -> Reply {
             hops: 0,
         },
         action: None,
+        send: None,
     }
 }

@@ -196,6 +196,7 @@ fn preview_reply(turn: Ulid, target: &DeliveryContext, preview: &AnswerPreview) 
         interactive: None,
         causation: preview.causation.clone(),
         action: None,
+        send: None,
     }
 }
 

@@ -23,7 +23,7 @@ use crate::story::PATIENCE;
 const TOKEN: &str = "xoxb-700-secret";
 
 /// Whoever writes to the app is answered.
-const ANSWER: &str = "/**\n * @name answer\n * @description Answers what people write to the app.\n * @mode persistent\n \
+pub(crate) const ANSWER: &str = "/**\n * @name answer\n * @description Answers what people write to the app.\n * @mode persistent\n \
                       * @priority 50\n * @match channel=slack direction=received\n */\n\
                       export default async (): Promise<HookResult> => ({ fire: true });\n";
 

@@ -5,6 +5,7 @@ pub mod command;
 pub mod driver;
 pub mod eventually;
 pub mod load;
+pub mod npm;
 pub mod page;
 pub mod platforms;
 pub mod prometheus;

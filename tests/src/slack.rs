@@ -11,7 +11,13 @@ pub const SECRET: &str = "8f742231b10e8888abcd99yyyzzz85a5";
 /// Returns the envelope of `event`.
 #[must_use]
 pub fn envelope(event: &Value) -> String {
-    json!({"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event": event}).to_string()
+    envelope_of("T1", event)
+}
+
+/// Returns the envelope of `event` in the workspace `team`.
+#[must_use]
+pub fn envelope_of(team: &str, event: &Value) -> String {
+    json!({"type": "event_callback", "team_id": team, "api_app_id": "A1", "event": event}).to_string()
 }
 
 /// Returns the request that posts `body`, signed now, to the account `main` of the gateway at `gateway`.

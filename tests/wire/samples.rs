@@ -153,6 +153,7 @@ pub(crate) fn reply() -> Reply {
         interactive: Some(json!({ "buttons": ["yes", "no"] })),
         causation: causation(),
         action: None,
+        send: None,
     }
 }
 

@@ -15,6 +15,7 @@ use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::{DEFAULT_ACCOUNT, EventId};
 use shared::model::live::{AnswerPreview, WritingBeat};
+use shared::model::reply::SendDecision;
 use shared::model::session::SessionRef;
 use shared::platform::accounts::is_platform;
 use shared::wire::envelope::PayloadFormat;
@@ -157,7 +158,8 @@ struct PreviewFeed {
 impl PreviewFeed {
     /// Returns the feed of `turn` of `session`; `None` if no platform shows its answer while it is made.
     fn of_turn(session: &SessionRef, origin: &TurnOrigin, turn: Ulid) -> Option<Self> {
-        if !is_platform(&origin.delivery.channel) || is_silent(&origin.causation.event) {
+        let is_denied = origin.send == Some(SendDecision::Deny);
+        if is_denied || !is_platform(&origin.delivery.channel) || is_silent(&origin.causation.event) {
             return None;
         }
         let preview = AnswerPreview {
@@ -262,6 +264,7 @@ mod tests {
             },
             works_for: Vec::new(),
             files: TurnFiles::default(),
+            send: None,
         };
         let session = SessionRef {
             persona: "a".to_owned(),

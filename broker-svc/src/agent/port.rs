@@ -11,6 +11,7 @@ use shared::model::dispatch::{DeliveryContext, DispatchCause};
 use shared::model::event::Attachment;
 use shared::model::ledger::{ToolCall, ToolOutcome, TurnUsage};
 use shared::model::permission::PermissionSet;
+use shared::model::reply::SendDecision;
 use shared::model::session::SessionRef;
 use shared::wire::agent::{AgentRequest, ToolDescription};
 use tokio_util::sync::CancellationToken;
@@ -169,6 +170,8 @@ pub struct TurnOrigin {
     pub works_for: Vec<SessionRef>,
     /// Files of the messages that the turn answers, as far as they are stored. An agent may send these back, and no others.
     pub files: TurnFiles,
+    /// The session's own send policy, for what the turn sends before its answer.
+    pub send: Option<SendDecision>,
 }
 
 /// The stored files of a turn's messages, by the hash of their bytes.

@@ -145,6 +145,7 @@ pub fn build_cards(confirmation: &ConfirmationTerms, why: CardReason, config: &A
             interactive: Some(card_buttons(confirmation, asked, link.as_deref())),
             causation: asked.causation.clone(),
             action: None,
+            send: None,
         }
     };
 
@@ -187,6 +188,7 @@ pub fn build_decided_cards(confirmation: &ConfirmationTerms) -> Vec<Reply> {
             action: Some(ReplyAction::Edit {
                 target: format!("out:{of_card}"),
             }),
+            send: None,
         }
     });
     decided.collect()

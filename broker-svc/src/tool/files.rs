@@ -124,6 +124,7 @@ fn file_reply(call: &ToolCall, caption: String, file: Attachment) -> Reply {
         interactive: None,
         causation: asked.origin.causation.clone(),
         action: None,
+        send: asked.origin.send,
     }
 }
 

@@ -124,6 +124,7 @@ fn change_reply(call: &ToolCall, kind: ChangeKind, wanted: Wanted) -> Reply {
         interactive: None,
         causation: asked.origin.causation.clone(),
         action: Some(action),
+        send: asked.origin.send,
     }
 }
 

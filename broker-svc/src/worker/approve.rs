@@ -210,6 +210,7 @@ impl Worker<'_> {
             interactive: None,
             causation: dispatch.causation.clone(),
             action: None,
+            send: None,
         };
 
         self.broker.desk().send_reply(&answer).await?;

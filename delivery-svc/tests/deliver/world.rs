@@ -461,5 +461,6 @@ fn reply_of(id: Ulid, number: u64, channel: &str, peer: &str) -> Reply {
         interactive: None,
         causation: DispatchCause { event, hops: 0 },
         action: None,
+        send: None,
     }
 }

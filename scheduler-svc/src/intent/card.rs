@@ -38,6 +38,7 @@ pub fn approval_card(intent: &Intent, asked: &ConfirmationTerms) -> Result<Optio
             hops: firing_hops(intent),
         },
         action: None,
+        send: None,
     }))
 }
 

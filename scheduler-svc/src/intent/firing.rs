@@ -198,6 +198,7 @@ pub fn firing_reply(intent: &Intent, nominal: UnixMillis) -> Result<Option<Reply
             hops: firing_hops(intent),
         },
         action: None,
+        send: None,
     }))
 }
 

@@ -323,6 +323,7 @@ pub fn code_reply(pairing: &Pairing, event: &Event) -> Option<Reply> {
             hops: event.hops,
         },
         action: None,
+        send: None,
     })
 }
 

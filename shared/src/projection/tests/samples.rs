@@ -189,6 +189,7 @@ pub(super) fn completed(n: u64) -> LedgerEntry {
         interactive: None,
         causation: causation(n),
         action: None,
+        send: None,
     };
 
     LedgerEntry::TurnCompleted {
