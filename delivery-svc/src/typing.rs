@@ -222,7 +222,8 @@ mod tests {
     #[test]
     fn a_partition_is_owned_until_its_worker_ends() {
         let typing = SharedTyping::default();
-        let owned = typing.own_partition(3);
+        let lease = PartitionLease::taken_at(Arc::new(SystemClock), SystemClock.monotonic());
+        let owned = typing.own_partition(3, lease);
         assert!(typing.owns(3) && !typing.owns(4));
         drop(owned);
         assert!(!typing.owns(3));

@@ -167,6 +167,7 @@ fn planned_part() -> PlannedPart {
             length: 4,
             style: "BOLD".to_owned(),
         }],
+        file: None,
     }
 }
 
