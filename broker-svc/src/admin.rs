@@ -337,7 +337,9 @@ async fn give_order(broker: Arc<BrokerContext>, name: &'static str, ordering: Or
     };
 
     // A misspelled name must not create a session. Settings may exist before the first message.
-    if !matches!(order.wanted, OrderKind::Queue { .. } | OrderKind::Send { .. }) && !is_known(&broker, &order.target).await? {
+    if !matches!(order.wanted, OrderKind::Queue { .. } | OrderKind::Send { .. })
+        && !is_known(&broker, &order.target).await?
+    {
         return Err((404, format!("there is no session {}", order.target)));
     }
 

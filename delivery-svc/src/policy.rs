@@ -123,7 +123,10 @@ mod tests {
         let mut nowhere = reply("x");
         nowhere.send = Some(allow);
         nowhere.delivery_context.channel = "timer".to_owned();
-        assert_eq!(SendPolicy::default().denying_rule(&nowhere).as_deref(), Some("no destination"));
+        assert_eq!(
+            SendPolicy::default().denying_rule(&nowhere).as_deref(),
+            Some("no destination")
+        );
     }
 
     #[test]

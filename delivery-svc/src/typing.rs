@@ -145,7 +145,10 @@ impl SharedTyping {
     /// Returns the lease of `partition`, if this process owns it.
     #[must_use]
     pub fn lease_of(&self, partition: u16) -> Option<PartitionLease> {
-        self.lock_owned().get(&partition).filter(|lease| lease.is_live()).cloned()
+        self.lock_owned()
+            .get(&partition)
+            .filter(|lease| lease.is_live())
+            .cloned()
     }
 
     /// Returns whether the reply of `turn` was sent by this process.
@@ -172,6 +175,8 @@ impl SharedTyping {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use shared::clock::{Clock as _, SystemClock};
 
     use super::*;

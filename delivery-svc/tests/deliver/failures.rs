@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use delivery_svc::policy::{PolicyRule, SendPolicy};
-use shared::model::reply::SendDecision;
 use shared::bus::OutgoingMessage;
 use shared::model::receipt::ReceiptStep;
+use shared::model::reply::SendDecision;
 use shared::testing::eventually;
 use shared::wire::headers::Headers;
 use shared::wire::subject;

@@ -37,7 +37,8 @@ async fn beat(world: &World, turn: Ulid, target: &DeliveryContext) {
         turn,
         target,
         preview: None,
-    }).expect("JSON");
+    })
+    .expect("JSON");
     world.bus.core_publish(&subject, &Headers::new(), payload.into()).await;
 }
 

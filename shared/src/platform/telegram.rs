@@ -175,7 +175,10 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, TelegramAc
         match account.receive {
             ReceiveMode::Webhook => {
                 if account.webhook_url.is_none() {
-                    fault(".webhook_url", "expected the address of adapter-svc, as in https://nexus.example.com");
+                    fault(
+                        ".webhook_url",
+                        "expected the address of adapter-svc, as in https://nexus.example.com",
+                    );
                 }
                 if !account.webhook_secret.as_ref().is_some_and(is_secret) {
                     fault(
