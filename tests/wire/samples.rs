@@ -409,7 +409,6 @@ pub(crate) fn claim() -> SessionClaim {
 
 pub(crate) fn lease() -> LeaseRecord {
     LeaseRecord {
-        holder: "hook-svc-0".to_owned(),
         epoch: 7,
         in_progress: Some(StreamPlace {
             sequence: 40,
@@ -417,7 +416,7 @@ pub(crate) fn lease() -> LeaseRecord {
         }),
         runs: vec!["01K9QAZ4C3ZZYD1Q2D0S0R9V4B-0".to_owned()],
         released: true,
-        session: String::new(),
+        ..LeaseRecord::held_by("hook-svc-0".to_owned())
     }
 }
 
