@@ -5,7 +5,9 @@
 //! cannot be refreshed: so whoever finds a lease, and afterwards no record of its session at the leader, knows that the
 //! lease has ended for good. An idle replica writes once a [`TICK`] instead of once for each partition.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
+
+use futures_util::future::join_all;
 
 use crate::wire::session_mark::LeaseRecord;
 use crate::wire::topology::buckets;
@@ -116,30 +118,23 @@ impl LeaseSession {
 }
 
 /// Returns those of `free` whose former sessions have ended according to the leader, each with the revision to take it
-/// at. What a watch tells may be late: only the leader knows that a session is over.
+/// at. What a watch tells may be late: only the leader knows that a session is over. All sessions are asked for at once,
+/// so that this replica's own session is refreshed in time however many have ended.
 pub(super) async fn confirm_free(bus: &Bus, group: &str, free: Vec<FreePartition>) -> Vec<(u16, u64)> {
     let sessions: Kv<LeaseRecord> = bus.kv(buckets::LEASES);
-    let mut ended: HashMap<String, bool> = HashMap::new();
-    let mut confirmed = Vec::with_capacity(free.len());
-    for candidate in free {
-        let is_free = match candidate.former {
-            None => true,
-            Some(session) => match ended.get(&session) {
-                Some(known) => *known,
-                None => {
-                    // A record that cannot be read is no proof of an end: it expires.
-                    let found = tokio::time::timeout(TICK, sessions.get(&session_key(group, &session))).await;
-                    let is_over = matches!(found, Ok(Ok(None)));
-                    ended.insert(session, is_over);
-                    is_over
-                }
-            },
-        };
-
-        if is_free {
-            confirmed.push((candidate.partition, candidate.revision));
+    let former: BTreeSet<String> = free.iter().filter_map(|free| free.former.clone()).collect();
+    let asked = former.into_iter().map(|session| {
+        let (sessions, key) = (&sessions, session_key(group, &session));
+        async move {
+            // A record that cannot be read is no proof of an end: it expires.
+            let found = tokio::time::timeout(TICK, sessions.get(&key)).await;
+            matches!(found, Ok(Ok(None))).then_some(session)
         }
-    }
+    });
+    let ended: BTreeSet<String> = join_all(asked).await.into_iter().flatten().collect();
 
-    confirmed
+    free.into_iter()
+        .filter(|free| free.former.as_ref().is_none_or(|session| ended.contains(session)))
+        .map(|free| (free.partition, free.revision))
+        .collect()
 }
