@@ -61,7 +61,7 @@ const MAX_MEMORY_MB: u64 = 640;
 /// Memory in MiB above which a worker is replaced once no event is under way in it.
 const GROWN_MEMORY_MB: u64 = 384;
 
-/// Time after which a worker that runs only on demand ends if it has no work.
+/// Time after which a worker that runs only on demand ends if it has no work. It ends at once if its pool has no hooks.
 const IDLE: Duration = Duration::from_mins(1);
 
 /// Hard budgets granted to a suspect, because its code is not compiled.
@@ -384,7 +384,8 @@ impl<'a> Run<'a> {
             let is_needed = sight.work != WorkerTask::Nothing || self.is_wanted();
             idle_since = (!is_needed).then(|| idle_since.unwrap_or(now));
 
-            let is_idle = idle_since.is_some_and(|since| now.saturating_duration_since(since) > IDLE);
+            let may_idle = if self.has_hooks() { IDLE } else { Duration::ZERO };
+            let is_idle = idle_since.is_some_and(|since| now.saturating_duration_since(since) >= may_idle);
             if is_idle && (self.common.lazy || self.role == WorkerRole::Apart) {
                 return Err(WorkerDeath::Idle);
             }
@@ -423,6 +424,11 @@ impl<'a> Run<'a> {
             WorkerRole::Beside => self.common.lock_board().is_waiting(),
             WorkerRole::Apart => self.common.lock_board().has_apart(),
         }
+    }
+
+    /// Returns whether the pool has any hooks. Without them no event will come, and what a process still runs is left over.
+    fn has_hooks(&self) -> bool {
+        !self.common.lock_board().current_set().set().hooks().is_empty()
     }
 
     /// Ends a process that exceeds its memory limit, and one that has grown once no event is under way in it.

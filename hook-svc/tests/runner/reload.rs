@@ -164,11 +164,13 @@ async fn the_process_of_a_deleted_hook_is_replaced_under_traffic() {
     pool.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_last_hook_of_an_author_leaves_nothing_behind_though_it_waits() {
-    let waits = "let on = false; export default async () => {
-        if (!on) { on = true; (async () => { for (let n = 0; ; n++) { await Promise.resolve(); if (n % 1000 === 0) await Bun.sleep(5); } })(); }
-        await new Promise(() => {}); };";
+/// Deletes the only hook of an author while it waits; it goes on with `turns` turns of a loop between two rests of 5 ms.
+async fn delete_the_last_hook_of_an_author(turns: u32) {
+    let waits = &format!(
+        "let on = false; export default async () => {{
+        if (!on) {{ on = true; (async () => {{ for (let n = 0; ; n++) {{ await Promise.resolve(); if (n % {turns} === 0) await Bun.sleep(5); }} }})(); }}
+        await new Promise(() => {{}}); }};"
+    );
     let of_another = hook_svc::runner::HookSource {
         created_by: "mallory".to_owned(),
         ..timed("waits", 8_000, waits)
@@ -194,10 +196,22 @@ async fn the_last_hook_of_an_author_leaves_nothing_behind_though_it_waits() {
 
     pool.load(&[("looks", LOOKS)]).await;
     let begun = SystemClock.monotonic();
+    eventually("the event that waits is over", async || evaluation.next().await.is_none()).await;
     eventually("its process has ended", async || processes_of_this_test() == 2).await;
     let took = SystemClock.monotonic().duration_since(begun);
     assert!(took < REPLACED_WITHIN, "{took:?}");
     pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_hook_of_an_author_leaves_nothing_behind_though_it_waits() {
+    delete_the_last_hook_of_an_author(100).await;
+}
+
+/// Its process is ended because it computes. The event that waited there brings no process back that would stay.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_hook_of_an_author_leaves_nothing_behind_though_it_computes() {
+    delete_the_last_hook_of_an_author(100_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
