@@ -11,6 +11,8 @@ mod hook;
 mod intents;
 #[path = "wire/ledger.rs"]
 mod ledger;
+#[path = "wire/operators.rs"]
+mod operators;
 #[path = "wire/order.rs"]
 mod order;
 #[path = "wire/pairings.rs"]
@@ -29,7 +31,7 @@ use shared::model::channel::{ConfiguredChannels, StoppedAccount};
 use shared::model::hook::HookState;
 use shared::model::position::StreamPlace;
 use shared::model::restore::HoldDecision;
-use shared::wire::envelope::{PayloadFormat, WireMessage, decode, encode};
+use shared::wire::envelope::{PayloadFormat, WireMessage, decode, decode_value, encode};
 use tests::world::root;
 
 fn path(name: &str, version: u16, ending: &str) -> PathBuf {
@@ -138,6 +140,37 @@ fn the_whole_ledger_is_frozen() {
     check("ledger-tool_finished-unseen", &ledger::unseen());
     check("ledger-model_answered-attached", &ledger::attached());
     check("ledger-turn_started-stranger", &ledger::of_a_stranger());
+}
+
+#[test]
+fn records_of_operators_are_frozen() {
+    for (name, record) in operators::letter_records() {
+        check(&format!("letter_record-{name}"), &record);
+    }
+    check("breaker_record", &operators::breaker_record());
+    check("held_record", &operators::held_record());
+    check("owner_record", &operators::owner_record());
+}
+
+/// What an operator reads of any record is the record, whatever its schema.
+#[test]
+fn records_are_read_without_their_schema() {
+    fn check_value<T: WireMessage>(record: &T) {
+        for format in [PayloadFormat::Cbor, PayloadFormat::Json] {
+            let (payload, headers) = encode(record, format);
+            let value = decode_value(&headers, &payload).expect("readable");
+            assert_eq!(value, serde_json::to_value(record).expect("JSON"));
+        }
+    }
+    for (_, record) in operators::letter_records() {
+        check_value(&record);
+    }
+    check_value(&operators::breaker_record());
+    check_value(&operators::held_record());
+    check_value(&operators::owner_record());
+    check_value(&pairings::pairing().record(true, samples::AT));
+    check_value(&approvals::record());
+    check_value(&intents::record());
 }
 
 #[test]

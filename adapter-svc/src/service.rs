@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use shared::bus::{Bus, TaskLease};
+use shared::bus::{Bus, ServiceSpec, TaskLease};
 use shared::clock::{SharedClock, SharedIds, SystemClock, pause};
 use shared::llm::LlmConfig;
 use shared::platform::accounts::{PlatformAccounts, read_platforms};
@@ -40,6 +40,7 @@ use crate::source::slack::endpoint::{EndpointContext, SlackEndpoints, open_endpo
 use crate::source::slack::socket::SlackSocketSource;
 use crate::source::telegram::client::open_http;
 use crate::source::telegram::poll::TelegramSource;
+use crate::source::webchat::owner_api;
 
 /// Interval in which the spool is checked for `/readyz` and the metrics.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -183,6 +184,10 @@ impl RunningAdapter {
             AcceptMode::Stream => EventIntake::to_stream(around.bus.clone(), publisher),
         };
 
+        let owners = owner_api::service_spec(&around.bus, &around.clock, &around.ids);
+        let owners = serve_operators(owners, around.bus.clone(), around.shutdown.clone());
+        publishing.push(tokio::spawn(owners));
+
         let (slack, receiving) = start_accounts(config, &around, publisher_of_sources)?;
         publishing.extend(receiving);
         // Last, because it ends only after the spool's reader has dropped its handle.
@@ -280,7 +285,7 @@ fn start_accounts(
     publisher: SpoolPublisher,
 ) -> anyhow::Result<(SlackEndpoints, Vec<JoinHandle<()>>)> {
     let pairings = PairingStore::new(around.bus.clone(), around.clock.clone(), around.ids.clone());
-    let served = serve_pairings(pairings.clone(), around.bus.clone(), around.shutdown.clone());
+    let served = serve_operators(service_spec(&pairings), around.bus.clone(), around.shutdown.clone());
     let discord = discord_contexts(around)?;
     let media = open_media(&around.telegram, &around.slack, &discord)?;
     let attachments = AttachmentFetcher::new(&around.bus, around.clock.clone(), media, &config.attachments);
@@ -332,12 +337,12 @@ fn start_polling(
     Ok(start_sources(sources, sink, &around.instance, &around.shutdown))
 }
 
-/// Serves the operator's requests about pairings until `shutdown`.
-async fn serve_pairings(pairings: PairingStore, bus: Bus, shutdown: ShutdownSignal) {
+/// Serves the operator's requests of `spec` until `shutdown`.
+async fn serve_operators(spec: ServiceSpec, bus: Bus, shutdown: ShutdownSignal) {
     let serving = loop {
-        match bus.serve(service_spec(&pairings)).await {
+        match bus.serve(spec.clone()).await {
             Ok(serving) => break serving,
-            Err(error) => tracing::warn!(%error, "failed to serve requests about pairings; retrying"),
+            Err(error) => tracing::warn!(service = spec.name, %error, "failed to serve operators' requests; retrying"),
         }
         tokio::select! {
             () = shutdown.requested() => return,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 mod approval;
+mod audit;
 mod backup;
 mod bench;
 mod channel;
@@ -18,6 +19,7 @@ mod session;
 mod top;
 
 pub use approval::{ApprovalAction, Speaker};
+pub use audit::AuditOptions;
 pub use backup::{BackupOptions, RestoreOptions};
 pub use bench::{BenchHooksOptions, BenchOptions, BenchPart, BenchQueriesOptions, BenchReadModelOptions};
 pub use channel::{AccountName, ChannelAction};
@@ -107,6 +109,8 @@ pub enum Command {
     /// Manage circuit breakers: hooks that are paused after repeated errors.
     #[command(subcommand)]
     Breaker(BreakerAction),
+    /// List what was decided and changed, and by whom, newest last.
+    Audit(AuditOptions),
     /// Manage sessions.
     #[command(subcommand)]
     Session(SessionAction),
@@ -224,7 +228,7 @@ pub struct SendOptions {
 /// `nexus tail`.
 #[derive(Debug, Args)]
 pub struct TailOptions {
-    /// Show only messages that contain this text in their subject, id or content.
+    /// Show only messages that contain this text in their subject, id or description.
     pub filter: Option<String>,
     /// Streams to read [default: events, dispatches, ledger, receipts].
     #[arg(long, value_delimiter = ',')]

@@ -9,7 +9,6 @@ mod restore;
 mod rotation;
 mod take;
 
-pub(crate) use held::waiting;
 pub use restore::execute as restore;
 pub use take::execute as take;
 

@@ -1,41 +1,71 @@
-//! `nexus breaker list|reset`: lists hooks that keep failing, and lets them run again.
+//! `nexus breaker list|reset`: lists hooks that keep failing, and lets them run again, through hook-svc.
+
+use std::time::Duration;
 
 use anyhow::Result;
-use shared::breaker::{Breaker, BreakerState, key_of};
-use shared::bus::{Bus, Kv};
-use shared::wire::topology::buckets::BREAKERS;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use shared::breaker::{Breaker, BreakerState};
+use shared::bus::Bus;
+use shared::wire::operator::breakers::{BreakerList, ListBreakers, ResetBreaker};
 
 use crate::args::{BreakerAction, Common};
-use crate::connect::connect_bus;
-use crate::exit::{Exit, failure};
+use crate::complain;
+use crate::connect::connect_caller;
 use crate::output::{Column, Table, View, reader_zone};
+use crate::service::call_service;
+
+/// Longest time that an answer may take.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if the hook has no open breaker, or if the server cannot be asked.
+/// Fails if the hook has no open breaker, or if hook-svc does not answer.
 pub async fn execute(common: &Common, action: BreakerAction) -> Result<()> {
-    let bus = connect_bus(common).await?;
+    let caller = connect_caller(common).await?;
     match action {
-        BreakerAction::List { all } => list_breakers(common, &bus, all).await,
+        BreakerAction::List { all } => list_breakers(common, &caller.bus, all).await,
         BreakerAction::Reset { hook } => {
-            let former = reset(&bus, &hook).await?;
+            let by = caller.name;
+            let request = ResetBreaker { hook, by };
+            let former: Breaker = ask(&caller.bus, "reset", &request).await?;
+            let hook = &request.hook;
             let sentence = format!("{hook} runs again; it had failed {} times in a row", former.failures);
-            View::one(&hook, &former)?.line(sentence).show(common)
+            View::one(hook, &former)?.line(sentence).show(common)
         }
     }
 }
 
-async fn list_breakers(common: &Common, bus: &Bus, all: bool) -> Result<()> {
-    let kv: Kv<Breaker> = bus.kv(BREAKERS);
-    let entries = kv.entries().await?;
-    let mut shown: Vec<Breaker> = entries
-        .into_iter()
-        .map(|(_, entry)| entry.value)
-        .filter(|breaker| all || !breaker.is_at_rest())
-        .collect();
-    shown.sort_by(|a, b| a.hook_id.cmp(&b.hook_id));
+async fn ask<Q: Serialize, A: DeserializeOwned>(bus: &Bus, endpoint: &str, question: &Q) -> Result<A> {
+    call_service(
+        bus,
+        "hook-svc",
+        &format!("nexus.svc.breaker.{endpoint}"),
+        question,
+        PATIENCE,
+    )
+    .await
+}
 
+/// Returns all breakers, or those that are not at rest, in the order of their hooks' ids.
+async fn read_breakers(bus: &Bus, all: bool) -> Result<Vec<Breaker>> {
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let list: BreakerList = ask(bus, "list", &ListBreakers { all, after }).await?;
+        for (key, why) in &list.unreadable {
+            complain!("the breaker of {key} cannot be read: {why}");
+        }
+        found.extend(list.breakers);
+        if !list.more {
+            return Ok(found);
+        }
+        after = found.last().map(|breaker: &Breaker| breaker.hook_id.clone());
+    }
+}
+
+async fn list_breakers(common: &Common, bus: &Bus, all: bool) -> Result<()> {
+    let shown = read_breakers(bus, all).await?;
     let zone = reader_zone(common);
     let columns = [
         Column::id("HOOK"),
@@ -62,60 +92,4 @@ async fn list_breakers(common: &Common, bus: &Bus, all: bool) -> Result<()> {
     });
 
     View::list(&shown, table)?.show(common)
-}
-
-/// Closes the breaker of `hook`, even if replicas write it at the same moment. Returns its former value. Every replica
-/// learns of the change at once.
-///
-/// # Errors
-/// Fails if the breaker is closed already, or if the server cannot be asked.
-pub async fn reset(bus: &Bus, hook: &str) -> Result<Breaker> {
-    let kv: Kv<Breaker> = bus.kv(BREAKERS);
-    if let Some(former) = kv.reset(hook).await? {
-        return Ok(former);
-    }
-    if kv.get(&key_of(hook)).await?.is_some() {
-        let text = format!("{hook} is not paused");
-        return Err(failure(Exit::Refused, text));
-    }
-
-    let text = format!("{hook} has no recorded errors; see `nexus breaker list --all`");
-    Err(failure(Exit::NotFound, text))
-}
-
-#[cfg(test)]
-mod tests {
-    use shared::breaker::BreakerPolicy;
-    use shared::model::time::UnixMillis;
-    use shared::wire::subject::token;
-
-    use super::*;
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_reset_closes_an_open_breaker_and_says_what_it_was() {
-        let (_server, bus) = shared::testing::world().await;
-        let kv: Kv<Breaker> = bus.kv(BREAKERS);
-
-        let mut open = Breaker::for_hook("work/route", "1");
-        for _ in 0..5 {
-            open = open
-                .after_failure(&BreakerPolicy::default(), "a", UnixMillis(1))
-                .expect("it counts");
-        }
-
-        kv.create(&token("work/route"), &open).await.expect("stored");
-        assert_eq!(reset(&bus, "work/route").await.expect("reset"), open);
-
-        let stored = kv.get(&token("work/route")).await.expect("readable").expect("stored");
-        assert!(stored.value.is_at_rest());
-
-        let again = reset(&bus, "work/route").await.expect_err("there is nothing to reset");
-        assert!(again.to_string().contains("work/route is not paused"), "{again}");
-
-        let unknown = reset(&bus, "nobody").await.expect_err("nobody knows it");
-        assert!(
-            unknown.to_string().contains("nobody has no recorded errors"),
-            "{unknown}"
-        );
-    }
 }

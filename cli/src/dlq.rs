@@ -1,42 +1,62 @@
-//! `nexus dlq list|show|redrive|drop`: dead letters.
+//! `nexus dlq list|show|redrive|drop`: dead letters, which scheduler-svc keeps for operators.
+
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use shared::bus::{Bus, OutgoingMessage, StoredMessage};
-use shared::clock::{IdSource as _, SystemIds};
-use shared::wire::dead_letter::DeadLetter;
-use shared::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, REDRIVE, WRITER};
-use shared::wire::held::HELD_LETTER;
-use shared::wire::topology::streams::DLQ;
+use shared::bus::Bus;
+use shared::wire::operator::letters::{
+    DecideLetter, LetterDropped, LetterList, LetterRecord, LetterRedriven, LetterStep, ListLetters, ListedLetter,
+    MAX_LISTED_LETTERS, ShowLetter, ShownLetter,
+};
 
 use crate::args::{Common, DlqAction, LetterChoice};
 use crate::complain;
-use crate::connect::connect_bus;
-use crate::exit::{Exit, ExitContext as _, failure};
-use crate::output::{Cell, Column, Table, View};
+use crate::connect::{Caller, connect_caller};
+use crate::exit::{Exit, failure};
+use crate::output::{Cell, Column, Table, View, Zone, reader_zone};
+use crate::service::call_service;
+
+/// Longest time that an answer may take: a redrive waits for two streams.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if there is no such dead letter, or if its message cannot be published or deleted.
+/// Fails if there is no such dead letter, if scheduler-svc refuses, or if it does not answer.
 pub async fn execute(common: &Common, action: DlqAction) -> Result<()> {
-    let bus = connect_bus(common).await?;
+    let caller = connect_caller(common).await?;
     match action {
-        DlqAction::List { service, limit } => list_letters(common, &bus, service.as_deref(), limit).await,
-        DlqAction::Show { number } => show_letter(common, &bus, number).await,
+        DlqAction::List { service, limit } => list_letters(common, &caller.bus, service, limit).await,
+        DlqAction::Show { number } => show_letter(common, &caller.bus, number).await,
         DlqAction::Redrive(choice) => {
             let mut done = Vec::new();
-            let left = redrive_letters(&bus, &choice, &mut done).await;
+            let left = decide_letters(&caller, &choice, redrive_letter, &mut done).await;
             show_done(common, &choice, &done)?;
             left
         }
         DlqAction::Drop(choice) => {
             let mut done = Vec::new();
-            let left = drop_letters(&bus, &choice, &mut done).await;
+            let left = decide_letters(&caller, &choice, drop_letter, &mut done).await;
             show_done(common, &choice, &done)?;
             left
         }
     }
+}
+
+async fn ask<Q: Serialize, A: DeserializeOwned>(bus: &Bus, endpoint: &str, question: &Q) -> Result<A> {
+    call_service(
+        bus,
+        "scheduler-svc",
+        &format!("nexus.svc.dlq.{endpoint}"),
+        question,
+        PATIENCE,
+    )
+    .await
 }
 
 /// A dead letter that was redriven or dropped.
@@ -47,50 +67,46 @@ struct HandledLetter {
     sentence: String,
 }
 
-async fn read_letters(bus: &Bus, service: Option<&str>) -> Result<Vec<(StoredMessage, DeadLetter)>> {
-    let subject = service.map_or_else(|| "nexus.dlq.*".to_owned(), shared::wire::subject::dlq);
-    let mut found = Vec::new();
+/// Returns the newest dead letters of `question`, at most `limit`, newest last, and the number of all.
+async fn read_letters(bus: &Bus, question: ListLetters, limit: usize) -> Result<(Vec<ListedLetter>, u64)> {
+    let mut pages = Vec::new();
+    let (mut found, mut total, mut before) = (0, 0, None);
+    while found < limit {
+        let limit = (limit - found).min(MAX_LISTED_LETTERS);
+        let next = ListLetters {
+            before,
+            limit,
+            ..question.clone()
+        };
+        let page: LetterList = ask(bus, "list", &next).await?;
+        if before.is_none() {
+            total = page.total;
+        }
 
-    let mut from = 1;
-    while let Some(stored) = bus.next_on_subject(DLQ, &subject, from).await? {
-        from = stored.sequence + 1;
-        match stored.decode() {
-            Ok(letter) => found.push((stored, letter)),
-            Err(error) => complain!("dead letter {} cannot be read: {error}", stored.sequence),
+        found += page.letters.len();
+        pages.push(page.letters);
+        before = page.before;
+        if before.is_none() {
+            break;
         }
     }
 
-    Ok(found)
+    Ok((pages.into_iter().rev().flatten().collect(), total))
 }
 
-async fn read_letter(bus: &Bus, number: u64) -> Result<(StoredMessage, DeadLetter)> {
-    let stored = bus
-        .at_sequence(DLQ, number)
-        .await?
-        .ok_or_else(|| failure(Exit::NotFound, format!("no dead letter {number}; see `nexus dlq list`")))?;
-    let letter = stored.decode().context("failed to read the dead letter")?;
-    Ok((stored, letter))
-}
-
-/// Returns the dead letters that `choice` names. Held messages are among them only by number: `nexus recover` decides
-/// them.
-async fn chosen_letters(bus: &Bus, choice: &LetterChoice) -> Result<Vec<(StoredMessage, DeadLetter)>> {
-    if let Some(number) = choice.number {
-        return Ok(vec![read_letter(bus, number).await?]);
+async fn list_letters(common: &Common, bus: &Bus, service: Option<String>, limit: usize) -> Result<()> {
+    let question = ListLetters {
+        service,
+        ..ListLetters::default()
+    };
+    // Without entries there is still their number to tell.
+    let (mut shown, total) = read_letters(bus, question, limit.max(1)).await?;
+    shown.drain(..shown.len().saturating_sub(limit));
+    for letter in &shown {
+        if let Some(why) = &letter.unreadable {
+            complain!("dead letter {} cannot be read: {why}", letter.number);
+        }
     }
-
-    let mut letters = read_letters(bus, choice.service.as_deref()).await?;
-    letters.retain(|(_, letter)| letter.service != HELD_LETTER);
-    Ok(letters)
-}
-
-async fn list_letters(common: &Common, bus: &Bus, service: Option<&str>, limit: usize) -> Result<()> {
-    let all = read_letters(bus, service).await?;
-    let shown = &all[all.len().saturating_sub(limit)..];
-    let rows: Vec<_> = shown
-        .iter()
-        .map(|(stored, letter)| json!({ "number": stored.sequence, "letter": letter }))
-        .collect();
 
     let columns = [
         Column::id("NUMBER"),
@@ -100,28 +116,35 @@ async fn list_letters(common: &Common, bus: &Bus, service: Option<&str>, limit: 
         Column::text("SUBJECT"),
         Column::text("DETAIL"),
     ];
-    let table = Table::new(&columns).with(shown, |(stored, letter)| {
+    let table = Table::new(&columns).with(&shown, |one| {
+        let letter = one.letter.as_ref();
         [
-            stored.sequence.into(),
-            letter.at.into(),
-            (&letter.service).into(),
-            (&letter.reason).into(),
-            (&letter.subject).into(),
-            (&letter.detail).into(),
+            one.number.into(),
+            letter.map(|letter| letter.at).into(),
+            letter.map(|letter| &letter.service).into(),
+            letter.map(|letter| &letter.reason).into(),
+            letter.map(|letter| &letter.subject).into(),
+            letter.map(|letter| &letter.detail).or(one.unreadable.as_ref()).into(),
         ]
     });
 
-    let count = format!("{} of {} dead letters", shown.len(), all.len());
-    View::list(&rows, table)?.line(count).show(common)
+    let count = format!("{} of {total} dead letters", shown.len());
+    View::list(&shown, table)?.line(count).show(common)
 }
 
 async fn show_letter(common: &Common, bus: &Bus, number: u64) -> Result<()> {
-    let (_, letter) = read_letter(bus, number).await?;
-    let bytes = letter.payload_bytes().unwrap_or_default();
-    let headers = letter
+    let shown: ShownLetter = ask(bus, "show", &ShowLetter { number }).await?;
+    let bytes = STANDARD.decode(&shown.payload).unwrap_or_default();
+    let letter = &shown.letter;
+    let zone = reader_zone(common);
+    let headers = shown
         .headers
         .iter()
         .map(|(name, value)| ("header", Cell::from(format!("{name}: {value}"))));
+    let history = shown
+        .history
+        .iter()
+        .map(|record| ("history", Cell::from(step_text(record, &zone))));
 
     let fields = [
         ("number", number.into()),
@@ -134,12 +157,34 @@ async fn show_letter(common: &Common, bus: &Bus, number: u64) -> Result<()> {
         ("redrive", (&letter.redrive_subject).into()),
         ("attempts", letter.attempts.into()),
     ];
-    let payload = [("payload", Cell::from(format!("{} bytes", bytes.len())))];
+    let size = match shown.payload_bytes - bytes.len() {
+        0 => format!("{} bytes", bytes.len()),
+        _ => format!("{} bytes, the first {} follow", shown.payload_bytes, bytes.len()),
+    };
 
-    View::one(number.to_string(), &json!({ "number": number, "letter": letter }))?
-        .fields(fields.into_iter().chain(headers).chain(payload))
+    View::one(number.to_string(), &shown)?
+        .fields(
+            fields
+                .into_iter()
+                .chain(headers)
+                .chain(history)
+                .chain([("payload", Cell::from(size))]),
+        )
         .line(String::from_utf8_lossy(&bytes))
         .show(common)
+}
+
+/// Returns what an operator has done with a dead letter, in words.
+fn step_text(record: &LetterRecord, zone: &Zone) -> String {
+    let what = match &record.step {
+        LetterStep::RedriveBegun { subject, .. } => format!("redrive to {subject} begun"),
+        LetterStep::Redriven { position, stream, .. } => {
+            format!("redriven: in {stream} at {}", position.sequence)
+        }
+        LetterStep::RedriveRefused { error } => format!("redrive refused: {error}"),
+        LetterStep::Dropped { .. } => "dropped".to_owned(),
+    };
+    format!("{}: {what} by {}", zone.date_time(record.at), record.by)
 }
 
 /// Shows `done` as one object if `choice` names one dead letter, else as a list.
@@ -160,25 +205,45 @@ fn show_done(common: &Common, choice: &LetterChoice, done: &[HandledLetter]) -> 
     view.show(common)
 }
 
-/// Redrives the dead letters of `choice` and adds them to `done`. One that cannot be redriven does not keep the others.
-async fn redrive_letters(bus: &Bus, choice: &LetterChoice, done: &mut Vec<HandledLetter>) -> Result<()> {
-    let mut left = Vec::new();
-    for found in chosen_letters(bus, choice).await? {
-        match redrive_letter(bus, &found).await {
-            Ok(redriven) => done.push(redriven),
-            Err(error) => left.push(error),
-        }
+/// Returns the requests for the dead letters that `choice` names. Held messages are among them only by number: `nexus
+/// recover` decides them.
+async fn chosen_letters(caller: &Caller, choice: &LetterChoice) -> Result<Vec<DecideLetter>> {
+    let by = || caller.name.clone();
+    if let Some(number) = choice.number {
+        return Ok(vec![DecideLetter {
+            number,
+            stored_at_ns: None,
+            by: by(),
+        }]);
     }
 
-    report_left(choice, left)
+    let question = ListLetters {
+        service: choice.service.clone(),
+        without_held: true,
+        ..ListLetters::default()
+    };
+    let (letters, _) = read_letters(&caller.bus, question, usize::MAX).await?;
+    let requests = letters.into_iter().map(|letter| DecideLetter {
+        number: letter.number,
+        stored_at_ns: Some(letter.stored_at_ns),
+        by: by(),
+    });
+    Ok(requests.collect())
 }
 
-/// Deletes the dead letters of `choice` for good and adds them to `done`.
-async fn drop_letters(bus: &Bus, choice: &LetterChoice, done: &mut Vec<HandledLetter>) -> Result<()> {
+/// Asks for each dead letter of `choice` by `decide`, and adds it to `done`. One that is refused does not keep the others.
+async fn decide_letters(
+    caller: &Caller,
+    choice: &LetterChoice,
+    decide: impl AsyncFn(&Bus, &DecideLetter) -> Result<HandledLetter>,
+    done: &mut Vec<HandledLetter>,
+) -> Result<()> {
     let mut left = Vec::new();
-    for (stored, letter) in chosen_letters(bus, choice).await? {
-        match drop_letter(bus, &stored, &letter).await {
-            Ok(dropped) => done.push(dropped),
+    for request in chosen_letters(caller, choice).await? {
+        match decide(&caller.bus, &request).await {
+            Ok(handled) => done.push(handled),
+            // No other one would be answered either.
+            Err(error) if Exit::of_error(&error) == Exit::Unreachable => return Err(error),
             Err(error) => left.push(error),
         }
     }
@@ -201,110 +266,34 @@ fn report_left(choice: &LetterChoice, mut left: Vec<anyhow::Error>) -> Result<()
     }
 }
 
-/// Deletes one dead letter. One that is gone already counts as deleted.
-async fn drop_letter(bus: &Bus, stored: &StoredMessage, letter: &DeadLetter) -> Result<HandledLetter> {
-    let number = stored.sequence;
-    refuse_held(number, letter)?;
-    let deleted = bus.delete_message(DLQ, number).await;
-    deleted.with_context(|| format!("failed to delete dead letter {number}"))?;
-
-    Ok(HandledLetter {
+async fn drop_letter(bus: &Bus, request: &DecideLetter) -> Result<HandledLetter> {
+    let dropped: LetterDropped = ask(bus, "drop", request).await?;
+    let LetterDropped {
         number,
-        json: json!({ "number": number, "service": letter.service, "reason": letter.reason }),
-        sentence: format!(
-            "dead letter {number} is dropped: {} of {}",
-            letter.reason, letter.service
-        ),
+        service,
+        reason,
+        repeated,
+    } = &dropped;
+    let before = if *repeated { ", as before" } else { "" };
+    Ok(HandledLetter {
+        number: *number,
+        json: serde_json::to_value(&dropped).context("failed to write the answer")?,
+        sentence: format!("dead letter {number} is dropped{before}: {reason} of {service}"),
     })
 }
 
-/// Publishes the message again to its original subject, then deletes the dead letter. The deduplication window would
-/// drop the old message id, so the message gets a new one, which no other message can take beforehand.
-async fn redrive_letter(bus: &Bus, (stored, letter): &(StoredMessage, DeadLetter)) -> Result<HandledLetter> {
-    let payload = payload_of(stored.sequence, letter)?;
-    // These headers belong to the first publication: with them the server would drop or refuse the second.
-    let of_the_first = [MSG_ID, EXPECTED_LAST_SUBJECT_SEQUENCE, WRITER];
-    let kept = letter
-        .headers
-        .iter()
-        .filter(|(name, _)| !of_the_first.iter().any(|left_out| name.eq_ignore_ascii_case(left_out)));
-
-    let headers: Headers = kept.map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let out = OutgoingMessage::raw(letter.redrive_subject.clone(), headers, payload.into());
-    let id = format!("{REDRIVE}{}:{}", stored.sequence, SystemIds.ulid());
-    let published = bus.publish(out.msg_id(id)).await?;
-    bus.delete_message(DLQ, stored.sequence).await?;
-
-    let (number, subject, sequence) = (stored.sequence, &letter.redrive_subject, published.sequence);
-    Ok(HandledLetter {
+async fn redrive_letter(bus: &Bus, request: &DecideLetter) -> Result<HandledLetter> {
+    let redriven: LetterRedriven = ask(bus, "redrive", request).await?;
+    let LetterRedriven {
         number,
-        json: json!({ "number": number, "subject": subject, "sequence": sequence }),
-        sentence: format!("dead letter {number} is at {subject} again, sequence {sequence}"),
+        subject,
+        sequence,
+        repeated,
+    } = &redriven;
+    let before = if *repeated { ", as before" } else { "" };
+    Ok(HandledLetter {
+        number: *number,
+        json: json!({ "number": number, "subject": subject, "sequence": sequence, "repeated": repeated }),
+        sentence: format!("dead letter {number} is at {subject} again, sequence {sequence}{before}"),
     })
-}
-
-/// Refuses dead letter `number` if its message is held.
-fn refuse_held(number: u64, letter: &DeadLetter) -> Result<()> {
-    if letter.service != HELD_LETTER {
-        return Ok(());
-    }
-    let text = format!("dead letter {number} is of a held message: `nexus recover list`, then redo or skip");
-    Err(failure(Exit::Refused, text))
-}
-
-/// Returns the payload of dead letter `number`, if it can be published again at all.
-fn payload_of(number: u64, letter: &DeadLetter) -> Result<Vec<u8>> {
-    refuse_held(number, letter)?;
-
-    if letter.redrive_subject.is_empty() {
-        let text = if letter.stream.is_empty() {
-            format!(
-                "dead letter {number} cannot be redriven: Nexus cannot read the platform's data (`nexus dlq show {number}`)"
-            )
-        } else {
-            format!(
-                "dead letter {number} cannot be redriven: it does not hold the message; see {} at {}",
-                letter.stream, letter.sequence
-            )
-        };
-        return Err(failure(Exit::Refused, text));
-    }
-
-    letter
-        .payload_bytes()
-        .with_context(|| format!("dead letter {number} has no payload"))
-        .exit(Exit::Refused)
-}
-
-#[cfg(test)]
-mod tests {
-    use shared::model::time::UnixMillis;
-
-    use super::*;
-
-    #[test]
-    fn a_letter_that_names_no_subject_is_not_redriven() {
-        let mut letter = DeadLetter {
-            service: "broker-svc".to_owned(),
-            subject: "nexus.ledger.a.b".to_owned(),
-            redrive_subject: "nexus.delivery.a.b.c".to_owned(),
-            stream: "LEDGER".to_owned(),
-            sequence: 7,
-            headers: Vec::new(),
-            payload: DeadLetter::encode_payload(b"x"),
-            reason: "reply_refused".to_owned(),
-            detail: String::new(),
-            attempts: 1,
-            at: UnixMillis(1),
-        };
-
-        assert_eq!(payload_of(3, &letter).expect("its payload"), b"x");
-
-        letter.redrive_subject.clear();
-        let refused = payload_of(3, &letter).expect_err("it holds nothing").to_string();
-        assert!(
-            refused.contains("dead letter 3 cannot be redriven") && refused.contains("LEDGER at 7"),
-            "{refused}"
-        );
-    }
 }

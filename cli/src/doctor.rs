@@ -18,11 +18,13 @@ use futures_util::future::LocalBoxFuture;
 use shared::bus::{Bus, NatsConfig};
 use shared::process::config::ConfigDocument;
 use shared::process::status::{HeardStatus, hear_replicas};
+use shared::wire::operator::status::{StatusPart, SystemStatus};
 
 use crate::args::{Common, DoctorOptions};
 use crate::connect::{load_document, nats_config};
 use crate::exit::{Exit, failure};
 use crate::output::View;
+use crate::system::read_status;
 
 /// Longest time that a server may take to answer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -97,13 +99,15 @@ struct Surroundings {
     bus: Result<Bus, String>,
     /// Answers of the replicas, or the reason why none was asked.
     heard: Result<HeardStatus, String>,
+    /// What scheduler-svc says of the server and the work, or the reason why it says nothing.
+    status: Result<SystemStatus, String>,
 }
 
 /// Function of one check.
 type Check = for<'a> fn(&'a Surroundings) -> LocalBoxFuture<'a, Vec<Finding>>;
 
 /// All checks, in the order in which they are shown. A check that needs the bus returns nothing without it: `server`
-/// has reported the reason.
+/// has reported the reason. Streams and buckets are read by scheduler-svc, so that an operator needs no right on them.
 const CHECKS: [(&str, Check); 18] = [
     ("programs", local::programs),
     ("disk", local::disk),
@@ -162,12 +166,19 @@ async fn look_around(common: &Common, options: DoctorOptions) -> Surroundings {
         Err(error) => Err(error.clone()),
     };
 
+    let parts = [StatusPart::Server, StatusPart::Work];
+    let status = match &bus {
+        Ok(bus) => read_status(bus, &parts, 0).await.map_err(|error| error.to_string()),
+        Err(error) => Err(error.clone()),
+    };
+
     Surroundings {
         options,
         document: load_document(common),
         nats,
         bus,
         heard,
+        status,
     }
 }
 

@@ -9,6 +9,7 @@
 
 pub mod approval;
 pub mod args;
+pub mod audit;
 pub mod backup;
 #[cfg(feature = "bench")]
 pub mod bench;
@@ -40,7 +41,10 @@ pub mod send;
 pub mod service;
 pub mod session;
 pub mod status;
+pub mod system;
 pub mod tail;
+#[cfg(test)]
+mod testing;
 pub mod top;
 pub mod topology;
 pub mod trace;
@@ -79,6 +83,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Dlq(action) => dlq::execute(&common, action).await,
         Command::Recover(action) => recover::execute(&common, action).await,
         Command::Breaker(action) => breaker::execute(&common, action).await,
+        Command::Audit(options) => audit::execute(&common, options).await,
         Command::Session(action) => session::execute(&common, action).await,
         Command::Hook(action) => hook::execute(&common, action).await,
         Command::Schedule(action) => schedule::execute(&common, action).await,

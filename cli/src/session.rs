@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::{Value, json};
 use shared::bus::Bus;
-use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
-use shared::wire::subject;
+use shared::wire::operator::tail::TailMessages;
 use shared::wire::topology::streams::LEDGER;
 
 use crate::args::{Common, SessionAction, SessionName, SessionOrderOptions};
@@ -16,6 +15,7 @@ use crate::connect::connect_bus;
 use crate::exit::{Exit, failure};
 use crate::output::{Cell, Column, LinePrinter, Table, View, Zone, escape_controls, reader_zone};
 use crate::service::call_service;
+use crate::tail::Tail;
 
 /// Longest time that a broker may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -239,15 +239,17 @@ async fn list_sessions(common: &Common, bus: &Bus, persona: Option<&str>, limit:
 }
 
 async fn tail_ledger(common: &Common, bus: &Bus, name: SessionName, limit: u64, all: bool) -> Result<()> {
-    let session = SessionRef {
-        persona: name.persona,
-        session: name.session,
+    let question = TailMessages {
+        streams: vec![LEDGER.to_owned()],
+        session: Some(SessionRef {
+            persona: name.persona,
+            session: name.session,
+        }),
+        last: if all { u64::MAX } else { 0 },
+        whole: true,
+        ..TailMessages::default()
     };
-    let from = if all {
-        1
-    } else {
-        bus.stream_state(LEDGER).await?.last + 1
-    };
+    let mut tail = Tail::begin(bus, question);
 
     let columns = [
         (Column::time("AT"), 19),
@@ -255,26 +257,20 @@ async fn tail_ledger(common: &Common, bus: &Bus, name: SessionName, limit: u64, 
         (Column::text("ENTRIES"), 0),
     ];
     let printer = LinePrinter::new(common, &columns);
-    let mut records = bus.read_ordered(LEDGER, &[subject::ledger(&session)], from).await?;
-    for _ in 0..limit {
-        let message = records.next().await;
-        let record: LedgerRecord = message
-            .decode()
-            .with_context(|| format!("failed to read ledger entry {}", message.sequence))?;
-
-        let sequence = message.sequence;
-        let item = json!({ "sequence": sequence, "at": record.at, "append": record.append, "entries": record.entries });
-        let kinds: Vec<String> = record.entries.iter().map(entry_kind).collect();
-        let cells = [record.at.into(), sequence.into(), kinds.join(", ").into()];
-        printer.print(&sequence.to_string(), &item, &cells)?;
+    let mut left = limit;
+    while left > 0 {
+        for message in tail.next(left).await? {
+            left -= 1;
+            let sequence = message.sequence;
+            let record = message.payload.unwrap_or_default();
+            let at = record["at"].as_i64().map_or(message.at, UnixMillis);
+            let item = json!({
+                "sequence": sequence, "at": at, "append": record["append"], "entries": record["entries"],
+            });
+            let cells = [at.into(), sequence.into(), message.text.into()];
+            printer.print(&sequence.to_string(), &item, &cells)?;
+        }
     }
 
     Ok(())
-}
-
-/// Returns the `kind` of a ledger entry, as on the wire.
-#[must_use]
-pub fn entry_kind(entry: &LedgerEntry) -> String {
-    let value = serde_json::to_value(entry).unwrap_or_default();
-    value["kind"].as_str().unwrap_or("?").to_owned()
 }

@@ -1,8 +1,9 @@
 //! `nexus top`: rates and backlogs of the moment, on a screen that refreshes itself, or in lines if there is no
 //! terminal.
 //!
-//! All figures are requested from the server: positions of streams, sessions with claims, and the status of a few of
-//! those sessions. No stream is followed, so that watching costs the watched system little.
+//! All figures are requested from the services: positions of streams and sessions with claims from scheduler-svc, and the
+//! status of a few of those sessions from broker-svc. No stream is followed, so that watching costs the watched system
+//! little.
 
 pub mod model;
 pub mod view;
@@ -10,23 +11,21 @@ pub mod view;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use ratatui::crossterm::event::{Event, KeyCode, KeyModifiers, poll, read};
 use serde::Deserialize;
 use serde_json::json;
-use shared::bus::Bus;
+use shared::bus::{Bus, RequestError};
 use shared::clock::{Clock as _, SystemClock, pause};
-use shared::model::invocation::EventInvocations;
-use shared::model::ledger::LedgerCursor;
-use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
-use shared::wire::subject;
+use shared::wire::operator::status::{BusySession, Known, StatusPart};
 use shared::wire::topology::streams;
 
 use crate::args::{Common, TopOptions};
 use crate::connect::connect_bus;
 use crate::output::{escape_controls, is_for_people, json_line, print, reader_zone};
+use crate::system::read_status;
 use model::{Board, Look, MAX_COUNTED, SessionLook, StreamLook};
 
 /// Streams that are shown, and whether their messages wait to be processed.
@@ -140,48 +139,41 @@ async fn wants_to_end(wait: Duration) -> Result<bool> {
     Ok(false)
 }
 
-/// Takes one look at the bus, with at most `most` sessions.
+/// Takes one look at the system, with at most `most` sessions.
 ///
 /// # Errors
-/// Fails if the server cannot be reached.
+/// Fails if scheduler-svc does not answer, or cannot read a stream.
 pub async fn look(bus: &Bus, most: usize) -> Result<Look> {
-    let mut found = Vec::new();
-    for (name, waits) in STREAMS {
-        let state = bus.stream_state(name).await?;
-        found.push(StreamLook {
+    let status = read_status(bus, &[StatusPart::Streams], most).await?;
+    let known = match status.streams {
+        Some(Known::Known(known)) => known,
+        Some(Known::Unknown(why)) => bail!("failed to read the streams: {why}"),
+        None => bail!("scheduler-svc says nothing about the streams"),
+    };
+
+    let found = STREAMS.into_iter().filter_map(|(name, waits)| {
+        let count = known.streams.iter().find(|count| count.name == name)?;
+        Some(StreamLook {
             name,
-            last: state.last,
-            messages: state.messages,
+            last: count.last,
+            messages: count.messages,
             waits,
-        });
-    }
+        })
+    });
+    let streams: Vec<StreamLook> = found.collect();
+    let events = streams.iter().find(|stream| stream.name == streams::EVENTS);
+    let behind = events.map_or(0, |events| events.last.saturating_sub(known.evaluated));
 
-    let claims = bus.list_subjects(streams::CLAIMS, "nexus.claim.>").await?;
     let mut sessions = Vec::new();
-    for claim in claims.keys().take(most) {
-        sessions.extend(session(bus, claim).await);
+    for busy in &known.sessions {
+        sessions.push(look_at_session(bus, busy).await);
     }
-
-    let last = |name| {
-        found
-            .iter()
-            .find(|stream| stream.name == name)
-            .map_or(0, |stream| stream.last)
-    };
-
-    let evaluated = match last(streams::INVOCATIONS) {
-        0 => 0,
-        newest => match bus.at_sequence(streams::INVOCATIONS, newest).await? {
-            Some(stored) => stored.decode::<EventInvocations>().map_or(0, |record| record.event_seq),
-            None => 0,
-        },
-    };
 
     Ok(Look {
         at: SystemClock.now(),
-        behind: last(streams::EVENTS).saturating_sub(evaluated),
-        streams: found,
-        busy: claims.len(),
+        behind,
+        streams,
+        busy: known.busy,
         sessions,
     })
 }
@@ -190,62 +182,55 @@ pub async fn look(bus: &Bus, most: usize) -> Result<Look> {
 #[derive(Debug, Deserialize)]
 struct Shown {
     running: Option<Running>,
-    cursor: LedgerCursor,
+    waiting: usize,
 }
 
 #[derive(Debug, Deserialize)]
 struct Running {
     began_at: UnixMillis,
     model_calls: u32,
+    dispatches: usize,
     awaits: Option<String>,
 }
 
-/// Returns the session whose claim is at `claim`. Its turn is missing if no broker reports it.
-async fn session(bus: &Bus, claim: &str) -> Option<SessionLook> {
-    let (persona, session) = subject::parse_session(claim)?;
-    let name = SessionRef {
-        persona: subject::untoken(persona)?,
-        session: subject::untoken(session)?,
-    };
-
-    let question = json!({ "persona": name.persona, "session": name.session });
+/// Returns what the session of `busy` does. Its turn is missing if no broker reports it.
+async fn look_at_session(bus: &Bus, busy: &BusySession) -> SessionLook {
+    let session = &busy.session;
+    let question = json!({ "persona": session.persona, "session": session.session });
     let asked = bus.request::<_, Shown>("nexus.svc.session.show", Headers::new(), &question, ANSWER);
-    let (running, cursor) = match asked.await {
-        Ok(shown) => (shown.running, shown.cursor),
-        // The session has never run, or no broker answers.
-        Err(_) => (None, LedgerCursor::default()),
+    let (running, queued) = match asked.await {
+        Ok(shown) => {
+            let of_turn = shown.running.as_ref().map_or(0, |running| running.dispatches);
+            (shown.running, shown.waiting + of_turn)
+        }
+        // It has never run, so that everything waits.
+        Err(RequestError::Service { code: 404, .. }) => (None, usize::try_from(busy.dispatches).unwrap_or(MAX_COUNTED)),
+        Err(_) => (None, 0),
     };
 
-    let from = cursor.floor + 1;
-    let dispatches = bus
-        .read_history(streams::DISPATCHES, &subject::dispatch(&name), from, MAX_COUNTED)
-        .await;
-    let queued = dispatches
-        .ok()?
-        .iter()
-        .filter(|stored| !cursor.contains(stored.sequence))
-        .count();
-
-    Some(SessionLook {
-        session: name.to_string(),
+    SessionLook {
+        session: session.to_string(),
         model_calls: running.as_ref().map(|running| running.model_calls),
         began_at: running.as_ref().map(|running| running.began_at),
         awaits: running.and_then(|running| running.awaits),
-        queued,
-    })
+        queued: queued.min(MAX_COUNTED),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use shared::bus::{OutgoingMessage, claim};
     use shared::model::event::{Event, EventId};
+    use shared::model::session::SessionRef;
     use shared::wire::headers::TraceCarrier;
+    use shared::wire::subject;
 
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_look_finds_what_waits_without_anybody_there() {
         let (_server, bus) = shared::testing::world().await;
+        let _services = crate::testing::serve_operators(&bus).await;
         let event = Event::new(EventId::parse("x:1").expect("an id"), "webchat", "v1", UnixMillis(1));
         let out = OutgoingMessage::new(subject::event(&event), &event);
         bus.publish(out).await.expect("stored");

@@ -186,7 +186,7 @@ async fn greeting(stack: &Stack, directory: &Path, hooks: &str) -> Result<View> 
         )
     })?;
 
-    let link = owner::offer_link(&stack.bus("nexus-up").await?, LINK_MINUTES).await?;
+    let link = owner::first_link(&stack.bus("nexus-up").await?, LINK_MINUTES).await?;
     let link = owner::page_url(&gateway, &link);
     let nats = stack.nats[0].url();
     let (events, webhooks) = (format!("{gateway}/v1/events"), format!("{gateway}/hooks/{{source}}"));

@@ -3,11 +3,15 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 
+use adapter_svc::source::webchat::owner_api;
 use axum::http::StatusCode;
+use scheduler_svc::operator::OperatorContext;
 use serde_json::{Value, json};
 use shared::breaker::{Breaker, BreakerPolicy, key_of};
-use shared::bus::{Bus, OutgoingMessage};
+use shared::bus::{Bus, OutgoingMessage, ServiceHandle};
+use shared::clock::{SharedClock, SharedIds, SystemClock, SystemIds};
 use shared::model::event::{Event, EventId};
 use shared::model::time::UnixMillis;
 use shared::testing::nats::NatsServer;
@@ -31,11 +35,32 @@ struct Ended {
     err: String,
 }
 
-/// A server with the topology of Nexus, without services, and a directory for the command.
+/// A server with the topology of Nexus and the services for operators, and a directory for the command.
 struct World {
     server: NatsServer,
     bus: Bus,
     directory: TempDir,
+    _services: Vec<ServiceHandle>,
+}
+
+/// Serves what services answer to operators alone, in this process.
+async fn serve_operators(bus: &Bus) -> Vec<ServiceHandle> {
+    let (clock, ids): (SharedClock, SharedIds) = (Arc::new(SystemClock), Arc::new(SystemIds));
+    let context = OperatorContext {
+        bus: bus.clone(),
+        clock: Arc::clone(&clock),
+        ids: Arc::clone(&ids),
+        replicas: 1,
+    };
+
+    let mut specs = scheduler_svc::operator::service_specs(&context);
+    specs.extend(hook_svc::operator::service_specs(bus, &clock, &ids));
+    specs.push(owner_api::service_spec(bus, &clock, &ids));
+    let mut handles = Vec::new();
+    for spec in specs {
+        handles.push(bus.serve(spec).await.expect("served"));
+    }
+    handles
 }
 
 impl World {
@@ -43,6 +68,7 @@ impl World {
         let (server, bus) = shared::testing::world().await;
         Self {
             server,
+            _services: serve_operators(&bus).await,
             bus,
             directory: tempfile::tempdir().expect("a directory"),
         }
@@ -264,7 +290,7 @@ async fn dead_letters_are_dropped_for_good() {
     }
 
     let dropped = world.json(&["dlq", "drop", "1"]).await;
-    let expected = json!({ "number": 1, "service": "broker-svc", "reason": "malformed" });
+    let expected = json!({ "number": 1, "service": "broker-svc", "reason": "malformed", "repeated": false });
     assert_eq!(dropped, expected);
     world.fails(3, &["dlq", "show", "1"], "no dead letter 1").await;
 

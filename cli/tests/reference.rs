@@ -45,7 +45,7 @@ fn exit_codes() -> String {
 }
 
 /// What each command prints with `--json`, by the words of the command.
-const JSON: [(&str, &str); 81] = [
+const JSON: [(&str, &str); 82] = [
     (
         "up",
         "object: `web_chat`, `owner_link`, `events`, `token_file`, `webhooks`, `nats`, `hooks`, `logs`",
@@ -69,7 +69,10 @@ const JSON: [(&str, &str); 81] = [
     ("topology plan", "array: `what`, `option`, `wanted`, `found`"),
     ("topology apply", "object: `created`, `updated`"),
     ("send", "object, for `-` an array: `id`"),
-    ("tail", "lines: `stream`, `sequence`, `subject`, `at`, `payload`"),
+    (
+        "tail",
+        "lines: `stream`, `sequence`, `subject`, `at`, `payload`, `left_out_bytes` (of a payload that is too large)",
+    ),
     (
         "top",
         "lines: `at`, `streams`, `events_behind`, `busy_sessions`, `sessions`",
@@ -84,14 +87,17 @@ const JSON: [(&str, &str); 81] = [
         "object: `id`, `sequence`, `timestamp`, `channel`, `peer_id`, `from_id`, `direction`, `content`, `metadata`",
     ),
     ("dlq list", "array: `number`, `letter`"),
-    ("dlq show", "object: `number`, `letter`"),
+    (
+        "dlq show",
+        "object: `number`, `letter`, `headers`, `payload`, `payload_bytes`, `history`",
+    ),
     (
         "dlq redrive",
-        "object, with `--all` an array: `number`, `subject`, `sequence`",
+        "object, with `--all` an array: `number`, `subject`, `sequence`, `repeated`",
     ),
     (
         "dlq drop",
-        "object, with `--all` an array: `number`, `service`, `reason`",
+        "object, with `--all` an array: `number`, `service`, `reason`, `repeated`",
     ),
     (
         "recover list",
@@ -113,6 +119,7 @@ const JSON: [(&str, &str); 81] = [
         "breaker reset",
         "object, as it was: `hook_id`, `failures`, `circuit`, `last_error_at`",
     ),
+    ("audit", "array: `sequence`, `at`, `subject`, `schema`, `record`"),
     ("session release", "object: `why`"),
     ("session list", "array: `session`, `records`"),
     (

@@ -39,6 +39,7 @@ use crate::host::files::FileHost;
 use crate::host::llm;
 use crate::host::llm::{LlmHost, SpendBudget, SpendLimits};
 use crate::host::search_host::SearchHost;
+use crate::operator;
 use crate::read_model::access::ModelAccess;
 use crate::read_model::identities;
 use crate::read_model::own_copy::{self, CopyKeeper};
@@ -136,6 +137,8 @@ impl Service for HookService {
         tell_sandbox(&shell.health, &pool);
         let registry = HookRegistry::new(&shell.bus, pool.clone(), &config.time_zone);
         let api = serve(&shell.bus, hooks_api(&shell, &registry, &lab, &model)).await?;
+        let operators = operator::serve(&shell.bus, &shell.clock, &shell.ids).await;
+        let _operators = operators.map_err(anyhow::Error::msg)?;
 
         let (joined, may_join) = watch::channel(false);
         let admission = start_hooks(&shell, &registry, &mut background).run_admission(&shell, &model, &pool, joined);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use shared::bus::ServiceHandle;
 use shared::clock::{Clock as _, OffsetClock, SharedClock, SystemClock, pause};
 use shared::llm::LlmConfig;
 use shared::model::schedule::ScheduleTimer;
@@ -16,6 +17,7 @@ use tokio::sync::watch;
 
 use crate::config::SchedulerConfig;
 use crate::intent;
+use crate::operator::{self, OperatorContext};
 use crate::schedules::heartbeat::{self, heartbeat_specs};
 use crate::schedules::keeper::ScheduleWriter;
 use crate::schedules::{api, jobs};
@@ -66,6 +68,7 @@ impl Service for SchedulerService {
         let wanted = configured_schedules(&shell, &clock)?;
         let service = api::service_spec(&keeper, &shell.config.time_zone);
         let _service = shell.bus.serve(service).await.map_err(anyhow::Error::msg)?;
+        let _operators = serve_operators(&shell, &clock).await?;
         let owner = Arc::new(keeper.clone()) as Arc<dyn OnFire<ScheduleTimer>>;
         let fired = TimerDispatcher::new(shell.bus.clone(), Arc::clone(&clock), SCHEDULE_TIMERS, owner);
 
@@ -89,6 +92,24 @@ impl Service for SchedulerService {
 
         intended.context("intents")
     }
+}
+
+/// Serves the operators' services until the handles are dropped.
+async fn serve_operators(
+    shell: &ServiceShell<SchedulerConfig>,
+    clock: &SharedClock,
+) -> anyhow::Result<Vec<ServiceHandle>> {
+    let mut handles = Vec::new();
+    let context = OperatorContext {
+        bus: shell.bus.clone(),
+        clock: Arc::clone(clock),
+        ids: Arc::clone(&shell.ids),
+        replicas: shell.common.nats.replicas,
+    };
+    for spec in operator::service_specs(&context) {
+        handles.push(shell.bus.serve(spec).await.map_err(anyhow::Error::msg)?);
+    }
+    Ok(handles)
 }
 
 /// Runs the intents; if they fail, the process stops.

@@ -7,8 +7,8 @@
 //!
 //! The rooms inside. Connection: `connect`, `guarded_connect`, `link`, `connection_count`, `poison_guard`, `header_block`.
 //! Topology: `ensure`, `durability`. Messages: `publish`, `message`, `core_message`, `request`, `service`, `object`. Reading:
-//! `read`, `pages`, `consume`, `fetch`, `fanout`. Sharing work: `claim`, `partition`, `floor`, `slot_lease`, `task_lease`.
-//! KV: `kv`, `writer`, `breakers`. Losses by a restore: `position`, `witness`, `letter_witness`, `held`, `swept`,
+//! `read`, `newest`, `pages`, `consume`, `fetch`, `fanout`. Sharing work: `claim`, `partition`, `floor`, `slot_lease`, `task_lease`.
+//! KV: `kv`, `writer`, `breakers`. Losses by a restore: `position`, `witness`, `letter_witness`, `held`, `restored_replies`, `swept`,
 //! `snapshot`. Records: `ledger`, `dead_letter`. Time: `server_clock`, `pulse`.
 
 mod account_lease;
@@ -33,6 +33,7 @@ pub mod ledger;
 mod letter_witness;
 mod link;
 mod message;
+mod newest;
 mod object;
 mod pages;
 mod pairings;
@@ -43,6 +44,7 @@ mod publish;
 mod pulse;
 mod read;
 mod request;
+mod restored_replies;
 pub mod server_clock;
 mod service;
 mod slot_lease;
@@ -69,6 +71,7 @@ pub use held::HoldError;
 pub use kv::{Kv, KvEntry, KvEvent, KvSurvey, KvWatch};
 pub use letter_witness::LetterWitness;
 pub use message::{IncomingMessage, StoredMessage};
+pub use newest::NewestPage;
 pub use object::{BucketSpace, FoundObject, ObjectBucket, StoreObjectError, StoredObject};
 pub use pages::StreamPages;
 pub use publish::{OutgoingMessage, PublishedMessage};

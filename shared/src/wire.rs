@@ -7,6 +7,7 @@ pub mod dead_letter;
 pub mod envelope;
 pub mod headers;
 pub mod held;
+pub mod operator;
 pub mod partition;
 pub mod schema;
 pub mod seal;

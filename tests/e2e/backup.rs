@@ -20,7 +20,7 @@ use shared::wire::topology::{buckets, streams};
 use tests::command::{PATIENCE as COMMAND_PATIENCE, command, nexus, start};
 use tests::eventually::eventually;
 use tests::record::Record;
-use tests::world::{Setup, World, token};
+use tests::world::{Setup, World, token, without_ticks};
 
 use crate::story::{ANSWER, PATIENCE, event, send};
 
@@ -36,7 +36,7 @@ const NEW: &str = "afterwards";
 pub(crate) fn setup() -> Setup {
     Setup {
         hooks: vec![("answer.ts", ANSWER.to_owned())],
-        without: vec!["scheduler-svc"],
+        environment: vec![without_ticks()],
         ..Setup::default()
     }
 }

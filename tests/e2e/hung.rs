@@ -2,7 +2,7 @@
 
 use cli::launch::service::signal;
 use tests::eventually::eventually;
-use tests::world::{Setup, World};
+use tests::world::{Setup, World, without_ticks};
 
 use crate::story::PATIENCE;
 
@@ -10,7 +10,8 @@ use crate::story::PATIENCE;
 async fn doctor_names_a_replica_that_hangs_beside_one_that_works() {
     let mut world = World::start(Setup {
         replicas: 2,
-        without: vec!["adapter-svc", "hook-svc", "delivery-svc", "scheduler-svc"],
+        environment: vec![without_ticks()],
+        without: vec!["adapter-svc", "hook-svc", "delivery-svc"],
         ..Setup::default()
     })
     .await;

@@ -27,6 +27,7 @@ mod local_approval;
 mod lost_dispatch;
 mod lost_wakeups;
 mod mcp;
+mod operators;
 mod orders;
 mod owner;
 mod pages;

@@ -15,7 +15,7 @@ use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_OVERRIDES;
 use tests::command::Said;
 use tests::eventually::eventually;
-use tests::world::{Setup, World};
+use tests::world::{Setup, World, without_ticks};
 
 use crate::story::{ANSWER, Agent, PATIENCE, event, send, session};
 
@@ -39,7 +39,8 @@ impl Operator {
         let world = World::start(Setup {
             hooks: vec![("answer.ts", ANSWER.to_owned())],
             personas: PERSONAS.to_owned(),
-            without: vec!["delivery-svc", "scheduler-svc"],
+            environment: vec![without_ticks()],
+            without: vec!["delivery-svc"],
             ..Setup::default()
         })
         .await;

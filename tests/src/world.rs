@@ -65,6 +65,12 @@ pub fn tokens() -> String {
     SOURCES.iter().map(entry).collect()
 }
 
+/// A variable of the services with which the scheduler publishes no events of its own.
+#[must_use]
+pub fn without_ticks() -> (String, String) {
+    ("NEXUS__SCHEDULER__TICKS".to_owned(), "false".to_owned())
+}
+
 /// What a world is made of.
 #[derive(Debug, Default)]
 pub struct Setup {

@@ -14,6 +14,7 @@ pub mod assets;
 pub mod cards;
 pub mod history;
 pub mod owner;
+pub mod owner_api;
 pub mod protocol;
 
 use std::time::Duration;

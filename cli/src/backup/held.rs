@@ -1,31 +1,20 @@
 //! Replies that may have been delivered before a restore: `nexus restore --list`, `--send`, `--drop`.
 
-use std::collections::{BTreeMap, HashSet};
-
 use anyhow::{Context as _, Result};
 use serde_json::json;
 use shared::bus::server_clock::TOLERATED_MS;
-use shared::bus::{Bus, Kv, KvEntry};
+use shared::bus::{Bus, Kv};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::position::StreamPlace;
-use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::restore::{HOLD_KEY, HoldDecision, RestoreHold};
-use shared::model::time::UnixMillis;
-use shared::wire::subject;
 use shared::wire::topology::{buckets, streams};
-use ulid::Ulid;
 
 use super::manifest::Manifest;
 use crate::args::{Common, RestoreOptions};
 use crate::connect::connect_bus;
 use crate::exit::{Exit, failure};
 use crate::output::{Column, Table, View};
-
-/// Number of receipts that are read at once.
-const PAGE: usize = 500;
-/// Largest assumed difference between the clocks of brokers and of deliverers, in milliseconds.
-const SKEW_MS: i64 = 60_000;
 
 /// Puts the hold of a restored backup in force; the services start with it. A backup that was made with `--quiesce` is
 /// complete: it records everything that was done, so nothing is left to be decided.
@@ -50,74 +39,6 @@ pub(super) async fn begin(bus: &Bus, manifest: &Manifest) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of deliveries that wait for the operator on `bus`, or `None` if no restore is undecided.
-pub(crate) async fn waiting(bus: &Bus) -> Result<Option<usize>> {
-    let holds: Kv<RestoreHold> = bus.kv(buckets::RESTORE);
-    match holds.get(HOLD_KEY).await? {
-        Some(KvEntry { value, .. }) if value.decision == HoldDecision::Waiting => {
-            Ok(Some(held(bus, &value).await?.len()))
-        }
-        Some(_) | None => Ok(None),
-    }
-}
-
-/// Returns the replies that wait because of `hold`: in `PARKED`, and in `DELIVERIES` on their way to it.
-async fn held(bus: &Bus, hold: &RestoreHold) -> Result<Vec<Reply>> {
-    let mut replies: Vec<Reply> = Vec::new();
-    for stream in [streams::PARKED, streams::DELIVERIES] {
-        let state = bus.stream_state(stream).await?;
-        if state.messages == 0 {
-            continue;
-        }
-
-        let mut sequence = state.first;
-        while let Some(stored) = bus.next_on_subject(stream, ">", sequence).await? {
-            sequence = stored.sequence + 1;
-            let Ok(reply) = stored.decode::<Reply>() else { continue };
-            if hold.concerns(made_at(&reply)) && replies.iter().all(|other| other.id != reply.id) {
-                replies.push(reply);
-            }
-        }
-    }
-
-    let made = made(bus, &replies).await?;
-    replies.retain(|reply| !made.contains(&reply.id));
-
-    Ok(replies)
-}
-
-/// Returns the time at which the turn of `reply` was made.
-fn made_at(reply: &Reply) -> UnixMillis {
-    UnixMillis(i64::try_from(reply.id.timestamp_ms()).unwrap_or(i64::MAX))
-}
-
-/// Returns the ids of those `replies` that a receipt records as made. A broker that goes on publishes such a reply
-/// again, and the reply is not sent, whichever way the operator decides.
-async fn made(bus: &Bus, replies: &[Reply]) -> Result<HashSet<Ulid>> {
-    let mut since: BTreeMap<String, UnixMillis> = BTreeMap::new();
-    for reply in replies {
-        let oldest = since
-            .entry(subject::receipt(&reply.delivery_context))
-            .or_insert(UnixMillis(i64::MAX));
-        *oldest = made_at(reply).plus(-SKEW_MS).min(*oldest);
-    }
-
-    let mut made = HashSet::new();
-    for (subject, since) in since {
-        let mut page = bus.history_since(streams::RECEIPTS, &subject, since, PAGE).await?;
-        while let Some(last) = page.last() {
-            let receipts = page.iter().filter_map(|stored| stored.decode::<Receipt>().ok());
-            let delivered = receipts.filter(|receipt| matches!(receipt.step, ReceiptStep::Delivered { .. }));
-            made.extend(delivered.map(|receipt| receipt.delivery));
-            page = bus
-                .read_history(streams::RECEIPTS, &subject, last.sequence + 1, PAGE)
-                .await?;
-        }
-    }
-
-    Ok(made)
-}
-
 pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
     let bus = connect_bus(common).await?;
     let holds: Kv<RestoreHold> = bus.kv(buckets::RESTORE);
@@ -135,7 +56,7 @@ pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result
     let waiting = if is_decided {
         Vec::new()
     } else {
-        held(&bus, &hold).await?
+        bus.restored_replies(&hold).await?
     };
 
     if options.list {

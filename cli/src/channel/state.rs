@@ -3,18 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Result, bail};
 use serde::Serialize;
 use shared::bus::Bus;
-use shared::model::channel::{ConfiguredChannels, DELIVERED, StoppedAccount};
 use shared::model::time::UnixMillis;
 use shared::platform::accounts::is_platform;
 use shared::platform::outline::AccountOutline;
 use shared::process::status::{ReplicaStatus, hear_replicas};
-use shared::wire::session_mark::LeaseRecord;
+use shared::wire::operator::status::{AccountsStatus, Known, StatusPart};
 use shared::wire::subject::token;
-use shared::wire::topology::buckets;
-use shared::wire::watermark::SourceWatermark;
+
+use crate::system::read_status;
 
 /// Longest wait for the replicas' answers.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -77,57 +76,27 @@ impl AccountState {
 #[derive(Debug, Default)]
 pub(super) struct AccountStates {
     replicas: Vec<ReplicaStatus>,
-    /// Holders of leases, by the tokens of channel and account.
-    holders: BTreeMap<String, String>,
-    /// Times of watermarks, by the same.
-    watermarks: BTreeMap<String, UnixMillis>,
-    /// Times of refused tokens, by the same.
-    refused: BTreeMap<String, UnixMillis>,
-    delivered: ConfiguredChannels,
+    known: AccountsStatus,
 }
 
 impl AccountStates {
-    /// Reads them from the bus.
+    /// Asks the replicas, and scheduler-svc for what the buckets have.
     ///
     /// # Errors
-    /// Fails if a bucket cannot be read.
+    /// Fails if scheduler-svc does not answer, or cannot read a bucket.
     pub(super) async fn read(bus: &Bus) -> Result<Self> {
         let replicas = hear_replicas(bus, PATIENCE).await.map_err(anyhow::Error::msg)?.replicas;
-        let leases = bus
-            .kv::<LeaseRecord>(buckets::LEASES)
-            .entries()
-            .await
-            .context("failed to read the leases")?;
-        let holders = leases.into_iter().filter_map(|(key, entry)| {
-            let account = key.strip_prefix("account.")?.to_owned();
-            Some((account, entry.value.holder))
-        });
-
-        let watermarks = bus.kv::<SourceWatermark>(buckets::WATERMARKS).entries().await;
-        let watermarks = watermarks.context("failed to read the watermarks")?;
-        let stopped = bus.kv::<StoppedAccount>(buckets::STOPPED_ACCOUNTS).entries().await;
-        let stopped = stopped.context("failed to read the stopped accounts")?;
-        let delivered = bus.kv::<ConfiguredChannels>(buckets::CHANNELS).get(DELIVERED).await;
-        let delivered = delivered.context("failed to read the accounts of delivery-svc")?;
-
-        Ok(Self {
-            replicas,
-            holders: holders.collect(),
-            watermarks: watermarks
-                .into_iter()
-                .map(|(key, entry)| (key, entry.value.complete_until))
-                .collect(),
-            refused: stopped
-                .into_iter()
-                .map(|(key, entry)| (key, entry.value.since))
-                .collect(),
-            delivered: delivered.map(|entry| entry.value).unwrap_or_default(),
-        })
+        let status = read_status(bus, &[StatusPart::Accounts], 0).await?;
+        match status.accounts {
+            Some(Known::Known(known)) => Ok(Self { replicas, known }),
+            Some(Known::Unknown(why)) => bail!("failed to read the accounts: {why}"),
+            None => bail!("scheduler-svc says nothing about accounts"),
+        }
     }
 
     /// Returns the states of the accounts that are `configured` here, and of those that delivery-svc has, by name.
     pub(super) fn of_accounts(&self, configured: Vec<AccountOutline>) -> Vec<AccountState> {
-        let known = self.delivered.accounts.iter();
+        let known = self.known.delivered.accounts.iter();
         let known = known.flat_map(|(channel, names)| names.iter().map(move |name| (channel.clone(), name.clone())));
         let mut outlines: BTreeMap<(String, String), Option<AccountOutline>> = known.map(|key| (key, None)).collect();
         for one in configured {
@@ -145,11 +114,11 @@ impl AccountStates {
         let access = outline.and_then(|outline| outline.access.as_ref());
         let is_received = is_platform(channel) && (outline.is_none() || access.is_some());
         let (source, is_reading) = match is_received {
-            true => self.source_of(&format!("{channel}/{name}"), self.holders.get(&key)),
+            true => self.source_of(&format!("{channel}/{name}"), self.known.holders.get(&key)),
             false => (None, None),
         };
 
-        let names = self.delivered.accounts.get(channel);
+        let names = self.known.delivered.accounts.get(channel);
         AccountState {
             account: format!("{channel}/{name}"),
             direct: access.map(|access| access.direct.name()),
@@ -159,10 +128,10 @@ impl AccountStates {
                 .unwrap_or_default(),
             source,
             is_reading,
-            holder: self.holders.get(&key).cloned(),
-            read_until: self.watermarks.get(&key).copied(),
+            holder: self.known.holders.get(&key).cloned(),
+            read_until: self.known.read_until.get(&key).copied(),
             is_delivered: names.is_some_and(|names: &BTreeSet<String>| names.contains(name)),
-            refused_since: self.refused.get(&key).copied(),
+            refused_since: self.known.refused_since.get(&key).copied(),
         }
     }
 
@@ -218,10 +187,13 @@ mod tests {
             ],
             ..AccountStates::default()
         };
-        states.holders.insert("telegram.main".to_owned(), "b".to_owned());
-        states.watermarks.insert("telegram.main".to_owned(), UnixMillis(7));
+        states.known.holders.insert("telegram.main".to_owned(), "b".to_owned());
+        states
+            .known
+            .read_until
+            .insert("telegram.main".to_owned(), UnixMillis(7));
         let names = BTreeSet::from(["main".to_owned(), "other".to_owned()]);
-        states.delivered.accounts.insert("telegram".to_owned(), names);
+        states.known.delivered.accounts.insert("telegram".to_owned(), names);
 
         let found = states.of_accounts(configured());
         let names: Vec<&str> = found.iter().map(|state| state.account.as_str()).collect();
@@ -238,9 +210,12 @@ mod tests {
         assert_eq!((found[1].direct, found[2].receives().as_str()), (None, "-"));
 
         // Nobody holds an account that stopped: the replica counts that says why.
-        states.holders.clear();
+        states.known.holders.clear();
         states.replicas[1] = replica("b", true, "stopped: the token is not accepted");
-        states.refused.insert("telegram.main".to_owned(), UnixMillis(9));
+        states
+            .known
+            .refused_since
+            .insert("telegram.main".to_owned(), UnixMillis(9));
         let found = states.of_accounts(configured());
         assert_eq!((found[0].is_reading, found[0].sends()), (Some(false), "token refused"));
         assert!(found[0].receives().starts_with("stopped"), "{:?}", found[0]);

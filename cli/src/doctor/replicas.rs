@@ -9,7 +9,8 @@ use futures_util::future::LocalBoxFuture;
 use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock};
 use shared::process::ProcessName;
-use shared::process::status::{ReplicaStatus, announced_replicas, hear_replicas};
+use shared::process::status::{ReplicaStatus, hear_replicas};
+use shared::wire::operator::status::Known;
 
 use super::{Finding, Surroundings, local};
 use crate::launch::SERVICES;
@@ -56,9 +57,16 @@ pub(super) fn services(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fi
 /// replicas that have announced themselves on the bus.
 async fn silent(bus: &Bus, surroundings: &Surroundings, heard: &[ReplicaStatus]) -> Vec<Finding> {
     let here = running_here(&local::data_directory(surroundings).join("run"));
-    let elsewhere = match announced_replicas(bus).await {
-        Ok(elsewhere) => elsewhere,
-        Err(error) => return vec![Finding::unknown("services", error)],
+    // Without scheduler-svc, which is reported, only the replicas of this machine are known.
+    let server = surroundings
+        .status
+        .as_ref()
+        .ok()
+        .and_then(|status| status.server.as_ref());
+    let elsewhere = match server.map(|server| &server.announced) {
+        Some(Known::Known(elsewhere)) => elsewhere.clone(),
+        Some(Known::Unknown(why)) => return vec![Finding::unknown("services", why)],
+        None => BTreeSet::new(),
     };
 
     let answers = |heard: &[ReplicaStatus], name: &str| heard.iter().any(|replica| replica.instance == name);

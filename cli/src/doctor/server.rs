@@ -3,8 +3,8 @@
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
 use shared::bus::{DurabilityPromise, StreamDurability};
-use shared::clock::SystemClock;
 use shared::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
+use shared::wire::operator::status::{Known, ServerStatus, StorageUse, TopologyDifferences};
 
 use super::{Finding, Surroundings};
 use crate::launch::programs::NATS_MINIMUM;
@@ -68,70 +68,86 @@ pub(super) fn payload(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fin
     async { found.into_iter().collect() }.boxed_local()
 }
 
-/// Checks whether streams, consumers and buckets are as this version needs them, and no restore is unfinished.
+/// What is not known if scheduler-svc does not tell.
+const UNTOLD: &str = "topology, clock, storage, backlogs, dead letters and everything else in streams and buckets";
+
+/// Returns the findings of `check` about the server; none if scheduler-svc does not tell, which `topology` has reported.
+fn of_server<'a>(
+    surroundings: &'a Surroundings,
+    check: impl FnOnce(&ServerStatus) -> Vec<Finding> + 'a,
+) -> LocalBoxFuture<'a, Vec<Finding>> {
+    async move {
+        let server = surroundings
+            .status
+            .as_ref()
+            .ok()
+            .and_then(|status| status.server.as_ref());
+        server.map(check).unwrap_or_default()
+    }
+    .boxed_local()
+}
+
+/// Checks whether streams, consumers and buckets are as the services need them, and no restore is unfinished.
 pub(super) fn topology(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
-    async {
-        let (Ok(bus), Ok(config)) = (&surroundings.bus, &surroundings.nats) else {
-            return Vec::new();
-        };
-        let wanted = shared::wire::topology::topology(config.replicas);
-        let mut findings = vec![match bus.find_drift(&wanted).await {
-            Ok(drift) if drift.is_empty() => Finding::ok("topology", "matches this version"),
-            Ok(drift) => {
-                let detail = format!(
-                    "{} differences, the first: {}; see `nexus topology plan`",
-                    drift.len(),
-                    drift[0]
-                );
+    if let (Ok(_), Err(why)) = (&surroundings.bus, &surroundings.status) {
+        let finding = Finding::unknown("status", format!("{why}; this is about {UNTOLD}"));
+        return async { vec![finding] }.boxed_local();
+    }
+
+    of_server(surroundings, |server| {
+        let mut findings = vec![match &server.topology {
+            Known::Known(TopologyDifferences { first: None, .. }) => Finding::ok("topology", "matches this version"),
+            Known::Known(TopologyDifferences {
+                count,
+                first: Some(first),
+            }) => {
+                let detail = format!("{count} differences, the first: {first}; see `nexus topology plan`");
                 Finding::fault("topology", detail)
             }
-            Err(error) => Finding::fault("topology", error.to_string()),
+            Known::Unknown(why) => Finding::unknown("topology", why),
         }];
 
-        match bus.restore_under_way().await {
-            Ok(Some(backup)) => {
+        match &server.restoring {
+            Known::Known(Some(backup)) => {
                 let detail =
                     format!("backup {backup} is being restored; if that was interrupted, run `nexus restore` again");
                 findings.push(Finding::fault("restore", detail));
             }
-            Ok(None) => {}
-            Err(error) => findings.push(Finding::unknown("restore", error)),
+            Known::Known(None) => {}
+            Known::Unknown(why) => findings.push(Finding::unknown("restore", why)),
         }
 
         findings
-    }
-    .boxed_local()
+    })
 }
 
-/// Checks the difference between the server's clock and this host's.
+/// Checks the difference between the server's clock and that of scheduler-svc's host.
 pub(super) fn clock(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
-    async {
-        let Ok(bus) = &surroundings.bus else { return Vec::new() };
-        let finding = match bus.server_clock(&SystemClock).await {
-            Ok(difference) => {
+    of_server(surroundings, |server| {
+        vec![match &server.clock {
+            Known::Known(offset) => {
                 let detail = format!(
-                    "the server's is {} ms ahead of this host's (± {} ms)",
-                    difference.ahead_ms, difference.uncertain_ms
+                    "the server's is {} ms ahead of that of scheduler-svc's host (± {} ms)",
+                    offset.ahead_ms, offset.uncertain_ms
                 );
-                Finding::judged("clock", !difference.is_too_large(), detail)
+                Finding::judged("clock", !offset.is_too_large, detail)
             }
-            Err(error) => Finding::fault("clock", format!("cannot be compared: {error}")),
-        };
-
-        vec![finding]
-    }
-    .boxed_local()
+            Known::Unknown(why) => Finding::fault("clock", format!("cannot be compared: {why}")),
+        }]
+    })
 }
 
 /// Checks the share of the server's storage that the streams use.
 pub(super) fn storage(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
-    async {
-        let Ok(bus) = &surroundings.bus else { return Vec::new() };
-        let finding = match bus.storage_use().await {
-            Ok((used, limit)) => {
-                let used_mib = used / (1 << 20);
-                match limit {
-                    Some(limit) if used > limit / 10 * 9 => {
+    of_server(surroundings, |server| {
+        vec![match &server.storage {
+            Known::Known(StorageUse {
+                used_bytes,
+                limit_bytes,
+            }) => {
+                let used_mib = used_bytes / (1 << 20);
+                match limit_bytes {
+                    Some(limit) if *used_bytes > limit / 10 * 9 => {
                         Finding::warning("storage", format!("{used_mib} of {} MiB are used", limit / (1 << 20)))
                     }
                     Some(limit) => Finding::ok("storage", format!("{used_mib} of {} MiB are used", limit / (1 << 20))),
@@ -141,10 +157,7 @@ pub(super) fn storage(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fin
                     ),
                 }
             }
-            Err(error) => Finding::fault("storage", error),
-        };
-
-        vec![finding]
-    }
-    .boxed_local()
+            Known::Unknown(why) => Finding::unknown("storage", why),
+        }]
+    })
 }

@@ -1,34 +1,18 @@
-//! Tests that state which the server does not have, or which cannot be read, is not reported as sound.
+//! Tests that a state that is not known is not reported as sound.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use bytes::Bytes;
-use shared::bus::{Bus, NatsConfig, OutgoingMessage};
+use shared::bus::NatsConfig;
+use shared::model::time::UnixMillis;
 use shared::process::config::{ConfigDocument, ConfigEnvironment};
 use shared::process::status::HeardStatus;
 use shared::testing::nats::NatsServer;
-use shared::wire::headers::Headers;
-use shared::wire::held::HELD_LETTER;
-use shared::wire::subject;
+use shared::wire::operator::status::{Known, ServerStatus, SystemStatus, WorkStatus};
 
 use super::*;
 
-/// Streams and buckets that the checks of the work read, each with the name of its finding and its check.
-const READ: [(&str, &str, Check); 11] = [
-    ("DELIVERIES", "deliveries", work::waiting),
-    ("PARKED", "parked", work::waiting),
-    ("DLQ", "dead letters", work::dead_letters),
-    ("CLAIMS", "sessions", work::sessions),
-    ("KV_session_overrides", "quarantine", work::sessions),
-    ("KV_held", "held", work::held),
-    ("KV_positions", "positions", work::held),
-    ("KV_breakers", "paused hooks", work::hooks),
-    ("KV_schedules", "schedules", work::schedules),
-    ("KV_pairings", "pairings", work::pairings),
-    ("AUDIT", "pairings", work::pairings),
-];
-
-async fn surroundings() -> (NatsServer, Surroundings) {
+async fn surroundings(status: Result<SystemStatus, String>) -> (NatsServer, Surroundings) {
     let (server, bus) = shared::testing::world().await;
     let document = ConfigDocument::parse(Path::new("nexus.toml"), "", &ConfigEnvironment::default());
     let surroundings = Surroundings {
@@ -37,91 +21,116 @@ async fn surroundings() -> (NatsServer, Surroundings) {
         nats: Ok(NatsConfig::default()),
         bus: Ok(bus),
         heard: Ok(HeardStatus::default()),
+        status,
     };
 
     (server, surroundings)
 }
 
-fn bus(surroundings: &Surroundings) -> &Bus {
-    surroundings.bus.as_ref().expect("a connection")
+fn unknown<T>() -> Known<T> {
+    Known::Unknown("gone".to_owned())
 }
 
-/// Returns the findings of `check` about `what`.
-async fn told(surroundings: &Surroundings, what: &str, check: Check) -> Vec<(Level, String)> {
-    let found = check(surroundings).await.into_iter();
-    found
-        .filter(|finding| finding.what == what)
-        .map(|finding| (finding.level, finding.detail))
-        .collect()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_missing_is_not_known() {
-    let (_server, surroundings) = surroundings().await;
-    for (stream, what, check) in READ {
-        let deleted = bus(&surroundings).delete_stream(stream).await;
-        assert!(deleted.expect("asked"), "{stream} was there");
-
-        let told = told(&surroundings, what, check).await;
-        let [(level, detail)] = told.as_slice() else {
-            panic!("{what}: {told:?}")
-        };
-
-        assert_eq!(*level, Level::Fault, "{what}: {detail}");
-        assert!(detail.starts_with("not known: "), "{what}: {detail}");
+/// A status of which nothing is known.
+fn nothing_known() -> SystemStatus {
+    SystemStatus {
+        at: UnixMillis(1),
+        server: Some(ServerStatus {
+            version: "2.15.1".to_owned(),
+            topology: unknown(),
+            restoring: unknown(),
+            storage: unknown(),
+            clock: unknown(),
+            announced: unknown(),
+        }),
+        work: Some(WorkStatus {
+            hooks: unknown(),
+            deliveries: unknown(),
+            parked: unknown(),
+            restored: unknown(),
+            dead_letters: unknown(),
+            claimed: unknown(),
+            quarantined: unknown(),
+            held: unknown(),
+            witnessed: unknown(),
+            paused_hooks: unknown(),
+            schedules: unknown(),
+            pairings: unknown(),
+        }),
+        streams: None,
+        accounts: None,
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_is_not_known() {
-    let (_server, surroundings) = surroundings().await;
-    for (stream, what, check) in READ {
-        let Some(bucket) = stream.strip_prefix("KV_") else {
-            continue;
-        };
+/// Checks that read what scheduler-svc says.
+const TOLD: [Check; 10] = [
+    server::topology,
+    server::clock,
+    server::storage,
+    work::waiting,
+    work::held,
+    work::dead_letters,
+    work::sessions,
+    work::hooks,
+    work::schedules,
+    work::pairings,
+];
 
-        let before = told(&surroundings, what, check).await;
-        assert!(
-            before.iter().all(|(level, _)| *level == Level::Ok),
-            "{what}: {before:?}"
-        );
-
-        let headers = Headers::new();
-        let garbage = OutgoingMessage::raw(format!("$KV.{bucket}.one"), headers, Bytes::from_static(b"{"));
-        bus(&surroundings).publish(garbage).await.expect("stored");
-        let after = told(&surroundings, what, check).await;
-        let unknown = after.iter().find(|(level, _)| *level == Level::Fault);
-
-        assert!(
-            unknown.is_some_and(|(_, detail)| detail.starts_with("not known: ")),
-            "{what}: {after:?}"
-        );
+async fn findings(surroundings: &Surroundings) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for check in TOLD {
+        findings.extend(check(surroundings).await);
     }
+    findings
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_held_is_no_dead_letter() {
-    let (_server, surroundings) = surroundings().await;
-    let letter = |service: &str| {
-        let body = Bytes::from_static(b"a letter");
-        OutgoingMessage::raw(subject::dlq(service), Headers::new(), body)
-    };
-    for (service, level, says) in [(HELD_LETTER, Level::Ok, "0 ("), ("hook-svc", Level::Fault, "1 (")] {
-        bus(&surroundings).publish(letter(service)).await.expect("stored");
-        let told = told(&surroundings, "dead letters", work::dead_letters).await;
-        let [(found, detail)] = told.as_slice() else {
-            panic!("{told:?}")
-        };
+async fn what_the_service_does_not_know_is_a_fault() {
+    let (_server, surroundings) = surroundings(Ok(nothing_known())).await;
+    let found = findings(&surroundings).await;
+    assert!(
+        found
+            .iter()
+            .all(|one| one.level == Level::Fault && one.detail.ends_with("gone")),
+        "{found:?}"
+    );
 
-        assert_eq!(*found, level, "{detail}");
-        assert!(detail.starts_with(says), "{detail}");
-    }
+    let about: BTreeSet<&str> = found.iter().map(|one| one.what.as_str()).collect();
+    let expected = [
+        "topology",
+        "restore",
+        "clock",
+        "storage",
+        "hooks",
+        "deliveries",
+        "parked",
+        "restored",
+        "held",
+        "positions",
+        "dead letters",
+        "sessions",
+        "quarantine",
+        "paused hooks",
+        "schedules",
+        "pairings",
+    ];
+    assert_eq!(about, BTreeSet::from(expected));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_is_away_is_told_once() {
+    let (_server, surroundings) = surroundings(Err("scheduler-svc is not running".to_owned())).await;
+    let found = findings(&surroundings).await;
+    let [only] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!((only.what.as_str(), only.level), ("status", Level::Fault), "{only:?}");
+    assert!(only.detail.contains("scheduler-svc is not running"), "{only:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn services_that_could_not_be_asked_are_not_known() {
-    let (_server, mut surroundings) = surroundings().await;
+    let (_server, mut surroundings) = surroundings(Ok(nothing_known())).await;
     surroundings.heard = Err("no answer".to_owned());
-    let told = told(&surroundings, "services", replicas::services).await;
+    let told = replicas::services(&surroundings).await;
+    let told: Vec<(Level, String)> = told.into_iter().map(|one| (one.level, one.detail)).collect();
     assert_eq!(told, [(Level::Fault, "not known: no answer".to_owned())]);
 }

@@ -8,6 +8,7 @@ use shared::model::hook::{HookOrigin, HookStatus};
 use shared::model::hook_api::{GetHook, HookDetails, HookList, HookView, InvocationRow, ListHooks};
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
 use shared::model::time::UnixMillis;
+use shared::wire::operator::tail::TailMessages;
 use shared::wire::topology::streams::INVOCATIONS;
 
 use super::ask_hooks;
@@ -15,6 +16,7 @@ use crate::args::Common;
 use crate::codes::explain_code;
 use crate::connect::connect_bus;
 use crate::output::{Cell, Column, LinePrinter, Table, View};
+use crate::tail::Tail;
 
 /// Largest number of events that `logs --follow` remembers as shown.
 const MAX_TOLD: usize = 10_000;
@@ -149,8 +151,16 @@ fn invocation_cells(row: &InvocationRow) -> [Cell; 6] {
 
 pub(super) async fn show_logs(common: &Common, id: &str, limit: u32, follow: bool) -> Result<()> {
     let bus = connect_bus(common).await?;
-    // This position is read before the past, so that no record is missed in between.
-    let next = bus.stream_state(INVOCATIONS).await?.last + 1;
+    let mut tail = Tail::begin(
+        &bus,
+        TailMessages {
+            streams: vec![INVOCATIONS.to_owned()],
+            hook: Some(id.to_owned()),
+            ..TailMessages::default()
+        },
+    );
+    // The tail begins before the past is read, so that no record is missed in between.
+    let mut arrived = if follow { tail.next(u64::MAX).await? } else { Vec::new() };
     let mut rows = get_details(&bus, id.to_owned(), limit).await?.invocations;
     rows.reverse();
 
@@ -172,27 +182,38 @@ pub(super) async fn show_logs(common: &Common, id: &str, limit: u32, follow: boo
     let print = |row: &InvocationRow| printer.print(row.event_id.as_str(), row, &invocation_cells(row));
     rows.iter().try_for_each(print)?;
 
-    let mut reader = bus.read_ordered(INVOCATIONS, &[], next).await?;
     let mut told = HashSet::new();
     loop {
-        let incoming = reader.next().await;
-        let Ok(record) = incoming.decode::<EventInvocations>() else {
-            continue;
-        };
-
-        for hook in record.hooks.iter().filter(|hook| hook.hook_id == id) {
-            // A second record of an event, for deferred hooks, repeats the results of the others.
-            if !hook.outcome.is_deferred() && !told.insert(record.event_seq) {
-                continue;
-            }
-
-            if told.len() > MAX_TOLD {
-                told = HashSet::from([record.event_seq]);
-            }
-
-            print(&invocation_row(&record, hook))?;
+        for message in std::mem::take(&mut arrived) {
+            let read = message.payload.map(serde_json::from_value::<EventInvocations>);
+            let Some(Ok(record)) = read else { continue };
+            print_outcomes(&record, id, &mut told, &print)?;
         }
+        arrived = tail.next(u64::MAX).await?;
     }
+}
+
+/// Prints the outcomes of the hook `id` in `record` that were not `told`.
+fn print_outcomes(
+    record: &EventInvocations,
+    id: &str,
+    told: &mut HashSet<u64>,
+    print: &impl Fn(&InvocationRow) -> Result<()>,
+) -> Result<()> {
+    for hook in record.hooks.iter().filter(|hook| hook.hook_id == id) {
+        // A second record of an event, for deferred hooks, repeats the results of the others.
+        if !hook.outcome.is_deferred() && !told.insert(record.event_seq) {
+            continue;
+        }
+
+        if told.len() > MAX_TOLD {
+            *told = HashSet::from([record.event_seq]);
+        }
+
+        print(&invocation_row(record, hook))?;
+    }
+
+    Ok(())
 }
 
 /// Returns an invocation as the read model would hold it.

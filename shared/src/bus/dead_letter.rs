@@ -58,6 +58,17 @@ pub fn redrive_subject(subject: &str) -> String {
     subject.to_owned()
 }
 
+/// Returns the filter for the subject under which a message that is published on `subject` is stored, in any partition.
+#[must_use]
+pub fn stored_filter(subject: &str) -> String {
+    for (published, stored) in [("nexus.event.", "nexus.ev.*."), ("nexus.delivery.", "nexus.dl.*.")] {
+        if let Some(rest) = subject.strip_prefix(published) {
+            return format!("{stored}{rest}");
+        }
+    }
+    subject.to_owned()
+}
+
 impl Bus {
     /// Stores `message` as a dead letter of `service`. The caller must ack or terminate the message afterwards.
     ///
@@ -158,6 +169,9 @@ mod tests {
             "nexus.event.webchat.default.v"
         );
         assert_eq!(redrive_subject("nexus.dl.63.nats.a.b"), "nexus.delivery.nats.a.b");
+        assert_eq!(stored_filter("nexus.delivery.nats.a.b"), "nexus.dl.*.nats.a.b");
+        assert_eq!(stored_filter("nexus.event.nats.a.b"), "nexus.ev.*.nats.a.b");
+        assert_eq!(stored_filter("nexus.claim.5.a.b"), "nexus.claim.5.a.b");
         assert_eq!(
             redrive_subject("nexus.dispatch.5.default.main"),
             "nexus.dispatch.5.default.main"

@@ -327,7 +327,10 @@ impl Bus {
     }
 
     /// Returns the stream that stores messages published on `subject`, or `None` if there is none.
-    async fn stream_of(&self, subject: &str) -> Result<Option<String>, ReadStreamError> {
+    ///
+    /// # Errors
+    /// Returns [`ReadStreamError`] if the server cannot be asked.
+    pub async fn stream_of(&self, subject: &str) -> Result<Option<String>, ReadStreamError> {
         #[derive(Deserialize)]
         struct Named {
             #[serde(default)]

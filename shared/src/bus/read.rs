@@ -242,6 +242,24 @@ impl Bus {
         self.direct_batch(stream, &query).await
     }
 
+    /// As [`Bus::read_history`], and ends with the message with which `most_bytes` are reached, headers included.
+    ///
+    /// # Errors
+    /// Returns [`ReadStreamError`] if the stream cannot be asked.
+    pub async fn read_history_within(
+        &self,
+        stream: &str,
+        subject: &str,
+        from: u64,
+        limit: usize,
+        most_bytes: usize,
+    ) -> Result<Vec<StoredMessage>, ReadStreamError> {
+        let query = json!({
+            "seq": from.max(1), "next_by_subj": subject, "batch": limit.clamp(1, MAX_BATCH), "max_bytes": most_bytes,
+        });
+        self.direct_batch(stream, &query).await
+    }
+
     /// Returns at most `limit` messages on `subject` stored at or after `since`, oldest first. They may be stale.
     ///
     /// # Errors

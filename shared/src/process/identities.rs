@@ -8,9 +8,10 @@ use std::sync::Mutex;
 
 use super::config::{KeyFault, read_yaml};
 use super::file_watch;
-use crate::bus::{Bus, KvEvent, ReadStreamError};
+use crate::bus::{Bus, Kv, KvEvent, ReadStreamError};
 use crate::model::identity::Identities;
 use crate::model::owner::{ChatVisitor, OwnerLink};
+use crate::model::time::UnixMillis;
 use crate::process::ShutdownSignal;
 use crate::wire::topology::buckets;
 
@@ -71,6 +72,20 @@ impl KnownPeople {
     pub fn all_identities(&self) -> Identities {
         self.file.clone().with_owner_pages(self.pages.values())
     }
+}
+
+/// Removes the links among `links` that were not claimed in time at `now`.
+///
+/// # Errors
+/// Returns [`ReadStreamError`] if they cannot be read.
+pub async fn remove_stale_links(links: &Kv<OwnerLink>, now: UnixMillis) -> Result<(), ReadStreamError> {
+    for (key, link) in links.entries().await? {
+        if link.value.is_stale(now) {
+            // A link that changes at this moment is checked again next time.
+            let _ = links.delete(&key, Some(link.revision)).await;
+        }
+    }
+    Ok(())
 }
 
 /// Passes the identities to `put` each time the file at `path` or the owner's chat pages differ from those `known`

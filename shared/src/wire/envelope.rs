@@ -199,6 +199,31 @@ pub fn decode<T: WireMessage>(headers: &Headers, payload: &[u8]) -> Result<T, De
     Ok(value)
 }
 
+/// Returns the payload of any message of ours as JSON, whatever its schema is.
+///
+/// # Errors
+/// Returns what is wrong with the payload.
+pub fn decode_value(headers: &Headers, payload: &[u8]) -> Result<serde_json::Value, String> {
+    if payload.len() > MAX_PAYLOAD_BYTES {
+        let size = payload.len();
+        return Err(format!("{size} bytes; at most {MAX_PAYLOAD_BYTES} are allowed"));
+    }
+
+    let content_type = headers.get(CONTENT_TYPE).unwrap_or("application/cbor");
+    match content_type.split(';').next().unwrap_or_default().trim() {
+        "application/cbor" => {
+            let mut rest = payload;
+            ciborium::de::from_reader_with_recursion_limit(&mut rest, MAX_DEPTH)
+                .map_err(|error| format!("malformed cbor: {error}"))
+        }
+        "application/json" => serde_json::from_slice(payload).map_err(|error| format!("malformed json: {error}")),
+        other => Err(format!(
+            "content type `{}` is unknown",
+            other.chars().take(64).collect::<String>()
+        )),
+    }
+}
+
 fn version_of<T: WireMessage>(headers: &Headers) -> Result<u16, DecodeError> {
     let Some(schema) = headers.get(SCHEMA) else {
         return Ok(T::VERSION);

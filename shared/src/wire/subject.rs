@@ -259,6 +259,30 @@ pub fn approval_audit(approval: &str) -> String {
     join("nexus.audit.approval", &[approval])
 }
 
+/// Returns the subject of what operators have done with the dead letter `number`.
+#[must_use]
+pub fn letter_audit(number: u64) -> String {
+    join("nexus.audit.dlq", &[&number.to_string()])
+}
+
+/// Returns the subject of the resets of the breaker of `hook`.
+#[must_use]
+pub fn breaker_audit(hook: &str) -> String {
+    join("nexus.audit.breaker", &[hook])
+}
+
+/// Returns the subject of the decisions about the message that is held under `key`.
+#[must_use]
+pub fn held_audit(key: &str) -> String {
+    join("nexus.audit.held", &[key])
+}
+
+/// Returns the subject of the changes of who is the owner, by the key of a link or the visitor of a page.
+#[must_use]
+pub fn owner_audit(about: &str) -> String {
+    join("nexus.audit.owner", &[about])
+}
+
 /// Returns the subject of the decisions about `sender` on `account` of `channel`.
 #[must_use]
 pub fn pairing_audit(channel: &str, account: &str, sender: &str) -> String {

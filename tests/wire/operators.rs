@@ -1,0 +1,96 @@
+//! Records in `AUDIT` of what operators had done.
+
+use shared::model::position::{StreamPlace, StreamPosition};
+use shared::wire::held::HeldKind;
+use shared::wire::operator::breakers::BreakerRecord;
+use shared::wire::operator::held_messages::{HeldDecision, HeldRecord};
+use shared::wire::operator::letters::{LetterRecord, LetterStep};
+use shared::wire::operator::owner::{OwnerChange, OwnerRecord};
+use ulid::Ulid;
+
+use super::samples::AT;
+
+const OPERATION: Ulid = Ulid::from_parts(1_790_000_000_123, 7);
+
+/// Every step of a dead letter, each with a name.
+pub(crate) fn letter_records() -> Vec<(&'static str, LetterRecord)> {
+    let record = |step| LetterRecord {
+        letter: StreamPlace {
+            sequence: 7,
+            stored_at_ns: 1_790_000_000_123_000_001,
+        },
+        operation: OPERATION,
+        by: "anna".to_owned(),
+        at: AT,
+        step,
+    };
+    let subject = || "nexus.event.a.b.c".to_owned();
+    let (service, reason) = (|| "hook-svc".to_owned(), || "malformed".to_owned());
+
+    vec![
+        (
+            "redrive_begun",
+            record(LetterStep::RedriveBegun {
+                subject: subject(),
+                service: service(),
+                reason: reason(),
+            }),
+        ),
+        (
+            "redriven",
+            record(LetterStep::Redriven {
+                subject: subject(),
+                stream: "EVENTS".to_owned(),
+                position: StreamPosition {
+                    incarnation: "a".to_owned(),
+                    sequence: 20,
+                    stored_at_ns: 900,
+                },
+            }),
+        ),
+        (
+            "redrive_refused",
+            record(LetterStep::RedriveRefused {
+                error: "too large".to_owned(),
+            }),
+        ),
+        (
+            "dropped",
+            record(LetterStep::Dropped {
+                service: service(),
+                reason: reason(),
+            }),
+        ),
+    ]
+}
+
+pub(crate) fn breaker_record() -> BreakerRecord {
+    BreakerRecord {
+        hook_id: "work/route".to_owned(),
+        operation: OPERATION,
+        by: "anna".to_owned(),
+        at: AT,
+        failures: 5,
+    }
+}
+
+pub(crate) fn held_record() -> HeldRecord {
+    HeldRecord {
+        kind: HeldKind::Delivery,
+        id: OPERATION,
+        held_since: AT,
+        wanted: HeldDecision::Redo,
+        by: "anna".to_owned(),
+        at: AT,
+    }
+}
+
+pub(crate) fn owner_record() -> OwnerRecord {
+    OwnerRecord {
+        operation: OPERATION,
+        what: OwnerChange::Offered,
+        about: "link.00ff".to_owned(),
+        by: "anna".to_owned(),
+        at: AT,
+    }
+}
