@@ -13,7 +13,7 @@ export PATH := $(ROOT)/.tools/bin:$(PATH)
 
 # Two cores and one target directory: cargo is parallel enough.
 .NOTPARALLEL:
-.PHONY: help demo test up down bench bench-json chaos pods sandbox-levels tools build build-release build-bench fmt lint deny unit doc-test doc book
+.PHONY: help demo test up down bench bench-json chaos pods sandbox-levels image tools build build-release build-bench fmt lint deny unit doc-test doc book
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,9 @@ chaos: tools build ## the long forms: at least 200 kills, every zone's clock cha
 pods: tools build ## the manifests of k8s/ run as pods, with their networks: an evening of an operator, NATS rolled (needs root and nftables)
 	@deploy/fetch-tools cargo-nextest
 	cargo nextest run --workspace $(FEATURES) --test e2e -E 'test(pods)'
+
+image: ## the images nexus and nexus-hook, without Docker, into target/dist/images (needs buildah)
+	deploy/image/build $(TARGET)/dist/images
 
 # Each part of the sandbox that a machine may lack; a lower level of `hooks.sandbox` than `enforce` runs hooks there.
 SANDBOX_PARTS := landlock seccomp launcher

@@ -8,6 +8,7 @@ use std::process::Command;
 use serde::Deserialize as _;
 use serde_json::Value;
 use tests::kubelet::objects::Objects;
+use tests::autoscaler::Autoscaler;
 
 const SERVICES: [&str; 5] = ["adapter-svc", "hook-svc", "broker-svc", "delivery-svc", "scheduler-svc"];
 
@@ -425,4 +426,37 @@ fn users_may_do_the_same_everywhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("a file of ours");
     assert_eq!(read("k8s/base/permissions.conf"), read("deploy/nats/permissions.conf"));
+}
+
+/// The manifest `name` of a component.
+fn component(component: &str, name: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../k8s/components")
+        .join(component);
+    let text = std::fs::read_to_string(path.join(name)).expect("the manifest");
+    serde_yaml_ng::from_str(&text).expect("YAML")
+}
+
+#[test]
+fn both_autoscalers_scale_by_the_same_numbers() {
+    for name in ["hook-svc.yaml", "broker-svc.yaml"] {
+        let (keda, hpa) = (component("keda", name), component("hpa", name));
+        assert_eq!(keda["spec"]["scaleTargetRef"], hpa["spec"]["scaleTargetRef"], "{name}");
+        let (keda, hpa) = (Autoscaler::of_scaled_object(&keda), Autoscaler::of_hpa(&hpa));
+        assert!(keda.agrees_with(&hpa), "{name}: {keda:?} and {hpa:?}");
+        assert_eq!(
+            keda.query,
+            format!("max({}{{namespace=\"nexus\"}})", hpa.query),
+            "{name}"
+        );
+
+        // The adapter's rule asks the same.
+        let rules = component("hpa", "adapter-rules.yaml");
+        let rules = rules["externalRules"].as_array().expect("rules");
+        let rule = rules
+            .iter()
+            .find(|rule| rule["name"]["as"] == hpa.query.as_str())
+            .expect("a rule");
+        assert_eq!(rule["metricsQuery"], "max(<<.Series>>{<<.LabelMatchers>>})", "{name}");
+    }
 }

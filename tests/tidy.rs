@@ -15,6 +15,8 @@ mod error_texts;
 mod files;
 #[path = "tidy/map.rs"]
 mod map;
+#[path = "tidy/metrics.rs"]
+mod metrics;
 #[path = "tidy/names.rs"]
 mod names;
 #[path = "tidy/pages.rs"]

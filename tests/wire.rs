@@ -9,6 +9,8 @@ mod approvals;
 mod hook;
 #[path = "wire/intents.rs"]
 mod intents;
+#[path = "wire/later.rs"]
+mod later;
 #[path = "wire/ledger.rs"]
 mod ledger;
 #[path = "wire/operators.rs"]
@@ -88,6 +90,7 @@ fn check<T: WireMessage + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
     let written = format!("{}\n", serde_json::to_string_pretty(&pretty).expect("JSON"));
     let text = golden(&path(name, T::VERSION, "json"), &written);
 
+    later::check_unknown_fields(name, value, &pretty);
     assert_eq!(written, text, "{name}: JSON is written otherwise");
     assert_eq!(
         &decode::<T>(&headers, text.as_bytes()).expect("the golden JSON is read"),

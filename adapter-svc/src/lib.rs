@@ -15,6 +15,7 @@ mod hourly_allowance;
 pub mod intake;
 pub mod keyed_queue;
 pub mod listener;
+pub mod metric_table;
 pub mod normalize;
 pub mod outbox;
 pub mod pairing;

@@ -9,6 +9,7 @@ use anyhow::Context;
 use shared::bus::{Bus, ServiceSpec, TaskLease};
 use shared::clock::{SharedClock, SharedIds, SystemClock, pause};
 use shared::llm::LlmConfig;
+use shared::metric::Metric;
 use shared::platform::accounts::{PlatformAccounts, read_platforms};
 use shared::platform::discord::{self, DiscordAccount};
 use shared::platform::slack::{SlackAccount, SlackReceive};
@@ -24,6 +25,7 @@ use crate::gateway::GatewayState;
 use crate::intake::EventIntake;
 use crate::listener::connections::ConnectionLimits;
 use crate::listener::{self, ListenerLimits};
+use crate::metric_table::METRICS;
 use crate::outbox::EventSpool;
 use crate::pairing::PairingStore;
 use crate::pairing::service::service_spec;
@@ -57,6 +59,7 @@ impl Service for AdapterService {
     const NAME: &'static str = "adapter-svc";
     const SECTION: &'static str = "adapter";
     const PARTS: &'static [&'static str] = &["gateway"];
+    const METRICS: &'static [&'static [Metric]] = &[METRICS];
     type Config = AdapterConfig;
 
     fn check(config: &AdapterConfig) -> Vec<String> {

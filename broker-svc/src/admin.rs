@@ -25,6 +25,7 @@ use ulid::Ulid;
 
 use crate::agent::absence::read_away_note;
 use crate::broker::BrokerContext;
+use crate::error::RunSessionError;
 use crate::ledger::state::{RunState, SessionState, is_runnable};
 use crate::ledger::writer::load;
 
@@ -34,6 +35,9 @@ const MAX_WAIT_MS: u64 = 300_000;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Maximum number of a session's waiting messages that are counted.
 const MAX_COUNTED: usize = 100;
+
+/// Code of the refusal that a session waits for a broker of a later release.
+const NEWER: usize = 409;
 
 /// Code and text with which an endpoint refuses a request.
 type Refusal = (usize, String);
@@ -129,6 +133,9 @@ struct View {
     /// Mark of the session if it is quarantined.
     #[serde(skip_serializing_if = "Option::is_none")]
     quarantined: Option<Parked>,
+    /// Why the session waits for a broker of a later release, if it does; everything else is not known then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    awaits_release: Option<String>,
     /// Number of waiting messages and orders, without those of the running turn; at most [`MAX_COUNTED`] are counted.
     waiting: usize,
     last_sequence: u64,
@@ -175,7 +182,14 @@ pub async fn serve(broker: &Arc<BrokerContext>) -> Result<ServiceHandle, String>
 
 async fn load_session_fold(broker: &BrokerContext, session: &SessionRef) -> Result<SessionState, Refusal> {
     let remembered = load(broker, session, None).await;
-    let fold = remembered.map_err(|error| (500, error.to_string()))?.fold;
+    let fold = remembered.map_err(|error| match error {
+        RunSessionError::NewerLedger { sequence, source } => (
+            NEWER,
+            format!("{session} waits for a broker of a later release: record {sequence}: {source}"),
+        ),
+        error => (500, error.to_string()),
+    });
+    let fold = fold?.fold;
     if fold.last_sequence == 0 {
         return Err((404, format!("there is no session {session}")));
     }
@@ -218,15 +232,21 @@ async fn count_waiting(broker: &BrokerContext, session: &SessionRef, fold: &Sess
 
 async fn show(broker: Arc<BrokerContext>, session: SessionRef) -> Result<View, Refusal> {
     let quarantined = roster::read_mark(&broker, &session).await?.map(|(mark, _)| mark);
-    let fold = match load_session_fold(&broker, &session).await {
+    let (fold, awaits_release) = match load_session_fold(&broker, &session).await {
         // A session can be quarantined before it has written any record.
-        Err((404, _)) if quarantined.is_some() => SessionState::default(),
-        fold => fold?,
+        Err((404, _)) if quarantined.is_some() => (SessionState::default(), None),
+        Err((NEWER, why)) => (SessionState::default(), Some(why)),
+        fold => (fold?, None),
     };
 
     // A session is idle only if no message waits for it either, so both need the stream.
-    let idle = is_idle(&broker, &session, &fold).await?;
-    let waiting = count_waiting(&broker, &session, &fold).await?;
+    let (idle, waiting) = match awaits_release {
+        Some(_) => (false, 0),
+        None => (
+            is_idle(&broker, &session, &fold).await?,
+            count_waiting(&broker, &session, &fold).await?,
+        ),
+    };
     let away = match &fold.running {
         Some(running) => read_away_note(&broker.bus, &session, running.turn, broker.clock.now()).await,
         None => Ok(None),
@@ -250,6 +270,7 @@ async fn show(broker: Arc<BrokerContext>, session: SessionRef) -> Result<View, R
         running,
         idle,
         quarantined,
+        awaits_release,
         waiting,
         last_sequence: fold.last_sequence,
         cursor: fold.cursor,

@@ -2,6 +2,7 @@
 
 pub mod activity;
 pub mod agents;
+pub mod newer_ledgers;
 pub mod stream_facts;
 
 use std::collections::HashMap;
@@ -22,6 +23,7 @@ use tokio::sync::watch;
 
 use self::activity::BrokerActivity;
 use self::agents::RunnerAgents;
+use self::newer_ledgers::NewerLedgers;
 use self::stream_facts::{StreamEra, StreamFacts};
 use crate::agent::personas::Personas;
 use crate::agent::port::Agent;
@@ -67,6 +69,8 @@ pub struct BrokerContext {
     pub agents: RunnerAgents,
     /// Sessions that run here, are quarantined, or wait.
     pub activity: BrokerActivity,
+    /// Sessions that wait for a broker of a later release.
+    pub newer: NewerLedgers,
     /// Facts about the streams.
     pub streams: StreamFacts,
     counter: AtomicU64,
@@ -104,6 +108,7 @@ impl BrokerContext {
             )),
             agents: RunnerAgents::new(&personas, &bus),
             activity: BrokerActivity::default(),
+            newer: NewerLedgers::default(),
             streams: StreamFacts::new(&bus),
             desk: Arc::new(ApprovalStore::new(
                 &bus,

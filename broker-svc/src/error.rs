@@ -27,6 +27,15 @@ pub enum RunSessionError {
         #[source]
         source: DecodeError,
     },
+    /// The ledger holds an entry that only a later release can read. The session waits for a broker of that release.
+    #[error("ledger record {sequence} is of a later release")]
+    NewerLedger {
+        /// Sequence of the record in `LEDGER`.
+        sequence: u64,
+        /// Part that is not known.
+        #[source]
+        source: DecodeError,
+    },
     /// The ledger was not written, or it is unknown whether it was.
     #[error("failed to write the ledger")]
     Append(#[source] AppendLedgerError),
@@ -59,6 +68,16 @@ impl From<AppendLedgerError> for RunSessionError {
 }
 
 impl RunSessionError {
+    /// Returns the error of the ledger record at `sequence` that cannot be decoded.
+    #[must_use]
+    pub const fn unread(sequence: u64, source: DecodeError) -> Self {
+        if source.is_newer() {
+            Self::NewerLedger { sequence, source }
+        } else {
+            Self::BadLedger { sequence, source }
+        }
+    }
+
     /// Returns whether a record is larger than possible: it was not written, and would not be the next time.
     #[must_use]
     pub const fn is_too_large(&self) -> bool {
@@ -85,6 +104,7 @@ impl RunSessionError {
             | Self::Stale
             | Self::FenceLost
             | Self::HandBack
+            | Self::NewerLedger { .. }
             | Self::BadLedger { .. } => false,
         }
     }

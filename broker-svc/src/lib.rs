@@ -16,6 +16,7 @@ pub mod config;
 pub mod error;
 pub mod hooks;
 pub mod ledger;
+pub mod metric_table;
 pub mod queue;
 #[cfg(test)]
 mod sample;

@@ -6,10 +6,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use shared::bus::{ConsumeError, LetterWitness};
 use shared::llm::{self, LlmConfig};
+use shared::metric::Metric;
 use shared::model::identity::Identities;
 use shared::process::config::{ConfigFault, file_faults};
 use shared::process::identities::KnownPeople;
-use shared::process::{CommonConfig, Service, ServiceShell, identities};
+use shared::process::{CommonConfig, Health, Service, ServiceShell, identities};
 use tokio::task::JoinHandle;
 
 use crate::admin;
@@ -17,11 +18,12 @@ use crate::agent::personas::Personas;
 use crate::approval;
 use crate::approval::timer_handler::TimerHandler;
 use crate::approval::{auditor, restored_streams};
-use crate::broker::BrokerContext;
+use crate::broker::{BrokerContext, newer_ledgers};
 use crate::child::walls::ProcessWalls;
 use crate::config::BrokerConfig;
 use crate::hooks::callback;
 use crate::hooks::rules::HookRules;
+use crate::metric_table::METRICS;
 use crate::queue::{claims, feed, quarantine, sweeper};
 
 /// The broker as a process.
@@ -33,6 +35,7 @@ impl Service for BrokerService {
     const SECTION: &'static str = "broker";
     const PARTS: &'static [&'static str] = &["claims", "walls"];
     const ASKS_MODELS: bool = true;
+    const METRICS: &'static [&'static [Metric]] = &[METRICS];
     type Config = BrokerConfig;
 
     fn check(config: &BrokerConfig) -> Vec<String> {
@@ -117,7 +120,7 @@ impl Service for BrokerService {
 
         let broker = Arc::new(broker.with_identities(people.all_identities()));
         // These tasks end with the shutdown signal; they are awaited after the claims.
-        let beside = start_beside(&broker, path, people);
+        let beside = start_beside(&broker, path, people, &health);
 
         // Announced before the first claim is taken: an agent of a first turn may ask the gate at once.
         let _admin = admin::serve(&broker)
@@ -150,7 +153,12 @@ impl Service for BrokerService {
 }
 
 /// Starts the tasks that run beside the claims until the shutdown signal.
-fn start_beside(broker: &Arc<BrokerContext>, path: String, people: KnownPeople) -> [JoinHandle<()>; 11] {
+fn start_beside(
+    broker: &Arc<BrokerContext>,
+    path: String,
+    people: KnownPeople,
+    health: &Health,
+) -> [JoinHandle<()>; 12] {
     let timers = TimerHandler {
         bus: broker.bus.clone(),
         clock: Arc::clone(&broker.clock),
@@ -181,6 +189,7 @@ fn start_beside(broker: &Arc<BrokerContext>, path: String, people: KnownPeople) 
         tokio::spawn(Arc::clone(broker.hooks()).follow_breakers(broker.shutdown.clone())),
         tokio::spawn(auditor::serve(Arc::clone(broker))),
         tokio::spawn(restored_streams::serve(Arc::clone(broker))),
+        tokio::spawn(newer_ledgers::serve(Arc::clone(broker), health.clone())),
     ]
 }
 

@@ -28,6 +28,7 @@ use crate::ledger::state::{MAX_HISTORY_TEXT, SessionState};
 use crate::session::PendingDispatch;
 use journal::RunningTurn;
 use shared::model::permission::combine::merge_permissions;
+use shared::wire::unknown::UnknownFields;
 
 /// Mark at the end of an answer that was cut.
 const CUT_MARK: &str = "… [cut]";
@@ -253,6 +254,7 @@ impl Turn {
             interactive: None,
             causation: self.causation.clone(),
             action: None,
+            unknown: UnknownFields::default(),
         }
     }
 }

@@ -304,6 +304,12 @@ impl Stack {
         Ok(())
     }
 
+    /// Sets variable `name` of every service that is started from now on to `value`.
+    pub fn set_variable(&mut self, name: &str, value: &str) {
+        self.plan.environment.retain(|(other, _)| other != name);
+        self.plan.environment.push((name.to_owned(), value.to_owned()));
+    }
+
     /// Waits until every service reports that it is ready.
     ///
     /// # Errors

@@ -159,6 +159,7 @@ fn state_text(view: &Value, zone: &Zone) -> String {
     let running = &view["running"];
     let quarantine = &view["quarantined"];
     match (&running["turn"], &running["awaits"], &view["idle"]) {
+        _ if view["awaits_release"].is_string() => value_text(&view["awaits_release"]),
         _ if quarantine.is_object() => {
             let since = quarantine["since"].as_i64().unwrap_or_default();
             let since = zone.date_time(UnixMillis(since));

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use shared::model::dispatch::DeliveryContext;
+use shared::wire::partition::hashed_partition;
 use shared::wire::subject::{delivery, parse_delivery};
-use shared::wire::topology::PARTITIONS;
 
 /// Prefix of the subjects to which deliveries are published.
 const PUBLISHED_ROOT: &str = "nexus.delivery";
@@ -23,15 +23,9 @@ const SENT_ROOT: &str = "nexus.ev";
 /// account's tokens.
 #[must_use]
 pub fn partition_of(target: &DeliveryContext) -> u16 {
-    const BASIS: u32 = 0x811c_9dc5;
-    const PRIME: u32 = 0x0100_0193;
-
     let subject = delivery(target);
     let tokens = subject.split('.').skip(PUBLISHED_ROOT.split('.').count()).take(2);
-    let hash = tokens
-        .flat_map(str::bytes)
-        .fold(BASIS, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(PRIME));
-    u16::try_from(hash % u32::from(PARTITIONS)).unwrap_or(0)
+    hashed_partition(tokens)
 }
 
 /// A channel, account and peer, to which deliveries are made strictly in order. Cheap to clone.

@@ -4,6 +4,7 @@ use shared::model::dispatch::{DeliveryContext, DispatchCause};
 use shared::model::event::EventId;
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
+use shared::wire::unknown::UnknownFields;
 use ulid::Ulid;
 
 /// Returns a reply of turn 7 to `webchat:42`, to be sent to the channel `nats`, account `demo`, peer `ann`.
@@ -30,5 +31,6 @@ pub(crate) fn reply(content: &str) -> Reply {
             hops: 0,
         },
         action: None,
+        unknown: UnknownFields::default(),
     }
 }

@@ -28,6 +28,7 @@ pub mod job;
 pub mod keyed_queue;
 pub mod lost_replies;
 pub mod markdown;
+pub mod metric_table;
 pub mod outbound;
 pub mod parked_drain;
 pub mod partition_worker;

@@ -15,7 +15,7 @@ use shared::bus::{
     CasError, Kv, OutgoingMessage, PublishError, ReadStreamError, StoredMessage, StreamInfo, StreamPages, TaskLease,
 };
 use shared::clock::pause;
-use shared::model::ledger::{LedgerEntry, LedgerRecord};
+use shared::model::ledger::LedgerEntry;
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::restore::{HOLD_KEY, RestoreHold};
@@ -367,7 +367,7 @@ const fn is_last(step: &ReceiptStep) -> bool {
 
 /// Returns the replies in a record of the ledger.
 fn replies_of_record(stored: &StoredMessage) -> Vec<Reply> {
-    let Ok(record) = stored.decode::<LedgerRecord>() else {
+    let Ok(record) = stored.decode_known_entries() else {
         return Vec::new();
     };
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use shared::bus::partition::{self, PartitionGroup};
 use shared::llm::LlmConfig;
+use shared::metric::Metric;
 use shared::platform::discord::DISCORD;
 use shared::platform::slack::SLACK;
 use shared::platform::telegram::TELEGRAM;
@@ -33,6 +34,7 @@ use crate::effects::DelivererContext;
 use crate::former_owners;
 use crate::gate_table::GateTable;
 use crate::lost_replies::LostReplies;
+use crate::metric_table::METRICS;
 use crate::partition_worker::{WorkerBounds, run_partition};
 use crate::receipts::receipts_witness;
 use crate::restore_gate::RestoreGate;
@@ -63,6 +65,7 @@ pub struct DeliveryService;
 impl Service for DeliveryService {
     const NAME: &'static str = "delivery-svc";
     const SECTION: &'static str = "delivery";
+    const METRICS: &'static [&'static [Metric]] = &[METRICS];
     type Config = DeliveryConfig;
 
     fn check(config: &Self::Config) -> Vec<String> {

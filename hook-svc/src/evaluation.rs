@@ -21,3 +21,6 @@ pub(crate) mod redelivery_check;
 pub(crate) mod retry_budget;
 pub(crate) mod selection;
 pub(crate) mod task;
+
+/// Name of the group of replicas that share the partitions of `EVENTS`.
+pub(crate) const GROUP: &str = "hook";

@@ -12,6 +12,7 @@ pub mod evaluation;
 pub mod health;
 pub mod host;
 pub mod operator;
+pub mod metric_table;
 pub mod read_model;
 pub mod registry;
 pub mod routing;

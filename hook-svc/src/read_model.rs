@@ -2,10 +2,11 @@
 //! replicas, and the questions to both.
 //!
 //! `access` is where evaluation asks. Own copy: `own_copy` (whether this replica keeps one), `snapshot` (where it starts
-//! from), `log_size`, `identities`, `given_up`. Others' copies: `peer_copies` (asking), `peer_api` (the questions),
+//! from), `backlog`, `log_size`, `identities`, `given_up`. Others' copies: `peer_copies` (asking), `peer_api` (the questions),
 //! `copy_service` (answering), `first_check` (in batches). `events_api` answers operators.
 
 pub mod access;
+pub(crate) mod backlog;
 mod copy_service;
 pub mod events_api;
 pub(crate) mod first_check;

@@ -12,6 +12,7 @@ use shared::bus::partition::{self, PartitionGroup};
 use shared::bus::{Bus, ServiceHandle, ServiceSpec, SlotLeases, StreamTap};
 use shared::clock::{OffsetClock, pause};
 use shared::llm::LlmConfig;
+use shared::metric::{self, Metric};
 use shared::model::identity::Identities;
 use shared::model::permission::PermissionPresets;
 use shared::model::session::DmScope;
@@ -25,6 +26,7 @@ use tokio::task::JoinSet;
 
 use crate::config::HooksConfig;
 use crate::dry_run::{DryRunner, pool_config};
+use crate::evaluation::GROUP;
 use crate::evaluation::evaluator::EventEvaluator;
 use crate::evaluation::fire::FireExecutor;
 use crate::evaluation::lost_dispatches::LostDispatches;
@@ -40,7 +42,9 @@ use crate::host::llm;
 use crate::host::llm::{LlmHost, SpendBudget, SpendLimits};
 use crate::host::search_host::SearchHost;
 use crate::operator;
+use crate::metric_table::METRICS;
 use crate::read_model::access::ModelAccess;
+use crate::read_model::backlog;
 use crate::read_model::identities;
 use crate::read_model::own_copy::{self, CopyKeeper};
 use crate::read_model::peer_copies::PeerCopies;
@@ -72,6 +76,7 @@ impl Service for HookService {
     const PARTS: &'static [&'static str] = &["hooks", "partitions", "projection", "workers"];
     const ASKS_MODELS: bool = true;
     const READS_EDGES: bool = true;
+    const METRICS: &'static [&'static [Metric]] = &[METRICS, metric::PROJECTION];
     type Config = HooksConfig;
 
     fn check(config: &HooksConfig) -> Vec<String> {
@@ -256,6 +261,7 @@ fn model_access(
     let (model, asker) = ModelAccess::new(bus, own_copy::path_of(&shell.config, name), peers);
 
     background.spawn(asker.run());
+    background.spawn(backlog::export(bus.clone(), clock(), model.follow_own()));
     let following = model.clone();
     background.spawn(async move { following.follow_peers().await });
     (model, slots)
@@ -334,7 +340,7 @@ fn partition_group(
     tap: StreamTap,
 ) -> PartitionGroup {
     PartitionGroup {
-        name: "hook",
+        name: GROUP,
         stream: EVENTS,
         instance: name,
         may_join,

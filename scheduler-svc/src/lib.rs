@@ -7,6 +7,7 @@
 pub mod config;
 pub mod intent;
 pub mod operator;
+pub mod metric_table;
 pub mod schedules;
 pub mod service;
 pub mod tick;

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use shared::bus::ServiceHandle;
 use shared::clock::{Clock as _, OffsetClock, SharedClock, SystemClock, pause};
 use shared::llm::LlmConfig;
+use shared::metric::Metric;
 use shared::model::schedule::ScheduleTimer;
 use shared::process::config::{ConfigFault, file_faults};
 use shared::process::identities::KnownPeople;
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 use crate::config::SchedulerConfig;
 use crate::intent;
 use crate::operator::{self, OperatorContext};
+use crate::metric_table::METRICS;
 use crate::schedules::heartbeat::{self, heartbeat_specs};
 use crate::schedules::keeper::ScheduleWriter;
 use crate::schedules::{api, jobs};
@@ -36,6 +38,7 @@ impl Service for SchedulerService {
     const SECTION: &'static str = "scheduler";
     // Conditions and idle checks read events, including those of edges.
     const READS_EDGES: bool = true;
+    const METRICS: &'static [&'static [Metric]] = &[METRICS];
     type Config = SchedulerConfig;
 
     fn check(config: &Self::Config) -> Vec<String> {

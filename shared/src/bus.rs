@@ -34,6 +34,7 @@ mod letter_witness;
 mod link;
 mod message;
 mod newest;
+mod noted_buckets;
 mod object;
 mod pages;
 mod pairings;

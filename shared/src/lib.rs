@@ -9,6 +9,7 @@ pub mod embed;
 pub mod error_chain;
 pub mod json_schema;
 pub mod llm;
+pub mod metric;
 pub mod model;
 pub mod platform;
 pub mod process;

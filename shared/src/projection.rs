@@ -14,6 +14,7 @@
 pub mod api;
 mod applied;
 mod apply;
+mod backlog;
 mod error;
 pub mod feed;
 pub mod given_up;
@@ -32,8 +33,8 @@ mod turns;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -41,17 +42,23 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 pub use applied::{AppliedRecord, FeedSource, StreamPositions};
 pub use apply::hooks::ListedHook;
+pub use backlog::Backlog;
 pub use error::{ApplyBatchError, OpenProjectionError, QueryProjectionError};
 
+use crate::bus::IncomingMessage;
 use crate::model::event::EventId;
 use crate::model::hook_api::InvocationRow;
 use crate::model::identity::Identities;
 use crate::model::position::StreamPosition;
 use crate::model::time::UnixMillis;
+use crate::wire::partition::stored_partition;
+use crate::wire::session_mark::PartitionFloors;
+use crate::wire::topology::PARTITIONS;
 use api::{
     EventTrace, FindReply, FindRequest, HistoryReply, HistoryRequest, ThreadsReply, ThreadsRequest, TraceRequest,
 };
 use apply::people::ContactTable;
+use backlog::SeenEvents;
 use given_up::GivenUp;
 use lag::FeedLag;
 use readers::ReaderPool;
@@ -73,6 +80,7 @@ struct Inner {
     readers: ReaderPool,
     seen: Arc<SeenMessages>,
     lag: FeedLag,
+    backlog: Mutex<SeenEvents>,
     search: SearchIndex,
     /// Number of callers that wait for a position: while there are any, a batch is applied without waiting for it to
     /// fill.
@@ -127,6 +135,7 @@ impl Projection {
             generation,
             seen,
             lag: FeedLag::default(),
+            backlog: Mutex::default(),
             search: SearchIndex::default(),
             waiting: AtomicUsize::new(0),
             copying: AtomicBool::new(false),
@@ -262,6 +271,42 @@ impl Projection {
     #[must_use]
     pub fn lag(&self, now: UnixMillis) -> Option<Duration> {
         self.0.lag.at(*self.0.positions.borrow(), now)
+    }
+
+    /// Starts the count of unsettled events again with a reading of `EVENTS` after `position`.
+    fn begin_backlog(&self, position: u64) {
+        self.lock_backlog().begin_behind(position);
+    }
+
+    /// Notes that `incoming` was read from `EVENTS`.
+    fn note_seen(&self, incoming: &IncomingMessage) {
+        if let Some(partition) = stored_partition(&incoming.subject) {
+            self.lock_backlog()
+                .note(partition, incoming.sequence, incoming.published_at);
+        }
+    }
+
+    /// Returns the events that no owner has settled by `floors`, if `EVENTS` ends with the message `end`. Those that an
+    /// earlier process has read are looked up in the file the first time.
+    ///
+    /// # Errors
+    /// Returns [`QueryProjectionError`] if the file cannot be read.
+    pub async fn backlog(&self, floors: &PartitionFloors, end: u64) -> Result<Backlog, QueryProjectionError> {
+        let owed = self.lock_backlog().owed_through();
+        if let Some(owed) = owed {
+            let settled = (0..PARTITIONS).map(|partition| floors.floor_of(partition).unwrap_or_default().at.sequence);
+            let settled = settled.min().unwrap_or(0);
+            let earlier = self
+                .run_query(move |connection| query::stored_events(connection, settled, owed, backlog::MAX_RUNS))
+                .await?;
+            self.lock_backlog().add_earlier(owed, earlier.into_iter());
+        }
+
+        Ok(self.lock_backlog().settle(floors, end))
+    }
+
+    fn lock_backlog(&self) -> MutexGuard<'_, SeenEvents> {
+        self.0.backlog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the message `sequence` of `EVENTS` is the first occurrence of `id`, as far as the projection

@@ -2,6 +2,7 @@
 //!
 //! `NEXUS_CHAOS=long` (`make chaos`) runs the long form.
 
+mod autoscale;
 mod cluster;
 mod duplicates;
 mod hooks;
@@ -11,3 +12,4 @@ mod platforms;
 mod restore;
 mod scale;
 mod stopped;
+mod upgrade;

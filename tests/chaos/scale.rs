@@ -109,15 +109,15 @@ fn inversions<'a>(events: impl Iterator<Item = &'a str>) -> usize {
 
 /// When an event arrived and when it had gone on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Wait {
+pub(crate) struct Wait {
     /// The event's sequence.
     event: u64,
-    arrived: UnixMillis,
+    pub(crate) arrived: UnixMillis,
     gone_on: UnixMillis,
 }
 
 impl Wait {
-    const fn ms(&self) -> i64 {
+    pub(crate) const fn ms(&self) -> i64 {
         self.gone_on.0 - self.arrived.0
     }
 }
@@ -131,9 +131,9 @@ fn judged_waits(waits: impl Iterator<Item = Wait>, kills: &[UnixMillis]) -> Vec<
 }
 
 /// The events that the load's replies answered, in the order in which a plain subscriber received them.
-type Heard = Arc<Mutex<Vec<String>>>;
+pub(crate) type Heard = Arc<Mutex<Vec<String>>>;
 
-async fn listen(bus: &Bus) -> Heard {
+pub(crate) async fn listen(bus: &Bus) -> Heard {
     let heard = Heard::default();
     let mut replies = bus.core_subscribe("nexus.out.chaos.*").await.expect("subscribed");
     let noted = Arc::clone(&heard);
@@ -199,14 +199,14 @@ async fn play(world: &mut World, course: &Course) -> Vec<UnixMillis> {
 
 /// When the events of the load arrived, were dispatched and were answered, by the server's clock.
 #[derive(Debug, Default)]
-struct Times {
+pub(crate) struct Times {
     arrived: BTreeMap<u64, UnixMillis>,
-    dispatched: BTreeMap<u64, UnixMillis>,
-    answered: BTreeMap<u64, UnixMillis>,
+    pub(crate) dispatched: BTreeMap<u64, UnixMillis>,
+    pub(crate) answered: BTreeMap<u64, UnixMillis>,
 }
 
 impl Times {
-    async fn read(bus: &Bus, record: &Record) -> Self {
+    pub(crate) async fn read(bus: &Bus, record: &Record) -> Self {
         let mut times = Self::default();
         for_each(bus, EVENTS, |message| {
             times.arrived.insert(message.sequence, message.published_at);
@@ -237,7 +237,7 @@ impl Times {
     }
 
     /// How long each event waited until the moment that `later` has for it.
-    fn waits(&self, later: &BTreeMap<u64, UnixMillis>) -> impl Iterator<Item = Wait> {
+    pub(crate) fn waits(&self, later: &BTreeMap<u64, UnixMillis>) -> impl Iterator<Item = Wait> {
         later.iter().filter_map(|(event, gone_on)| {
             Some(Wait {
                 event: *event,
@@ -254,7 +254,7 @@ fn decoded<T: shared::wire::envelope::WireMessage>(message: &StoredMessage) -> T
 }
 
 /// Waits until the subscriber has received `count` replies, and answers the events that they are for.
-async fn all_heard(world: &World, heard: &Heard, count: u64) -> Vec<String> {
+pub(crate) async fn all_heard(world: &World, heard: &Heard, count: u64) -> Vec<String> {
     eventually("each event has its reply", SETTLE, async || {
         let heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
         if heard.len() as u64 >= count {
@@ -267,7 +267,7 @@ async fn all_heard(world: &World, heard: &Heard, count: u64) -> Vec<String> {
 }
 
 /// Dispatches and replies: one for each event, in the order of their conversation.
-fn check_order(record: &Record, heard: &[String], events: u64) {
+pub(crate) fn check_order(record: &Record, heard: &[String], events: u64) {
     let dispatched = record.dispatches.iter().map(|(_, dispatch)| dispatch.event_id.as_str());
     assert_eq!(record.dispatches.len() as u64, events, "one dispatch per event");
     assert_eq!(inversions(dispatched), 0, "dispatches out of order");

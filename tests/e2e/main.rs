@@ -23,6 +23,7 @@ mod import_claude;
 mod intent_tools;
 mod intents;
 mod joints;
+mod later_release;
 mod local_approval;
 mod lost_dispatch;
 mod lost_wakeups;

@@ -1,5 +1,6 @@
 //! What stories, chaos and benches share: a whole Nexus in a temporary directory, and what its streams hold.
 
+pub mod autoscaler;
 pub mod collector;
 pub mod command;
 pub mod driver;

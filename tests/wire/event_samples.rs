@@ -71,6 +71,7 @@ pub(crate) fn event() -> Event {
         hops: 2,
         origin: EventOrigin::account("telegram", "main"),
         speaks_for: vec!["casey".to_owned()],
+        unknown: UnknownFields::default(),
     }
 }
 

@@ -28,6 +28,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::agent::{AgentReply, AgentRequest, ChatMessage, LineRole, ToolDescription};
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::session_mark::{AgentAway, CopyMark, GroupMember, LeaseRecord, SessionClaim, SessionMark};
+use shared::wire::unknown::UnknownFields;
 use ulid::Ulid;
 
 pub(crate) const AT: UnixMillis = UnixMillis(1_790_000_000_123);
@@ -125,6 +126,7 @@ pub(crate) fn dispatch() -> Dispatch {
         },
         delivery_context: context(),
         causation: causation(),
+        unknown: UnknownFields::default(),
     }
 }
 
@@ -153,6 +155,7 @@ pub(crate) fn reply() -> Reply {
         interactive: Some(json!({ "buttons": ["yes", "no"] })),
         causation: causation(),
         action: None,
+        unknown: UnknownFields::default(),
     }
 }
 

@@ -9,6 +9,7 @@ use shared::model::dispatch::{DeliveryContext, derived_ulid};
 use shared::model::identity::Identities;
 use shared::model::reply::{Reply, ReplyAction};
 use shared::platform::accounts::is_platform;
+use shared::wire::unknown::UnknownFields;
 use ulid::Ulid;
 
 use super::reply::SHOWN_DIGITS;
@@ -139,6 +140,7 @@ pub fn build_cards(
             interactive: Some(card_buttons(confirmation, asked, link.as_deref())),
             causation: asked.causation.clone(),
             action: None,
+            unknown: UnknownFields::default(),
         }
     };
 

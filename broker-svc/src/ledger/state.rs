@@ -20,6 +20,7 @@ use shared::model::permission::PermissionSet;
 use shared::model::reply::Reply;
 use shared::model::session::{QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
+use shared::wire::unknown::{UnknownFields, keeps_unknown};
 use ulid::Ulid;
 
 pub use self::history::{HISTORY_BYTES, HISTORY_TURNS, HistoryTurn, MAX_HISTORY_TEXT, MAX_SENT_HISTORY};
@@ -45,6 +46,7 @@ const EXCHANGE_OVERHEAD: usize = size_of::<HistoryTurn>() + 32;
 
 /// State that a session's ledger adds up to.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct SessionState {
     /// The session's persona and name; none before the first entry.
     pub session: Option<SessionRef>,
@@ -94,7 +96,12 @@ pub struct SessionState {
     /// Finished turns whose post-turn hooks have not all run.
     #[serde(default, skip_serializing_if = "PostHookQueue::is_empty")]
     pub post_hooks: PostHookQueue,
+    /// Fields of a checkpoint that a later release has set.
+    #[serde(skip)]
+    pub unknown: UnknownFields,
 }
+
+keeps_unknown!(SessionState);
 
 impl SessionState {
     /// Returns the approval that the running turn waits for, if it waits.

@@ -138,7 +138,7 @@ async fn read_backwards(
         let sequence = stored.sequence;
         let record: LedgerRecord = stored
             .decode()
-            .map_err(|source| RunSessionError::BadLedger { sequence, source })?;
+            .map_err(|source| RunSessionError::unread(sequence, source))?;
         // A checkpoint that this version cannot read is no beginning: the records before it are needed.
         let begins = matches!(record.entries.first(), Some(LedgerEntry::Checkpoint { fold, .. }) if is_fold(fold));
         records.push((sequence, record));
@@ -172,7 +172,7 @@ async fn read(
     let records = ledger::read_after(&broker.bus, session, after).await?;
     let readable = records.into_iter().map(|(sequence, record)| match record {
         Ok(record) => Ok((sequence, record)),
-        Err(source) => Err(RunSessionError::BadLedger { sequence, source }),
+        Err(source) => Err(RunSessionError::unread(sequence, source)),
     });
     readable.collect()
 }

@@ -26,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::broker::BrokerContext;
+use crate::broker::newer_ledgers::TRY_AGAIN;
 use crate::config::SERVICE;
 use crate::error::RunSessionError;
 use crate::queue::claim_deadline::ClaimDeadline;
@@ -141,7 +142,7 @@ async fn handle(broker: Arc<BrokerContext>, taken: TakenClaim) {
         SessionSlot::new(slot, places),
     ))
     .await;
-    // The session ran to its release, so the claim was not the cause of the earlier failures.
+    // The claim was not the cause of the earlier failures.
     if done && let Some(revision) = counted {
         quarantine::acquit_claim(&broker, &key, revision).await;
     }
@@ -174,7 +175,8 @@ async fn claimed_session(broker: &BrokerContext, incoming: &IncomingMessage) -> 
     None
 }
 
-/// Runs the session of a claim. Returns whether it was run to its release.
+/// Runs the session of a claim. Returns whether the session is not to blame: it was run to its release, or waits for a
+/// broker of a later release.
 async fn run_claim(
     broker: &Arc<BrokerContext>,
     incoming: &IncomingMessage,
@@ -202,9 +204,12 @@ async fn run_claim(
         never = show_life(broker, incoming, &claimed.hold) => match never {},
     };
     drop(running);
-    let Err(error) = outcome else { return true };
-
     let session = &claimed.session;
+    let Err(error) = outcome else {
+        broker.newer.forget(session);
+        return true;
+    };
+
     match error {
         RunSessionError::Stale | RunSessionError::FenceLost => {
             // The other owner works already: every further step of ours would only fail at the fence.
@@ -217,6 +222,16 @@ async fn run_claim(
             if claimed.hold.is_live() {
                 incoming.nak(None).await;
             }
+        }
+        RunSessionError::NewerLedger { sequence, source } => {
+            let what = format!("record {sequence}: {source}");
+            if broker.newer.note(session, what, broker.clock.monotonic()) {
+                tracing::warn!(%session, sequence, %source, "session waits for a broker of a later release");
+            }
+            if claimed.hold.is_live() {
+                incoming.nak(Some(TRY_AGAIN)).await;
+            }
+            return true;
         }
         RunSessionError::BadLedger { .. }
         | RunSessionError::Append(_)

@@ -61,7 +61,11 @@ pub async fn admit_claim(
     key: &str,
     session: &SessionRef,
 ) -> Result<ClaimVerdict, ParkSessionError> {
-    if incoming.delivered <= MAX_DELIVERIES || broker.activity.had_trouble(broker.clock.monotonic()) {
+    // A session that waits for a later release is delivered again and again, and is not to blame.
+    if incoming.delivered <= MAX_DELIVERIES
+        || broker.newer.contains(session)
+        || broker.activity.had_trouble(broker.clock.monotonic())
+    {
         return Ok(ClaimVerdict::Free);
     }
 

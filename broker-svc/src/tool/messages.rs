@@ -13,6 +13,7 @@ use shared::model::ledger::ToolOutcome;
 use shared::model::reply::{Reply, ReplyAction};
 use shared::model::time::UnixMillis;
 use shared::wire::agent::ToolDescription;
+use shared::wire::unknown::UnknownFields;
 
 use super::service::described;
 use super::{Tool, ToolCall, failed_outcome};
@@ -124,6 +125,7 @@ fn change_reply(call: &ToolCall, kind: ChangeKind, wanted: Wanted) -> Reply {
         interactive: None,
         causation: asked.origin.causation.clone(),
         action: Some(action),
+        unknown: UnknownFields::default(),
     }
 }
 

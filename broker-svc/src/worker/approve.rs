@@ -13,6 +13,7 @@ use shared::model::dispatch::derived_ulid;
 use shared::model::ledger::{DropReason, LedgerEntry, ToolCall, ToolOutcome};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
+use shared::wire::unknown::UnknownFields;
 
 use super::Worker;
 use super::hooks::PointVerdict;
@@ -210,6 +211,7 @@ impl Worker<'_> {
             interactive: None,
             causation: dispatch.causation.clone(),
             action: None,
+            unknown: UnknownFields::default(),
         };
 
         self.broker.desk().send_reply(&answer).await?;

@@ -48,6 +48,7 @@ use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::WireMessage;
 use shared::wire::subject;
 use shared::wire::topology::streams;
+use shared::wire::unknown::UnknownFields;
 use tokio::sync::{Semaphore, watch};
 use ulid::Ulid;
 
@@ -449,5 +450,6 @@ fn reply_of(id: Ulid, number: u64, channel: &str, peer: &str) -> Reply {
         interactive: None,
         causation: DispatchCause { event, hops: 0 },
         action: None,
+        unknown: UnknownFields::default(),
     }
 }

@@ -14,6 +14,7 @@ use shared::model::permission::{PermissionLevel, PermissionSet, ToolRules};
 use shared::model::proof::ProvenOrigin;
 use shared::model::session::SessionRef;
 use shared::wire::seal::change_hash;
+use shared::wire::unknown::UnknownFields;
 
 use crate::registry::rights::{authors_session, fire_permissions, system_prompt};
 use crate::routing::{HookFire, RoutingRules, derive_session};
@@ -73,6 +74,7 @@ pub fn build_dispatch(fire: HookFire<'_>, rules: &RoutingRules) -> Dispatch {
             event: event.id.clone(),
             hops: event.hops,
         },
+        unknown: UnknownFields::default(),
     }
 }
 

@@ -22,7 +22,6 @@ use shared::bus::{
 };
 use shared::clock::pause;
 use shared::model::dispatch::Dispatch;
-use shared::model::ledger::LedgerRecord;
 use shared::model::restore::{HOLD_KEY, RestoreHold};
 use shared::model::time::UnixMillis;
 use shared::process::ShutdownSignal;
@@ -268,7 +267,7 @@ impl LostDispatches {
         let doubt_until = self.witness.doubt_until(self.evaluator().clock.now()).await?;
         let mut consumed = ConsumedDispatches::default();
         self.read_since(streams::LEDGER, since, |stored| {
-            let record = stored.decode::<LedgerRecord>();
+            let record = stored.decode_known_entries();
             for id in record.iter().flat_map(|record| consumed.take_record(record)) {
                 fired.remove(&id);
             }

@@ -119,6 +119,11 @@ impl ModelAccess {
         self.0.own.send_replace(own);
     }
 
+    /// Follows the state of the own copy.
+    pub(crate) fn follow_own(&self) -> watch::Receiver<OwnCopy> {
+        self.0.own.subscribe()
+    }
+
     /// Returns the own copy if it answers.
     fn ready(&self) -> Option<Projection> {
         match &*self.0.own.borrow() {

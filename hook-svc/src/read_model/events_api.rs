@@ -189,6 +189,7 @@ mod tests {
     use shared::model::dispatch::{DeliveryContext, DispatchCause};
     use shared::model::event::EventId;
     use shared::model::session::SessionRef;
+    use shared::wire::unknown::UnknownFields;
     use ulid::Ulid;
 
     use super::*;
@@ -213,6 +214,7 @@ mod tests {
                 hops: 0,
             },
             action: None,
+            unknown: UnknownFields::default(),
         }
     }
 

@@ -5,6 +5,7 @@ use shared::model::dispatch::{DispatchCause, derived_ulid};
 use shared::model::event::ParseEventIdError;
 use shared::model::intent::{Intent, event_id};
 use shared::model::reply::Reply;
+use shared::wire::unknown::UnknownFields;
 
 use super::firing::firing_hops;
 
@@ -38,6 +39,7 @@ pub fn approval_card(intent: &Intent, asked: &ConfirmationTerms) -> Result<Optio
             hops: firing_hops(intent),
         },
         action: None,
+        unknown: UnknownFields::default(),
     }))
 }
 

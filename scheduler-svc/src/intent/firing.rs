@@ -12,6 +12,7 @@ use shared::model::reply::Reply;
 use shared::model::schedule::{ScheduleMark, ScheduleTarget};
 use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
+use shared::wire::unknown::UnknownFields;
 use ulid::Ulid;
 
 /// Kind that runs a hook instead of a turn.
@@ -171,6 +172,7 @@ pub fn firing_dispatch(
             event,
             hops: firing_hops(intent),
         },
+        unknown: UnknownFields::default(),
     }))
 }
 
@@ -198,6 +200,7 @@ pub fn firing_reply(intent: &Intent, nominal: UnixMillis) -> Result<Option<Reply
             hops: firing_hops(intent),
         },
         action: None,
+        unknown: UnknownFields::default(),
     }))
 }
 

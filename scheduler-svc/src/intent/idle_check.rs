@@ -6,7 +6,7 @@
 use shared::bus::{Bus, StoredMessage};
 use shared::model::event::{DEFAULT_ACCOUNT, Event, EventDirection};
 use shared::model::intent::{Intent, IntentSchedule};
-use shared::model::ledger::{LedgerEntry, LedgerRecord};
+use shared::model::ledger::LedgerEntry;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::subject::{self, conversation};
@@ -73,7 +73,7 @@ async fn was_reset(bus: &Bus, intent: &Intent, begun: UnixMillis) -> Result<bool
     let mut next = bus.last_on_subject(LEDGER, &subject::ledger(&session)).await?;
     for _ in 0..MAX_RECORDS {
         let Some(stored) = next else { return Ok(false) };
-        let Ok(record) = stored.decode::<LedgerRecord>() else {
+        let Ok(record) = stored.decode_known_entries() else {
             return Ok(false);
         };
 

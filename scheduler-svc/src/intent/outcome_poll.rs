@@ -5,7 +5,6 @@ use std::sync::Arc;
 use shared::bus::KvEntry;
 use shared::model::intent::timer::IntentTimer;
 use shared::model::intent::{Intent, IntentCode, IntentFiring, event_id};
-use shared::model::ledger::LedgerRecord;
 use shared::model::time::UnixMillis;
 use shared::wire::subject;
 use shared::wire::topology::streams::LEDGER;
@@ -189,7 +188,7 @@ impl IntentExecutor {
             let Some(stored) = next else {
                 return Ok(SearchResult::NotYet);
             };
-            let Ok(record) = stored.decode::<LedgerRecord>() else {
+            let Ok(record) = stored.decode_known_entries() else {
                 return Ok(SearchResult::NotYet);
             };
 

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use shared::bus::{Bus, CoreSubscription};
 use shared::clock::pause;
-use shared::model::ledger::LedgerRecord;
 use shared::model::session::SessionRef;
 use shared::process::lifecycle::ShutdownSignal;
-use shared::wire::envelope::decode;
+use shared::wire::ledger_kinds::decode_known;
 use shared::wire::subject;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -72,7 +71,7 @@ impl TurnListener {
         tokio::spawn(async move {
             let listening = async {
                 while let Some(message) = ear.heard.next().await {
-                    let ended = decode::<LedgerRecord>(&message.headers, &message.payload);
+                    let ended = decode_known(&message.headers, &message.payload);
                     if !ended.is_ok_and(|record| ends_something(&record)) {
                         continue;
                     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
 
+use crate::metric::letter_reason;
 use crate::model::time::UnixMillis;
 use crate::wire::dead_letter::DeadLetter;
 use crate::wire::envelope::DecodeError;
@@ -127,7 +128,7 @@ impl Bus {
             reason = %letter.reason, detail = %letter.detail, "message dead-lettered"
         );
 
-        metrics::counter!("nexus_dead_letters_total", "reason" => letter.reason.clone()).increment(1);
+        metrics::counter!("nexus_dead_letters_total", "reason" => letter_reason(&letter.reason)).increment(1);
         let out = OutgoingMessage::new(subject::dlq(&letter.service), &letter);
         // Without a stream there is no position, so that the id would not be unique.
         let out = if letter.stream.is_empty() { out } else { out.msg_id(id) };

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use crate::clock::pause;
+use crate::wire::partition::stored_partition;
 use crate::wire::topology::partition_filter;
 
 use super::connect::Bus;
@@ -216,7 +217,7 @@ impl StreamTap {
             state.keeps_up = true;
         }
 
-        let partition = partition_of(&incoming.subject);
+        let partition = stored_partition(&incoming.subject);
         match partition.and_then(|partition| state.takers.get(&partition)) {
             None => {}
             Some(taker) => match taker.messages.try_reserve() {
@@ -240,7 +241,7 @@ impl StreamTap {
     /// Drops the taker of `incoming`: it receives neither this message nor any later one.
     fn let_go(&self, incoming: &IncomingMessage) {
         let mut state = self.state();
-        let taker = partition_of(&incoming.subject).and_then(|partition| state.takers.remove(&partition));
+        let taker = stored_partition(&incoming.subject).and_then(|partition| state.takers.remove(&partition));
         if taker.is_some() {
             metrics::counter!("nexus_tap_let_go_total").increment(1);
         }
@@ -291,11 +292,6 @@ impl Drop for PassingMessage {
     fn drop(&mut self) {
         self.hold_up();
     }
-}
-
-/// Returns the partition in a stored message's `subject` (`nexus.<stream>.<partition>.…`).
-fn partition_of(subject: &str) -> Option<u16> {
-    subject.split('.').nth(2)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! with an unknown outcome, a stored value is ours only if it carries our attempt ([`super::writer`]): equal bytes may
 //! come from a rival.
 
+mod kept;
 mod told_keys;
 mod watch;
 
@@ -284,6 +285,9 @@ impl<T: WireMessage> Kv<T> {
         let mut out = OutgoingMessage::new(self.key_subject(key), value);
         if let Some(expected) = expected {
             out = out.expect_last(expected);
+            if let Some(payload) = self.with_unknown(key, value, expected).await? {
+                out.payload = payload;
+            }
         }
 
         if let Some(ttl) = ttl {

@@ -9,13 +9,16 @@ use async_nats::jetstream::AckKind;
 use bytes::Bytes;
 
 use crate::model::event::Event;
+use crate::model::ledger::LedgerRecord;
 use crate::model::position::StreamPlace;
 use crate::model::time::UnixMillis;
 use crate::wire::envelope::{DecodeError, WireMessage, decode};
 use crate::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, TraceCarrier};
+use crate::wire::ledger_kinds::decode_known;
 use crate::wire::seal::{ReadEventError, TrustKeys};
 
 use super::floor::Floor;
+use super::noted_buckets::note_record;
 
 /// Converts the client's headers to ours.
 pub(super) fn headers_of(map: Option<&async_nats::HeaderMap>) -> Headers {
@@ -60,7 +63,17 @@ impl StoredMessage {
     /// # Errors
     /// Returns [`DecodeError`], which names the type and the place.
     pub fn decode<T: WireMessage>(&self) -> Result<T, DecodeError> {
-        decode(&self.headers, &self.payload)
+        let value = decode(&self.headers, &self.payload)?;
+        note_record(&self.subject, &self.headers, &self.payload, &value);
+        Ok(value)
+    }
+
+    /// Decodes a record of `LEDGER` without the entries that only a later release knows; see [`decode_known`].
+    ///
+    /// # Errors
+    /// Returns [`DecodeError`], which names the type and the place.
+    pub fn decode_known_entries(&self) -> Result<LedgerRecord, DecodeError> {
+        decode_known(&self.headers, &self.payload)
     }
 
     /// Decodes the payload of a message of `EVENTS`, with the origin that its seal proves.
@@ -208,7 +221,17 @@ impl IncomingMessage {
     /// # Errors
     /// Returns [`DecodeError`], which names the type and the place.
     pub fn decode<T: WireMessage>(&self) -> Result<T, DecodeError> {
-        decode(&self.headers, &self.payload)
+        let value = decode(&self.headers, &self.payload)?;
+        note_record(&self.subject, &self.headers, &self.payload, &value);
+        Ok(value)
+    }
+
+    /// Decodes a record of `LEDGER` without the entries that only a later release knows; see [`decode_known`].
+    ///
+    /// # Errors
+    /// Returns [`DecodeError`], which names the type and the place.
+    pub fn decode_known_entries(&self) -> Result<LedgerRecord, DecodeError> {
+        decode_known(&self.headers, &self.payload)
     }
 
     /// Decodes the payload of a message of `EVENTS`, with the origin that its seal proves.

@@ -40,6 +40,7 @@ use super::fanout::StreamTap;
 use super::kv::Kv;
 use super::writer::run_name;
 
+pub use floors::read_floors;
 pub use owned::{OwnedPartition, RedeliverySource, count_unsettled};
 pub use share::{ShareGroup, share_parts};
 pub use tenure::PartitionLease;

@@ -12,6 +12,7 @@ use super::origin::EventOrigin;
 use super::permission::PermissionSet;
 use super::session::{QueueMode, SessionRef};
 use super::time::UnixMillis;
+use crate::wire::unknown::{UnknownFields, keeps_unknown};
 
 /// The destination of a reply. Written in camelCase on the wire, as in the seed; snake_case is read too.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -89,7 +90,7 @@ pub struct DispatchCause {
 
 /// The order of one fired hook to one session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(remote = "Self", rename_all = "camelCase", deny_unknown_fields)]
 pub struct Dispatch {
     /// Id of the dispatch; see [`dispatch_id`].
     pub id: Ulid,
@@ -118,7 +119,12 @@ pub struct Dispatch {
     pub delivery_context: DeliveryContext,
     /// Cause of the dispatch.
     pub causation: DispatchCause,
+    /// Fields that a later release has set.
+    #[serde(skip)]
+    pub unknown: UnknownFields,
 }
+
+keeps_unknown!(Dispatch);
 
 /// Returns the id of the dispatch that `hook` makes of `event`: a ULID with the event's time and, as its randomness,
 /// the first 80 bits of SHA-256 over the event id, NUL and the hook id. The same pair always has the same id.

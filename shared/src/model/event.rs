@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use super::origin::{EVERYBODY, EventOrigin};
 use super::time::UnixMillis;
+use crate::wire::unknown::{UnknownFields, keeps_unknown};
 
 /// Maximum length of an event id, in bytes.
 pub const MAX_EVENT_ID_BYTES: usize = 512;
@@ -265,7 +266,7 @@ pub struct EventPeer {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct Event {
     /// Deterministic id of the event.
     pub id: EventId,
@@ -343,7 +344,12 @@ pub struct Event {
     /// [`EVERYBODY`] = all persons. Set like `origin`.
     #[serde(default, alias = "speaksFor", skip_serializing_if = "Vec::is_empty")]
     pub speaks_for: Vec<String>,
+    /// Fields that a later release has set.
+    #[serde(skip)]
+    pub unknown: UnknownFields,
 }
+
+keeps_unknown!(Event);
 
 /// Maximum time between an event's own timestamp and its reception, in milliseconds: one hour.
 pub const MOST_BACKDATED_MS: i64 = 3_600_000;
@@ -386,6 +392,7 @@ impl Event {
             hops: 0,
             origin: EventOrigin::Open,
             speaks_for: Vec::new(),
+            unknown: UnknownFields::default(),
             id,
         }
     }

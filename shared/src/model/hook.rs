@@ -9,6 +9,7 @@ use super::dispatch::DeliveryContext;
 use super::permission::PermissionSet;
 use super::session::{QueueMode, SessionRef};
 use super::time::UnixMillis;
+use crate::wire::unknown::lenient;
 
 /// The number of times a hook may fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -293,6 +294,7 @@ pub enum StoredAnswer {
         /// Id of the hook.
         hook_id: String,
         /// Result that the hook returned.
+        #[serde(deserialize_with = "lenient")]
         result: Box<HookResult>,
     },
     /// The hook did not fire, and `@fallback` hooks were fired because of that.

@@ -24,6 +24,7 @@ use super::permission::PermissionSet;
 use super::position::StreamPosition;
 use super::session::SessionRef;
 use super::time::UnixMillis;
+use crate::wire::unknown::read_strict;
 
 pub use extract::extract_wishes;
 pub use record::{IntentCode, IntentLineage, IntentRecord};
@@ -134,7 +135,7 @@ pub enum ApprovalRequirement {
 
 /// The session in which an intent runs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "within", deny_unknown_fields)]
+#[serde(rename_all = "snake_case", tag = "within")]
 pub enum IntentScope {
     /// The session that requests it.
     #[default]
@@ -164,9 +165,10 @@ pub struct IntentWish {
     #[serde(default)]
     pub parameters: Map<String, Value>,
     /// Time, recurrence or condition of the firing.
+    #[serde(deserialize_with = "read_strict")]
     pub schedule: IntentSchedule,
     /// Session in which it runs; absent = the requesting session.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_strict")]
     pub scope: IntentScope,
     /// Requested approval, which can only be stricter than the kind demands.
     #[serde(default, skip_serializing_if = "Option::is_none")]

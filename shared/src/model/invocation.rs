@@ -8,6 +8,7 @@ use ulid::Ulid;
 use super::event::EventId;
 use super::hook::HookResult;
 use super::time::UnixMillis;
+use crate::wire::unknown::lenient;
 
 /// The outcome of one hook for one event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,6 +21,7 @@ pub enum HookOutcome {
         /// Id of the dispatch that was published.
         dispatch: Ulid,
         /// Result that the hook returned.
+        #[serde(deserialize_with = "lenient")]
         result: Box<HookResult>,
     },
     /// The hook fired, but its action was suppressed.

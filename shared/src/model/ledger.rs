@@ -17,6 +17,7 @@ use super::permission::PermissionSet;
 use super::position::StreamPosition;
 use super::reply::Reply;
 use super::time::UnixMillis;
+use crate::wire::unknown::lenient;
 
 pub use self::dispatch_standing::DispatchStanding;
 pub use self::drop_reason::DropReason;
@@ -203,6 +204,7 @@ pub enum LedgerEntry {
     /// The session was opened; this is the first entry.
     SessionOpened {
         /// The session's whole names, because encoded subject tokens may be shortened.
+        #[serde(deserialize_with = "lenient")]
         session: super::session::SessionRef,
     },
     /// A broker took the session.
@@ -222,6 +224,7 @@ pub enum LedgerEntry {
         /// Dispatches that the turn answers.
         dispatches: Vec<DispatchRef>,
         /// Permissions of the turn.
+        #[serde(deserialize_with = "lenient")]
         permissions: PermissionSet,
         /// Limits of the turn.
         limits: TurnLimits,
@@ -254,7 +257,7 @@ pub enum LedgerEntry {
         opaque: Option<Value>,
         /// Attachments of the answer, if the turn ends with it; in a record that also ends the turn they are in the
         /// turn's reply.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Vec::is_empty")]
         attachments: Vec<Attachment>,
         /// Name of the model that answered.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -287,11 +290,13 @@ pub enum LedgerEntry {
     /// A human was asked for an approval.
     ApprovalRequested {
         /// The question with its id.
+        #[serde(deserialize_with = "lenient")]
         request: ApprovalRequest,
     },
     /// An approval was decided.
     ApprovalDecided {
         /// The decision with the approval's id.
+        #[serde(deserialize_with = "lenient")]
         decision: ApprovalDecision,
         /// Sequence of the notice in `DISPATCHES`; none if the owner ended it itself (a lapse, a newer message).
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -338,6 +343,7 @@ pub enum LedgerEntry {
     /// The scheduler did not answer for an intent in the agent's answer: it is asked again until it does.
     IntentOwed {
         /// The proposal for the scheduler.
+        #[serde(deserialize_with = "lenient")]
         proposal: Box<ProposeIntent>,
     },
     /// The scheduler answered for an owed intent, or the broker gave it up.
@@ -351,6 +357,7 @@ pub enum LedgerEntry {
     /// The post-turn hooks of a turn must run; written with the turn's end.
     PostHooksDue {
         /// The turn, as its hooks need it.
+        #[serde(deserialize_with = "lenient")]
         finished: Box<FinishedTurn>,
     },
     /// The hooks after tool calls have seen the call that the finished turn left unseen.
@@ -462,6 +469,7 @@ pub enum LedgerEntry {
     /// An order was carried out.
     Ordered {
         /// The order with its id.
+        #[serde(deserialize_with = "lenient")]
         order: Box<super::order::SessionOrder>,
         /// Sequence of the order in `DISPATCHES`.
         sequence: u64,

@@ -8,10 +8,11 @@ use ulid::Ulid;
 
 use super::session::{QueueSettings, SessionRef};
 use super::time::UnixMillis;
+use crate::wire::unknown::lenient;
 
 /// The change that an order requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+#[serde(rename_all = "snake_case", tag = "kind")]
 pub enum OrderKind {
     /// Cancel the running turn and drop every dispatch that waits before this order.
     Abort,
@@ -22,6 +23,7 @@ pub enum OrderKind {
     /// Replace the session's own queue settings; empty settings remove them.
     Queue {
         /// The new settings of the queue.
+        #[serde(deserialize_with = "lenient")]
         settings: QueueSettings,
     },
     /// Withdraw one dispatch. It is dropped if it waits or arrives later, and the running turn is canceled if it runs

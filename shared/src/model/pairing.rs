@@ -15,6 +15,7 @@ use super::event::{Event, EventId};
 use super::reply::Reply;
 use super::session::SessionRef;
 use super::time::UnixMillis;
+use crate::wire::unknown::UnknownFields;
 
 /// Time for which a code can be used, and for which its sender gets no other one, in milliseconds.
 pub const CODE_LASTS_MS: i64 = 3_600_000;
@@ -323,6 +324,7 @@ pub fn code_reply(pairing: &Pairing, event: &Event) -> Option<Reply> {
             hops: event.hops,
         },
         action: None,
+        unknown: UnknownFields::default(),
     })
 }
 

@@ -7,10 +7,11 @@ use ulid::Ulid;
 use super::dispatch::{DeliveryContext, DispatchCause};
 use super::event::Attachment;
 use super::session::SessionRef;
+use crate::wire::unknown::{UnknownFields, keeps_unknown};
 
 /// The message of a turn. Its id is the turn's id, so that a turn has one delivery even if steps are repeated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct Reply {
     /// Id of the delivery, which is the turn's id.
     pub id: Ulid,
@@ -33,7 +34,12 @@ pub struct Reply {
     /// Change of an earlier message of the destination, which the reply is instead of a new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<ReplyAction>,
+    /// Fields that a later release has set.
+    #[serde(skip)]
+    pub unknown: UnknownFields,
 }
+
+keeps_unknown!(Reply);
 
 /// A change of an earlier message of the destination. Each has no further effect if it is made again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,6 +21,7 @@ use tokio::net::TcpListener;
 
 use super::lifecycle::ShutdownSignal;
 use crate::bus::position::void_positions;
+use crate::metric::without_absent;
 
 /// States that the parts of a process report of themselves. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -234,7 +235,7 @@ async fn get_readyz(State(health): State<Health>) -> Response {
 async fn render(State(metrics): State<PrometheusHandle>) -> Response {
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
-        metrics.render(),
+        without_absent(&metrics.render()),
     )
         .into_response()
 }

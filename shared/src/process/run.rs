@@ -25,7 +25,10 @@ use super::status::StatusResponder;
 use super::telemetry::Telemetry;
 use crate::clock::{IdSource, SystemClock, SystemIds, TEST_CLOCK, is_rehearsed, pause};
 use crate::llm::LlmConfig;
+use crate::metric;
 use crate::wire::seal::TrustKeys;
+#[cfg(all(feature = "testing", debug_assertions))]
+use crate::wire::unknown;
 
 /// Prefix of the lines in which `--check` warns of a valid setting that is weaker than it should be.
 pub const WARNING: &str = "warning: ";
@@ -120,6 +123,9 @@ pub fn run<S: Service>() -> ExitCode {
         return ServiceExit::Clean.into();
     }
 
+    #[cfg(all(feature = "testing", debug_assertions))]
+    rehearse_later_release();
+
     raise_handles(S::NAME);
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = prepared.common.runtime.thread_count(processors);
@@ -158,6 +164,15 @@ pub fn run<S: Service>() -> ExitCode {
     // A thread that still blocks after the drain must not keep the process alive.
     runtime.shutdown_background();
     exit.into()
+}
+
+/// Lets this process stand for a later release if a test wants it.
+#[cfg(all(feature = "testing", debug_assertions))]
+#[expect(clippy::disallowed_methods, reason = "tests set it; no configuration has it")]
+fn rehearse_later_release() {
+    if std::env::var_os(unknown::LATER_RELEASE).is_some_and(|value| !value.is_empty()) {
+        unknown::rehearse_later_release();
+    }
 }
 
 /// Raises the soft limit of open files to the hard one: no program of ours calls `select` with handles beyond 1,024.
@@ -324,6 +339,12 @@ pub(super) async fn run_until<S: Service>(
             return ServiceExit::Failed;
         }
     };
+
+    metric::register(&[metric::PROCESS, metric::BUS]);
+    if S::ASKS_MODELS {
+        metric::register(&[metric::MODELS]);
+    }
+    metric::register(S::METRICS);
 
     let announcement = ServiceAnnouncement::new(run_dir.as_deref(), S::NAME, &instance);
     let drain = Duration::from_millis(common.telemetry.drain_timeout_ms);

@@ -15,6 +15,7 @@ use super::lifecycle::ShutdownSignal;
 use crate::bus::Bus;
 use crate::clock::{SharedClock, SharedIds};
 use crate::llm::LlmConfig;
+use crate::metric::Metric;
 
 /// One of the five services.
 pub trait Service: 'static {
@@ -33,6 +34,9 @@ pub trait Service: 'static {
 
     /// Parts that report their state themselves: until each of them has, `/readyz` fails.
     const PARTS: &'static [&'static str] = &[];
+
+    /// Its own metrics and those of the parts of `shared` that it uses, besides those that every process has.
+    const METRICS: &'static [&'static [Metric]] = &[];
 
     /// Type of its configuration; `#[serde(default, deny_unknown_fields)]`.
     type Config: DeserializeOwned + Serialize + Default + Send + 'static;

@@ -104,11 +104,12 @@ async fn follow_source(
 
     let position = projection.position(source);
     let passing = tap.begin_behind(position, position == end);
+    projection.begin_backlog(position);
     let (read, messages) = read_ahead();
 
     // Reading continues while a batch is stored, so that takers at the tap do not wait for the disk.
     tokio::select! {
-        never = read_on(ordered, &passing, read) => match never {},
+        never = read_on(ordered, &passing, read, |incoming| projection.note_seen(incoming)) => match never {},
         ended = take_in(bus, projection, source, &incarnation, messages) => ended,
     }
 }
@@ -339,7 +340,7 @@ pub(super) fn decode(source: FeedSource, message: &IncomingMessage, trust: &Trus
                 })
         }
         FeedSource::Ledger => message
-            .decode()
+            .decode_known_entries()
             .map_err(ReadEventError::from)
             .map(|record| AppliedRecord::Ledger {
                 sequence,

@@ -13,6 +13,8 @@ use super::apply::PASSED_OVER;
 use crate::model::event::{EventDirection, EventId, PeerKind};
 use crate::model::position::StreamPosition;
 use crate::model::time::UnixMillis;
+use crate::wire::partition::hashed_partition;
+use crate::wire::subject::token;
 
 /// Columns that [`event_row`] reads, in its order.
 const COLUMNS: &str = "id, sequence, timestamp, published_at, revised_at, channel, account, peer_kind, peer_id, from_id, \
@@ -64,6 +66,29 @@ pub(super) fn find_event(connection: &Connection, id: &str) -> Result<Option<Eve
         .prepare_cached(&format!("SELECT {COLUMNS} FROM events WHERE id = ?1"))?
         .query_row([id], event_row)
         .optional()
+}
+
+/// Returns partition, sequence and time of storing of the events after `from` and through `to`, the newest first, at
+/// most `most`.
+pub(super) fn stored_events(
+    connection: &Connection,
+    from: u64,
+    to: u64,
+    most: usize,
+) -> Result<Vec<(u16, u64, UnixMillis)>, rusqlite::Error> {
+    let mut statement = connection.prepare_cached(
+        "SELECT channel, account, peer_id, sequence, published_at FROM events
+         WHERE sequence > ?1 AND sequence <= ?2 ORDER BY sequence DESC LIMIT ?3",
+    )?;
+    let bounds = [from, to, most as u64].map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+    let rows = statement.query_map(bounds, |row| {
+        let of = |column| row.get_ref(column).and_then(|value| Ok(token(value.as_str()?)));
+        let tokens = [of(0)?, of(1)?, of(2)?];
+        let partition = hashed_partition(tokens.iter().map(|token| token.as_str()));
+        let sequence = u64::try_from(row.get::<_, i64>(3)?).unwrap_or(0);
+        Ok((partition, sequence, UnixMillis(row.get(4)?)))
+    })?;
+    rows.collect()
 }
 
 /// Returns the events that match every field of `request`, the newest first.

@@ -64,13 +64,19 @@ pub(super) fn read_ahead() -> (ReadInto, ReadAhead) {
     (ReadInto { messages, memory }, ReadAhead(read))
 }
 
-/// Passes the messages of `ordered` on at the tap, then sends them to `into`. If there is no room, the takers at the
-/// tap are dropped first, so that they do not wait for the file.
-pub(super) async fn read_on(mut ordered: OrderedReader, passing: &PassingMessage, into: ReadInto) -> Infallible {
+/// Passes the messages of `ordered` on at the tap and to `note`, then sends them to `into`. If there is no room, the
+/// takers at the tap are dropped first, so that they do not wait for the file.
+pub(super) async fn read_on(
+    mut ordered: OrderedReader,
+    passing: &PassingMessage,
+    into: ReadInto,
+    note: impl Fn(&IncomingMessage),
+) -> Infallible {
     // If reading had to wait for takers at the tap since it was last at the stream's end, the lag is caused by them.
     let mut was_held = false;
     loop {
         let incoming = ordered.next().await;
+        note(&incoming);
         was_held |= passing.pass_on(&incoming).await;
         was_held &= incoming.pending > 0;
         let kib = u32::try_from(incoming.payload.len() / 1024 + 1)

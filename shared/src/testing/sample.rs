@@ -9,6 +9,7 @@ use crate::model::origin::EventOrigin;
 use crate::model::permission::PermissionSet;
 use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
+use crate::wire::unknown::UnknownFields;
 
 /// Returns the dispatch of the hook `hook` to `target` at `timestamp`, for event `event_id` with this `number`:
 /// "message {number}" from "v1", to be answered in the web chat.
@@ -48,6 +49,7 @@ pub fn dispatch(event_id: EventId, number: u64, hook: &str, target: SessionRef, 
             hops: 0,
         },
         event_id,
+        unknown: UnknownFields::default(),
     }
 }
 

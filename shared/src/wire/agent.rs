@@ -12,6 +12,7 @@ use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
 
 use super::envelope::WireMessage;
+use super::unknown::lenient;
 
 /// The author of a message in a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +91,7 @@ pub enum AgentReply {
         /// Text of the reply.
         content: String,
         /// Files to send with the text.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "lenient")]
         attachments: Vec<Attachment>,
     },
 }

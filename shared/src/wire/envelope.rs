@@ -1,15 +1,19 @@
 //! Envelopes: a payload with its content type and schema. *Pure.*
 //!
 //! `Content-Type` distinguishes CBOR (the default) from JSON (for any language with only a NATS client), and
-//! `Nexus-Schema: name/version` names the type. A consumer reads versions n and n−1 ([`upgrade`]). A newer
-//! version becomes a dead letter with the reason `newer_schema`. Source: `docs/design/wire.md` §6.
+//! `Nexus-Schema: name/version` names the type. A consumer reads versions n and n−1 ([`upgrade`]), with fields that it
+//! does not know ([`super::unknown`]). A newer version becomes a dead letter with the reason `newer_schema`. Source:
+//! `docs/design/wire.md` §6.
 
 pub mod upgrade;
 
 use bytes::Bytes;
-use serde::{Serialize, de::DeserializeOwned};
+use ciborium::value::Value;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::headers::{CONTENT_TYPE, Headers, SCHEMA};
+use super::unknown;
 
 /// Maximum size of a payload that is read or written, in bytes; the server's `max_payload` must not be smaller.
 pub const MAX_PAYLOAD_BYTES: usize = 4 * 1024 * 1024;
@@ -19,14 +23,28 @@ pub const MIN_SERVER_PAYLOAD_BYTES: usize = 7_500_000;
 /// Maximum depth of nesting, in levels: deeper input would overflow the stack.
 const MAX_DEPTH: usize = 128;
 
+/// Number of this release, which counts up by one with each. A new version of a schema is read one release before it is
+/// written ([`WireMessage::READ_SINCE`]), so that of two successive releases each reads what the other writes.
+pub const RELEASE: u16 = 1;
+
 /// A type that crosses the wire under a name and a version.
 pub trait WireMessage: Serialize + DeserializeOwned {
     /// Name of the type in `Nexus-Schema`.
     const SCHEMA: &'static str;
-    /// Version that is written.
+    /// Newest version that is read.
     const VERSION: u16 = 1;
+    /// Number of the first release that reads [`Self::VERSION`].
+    const READ_SINCE: u16 = 0;
+    /// Version that is written: the newest one that the release before this one reads.
+    const WRITTEN: u16 = if RELEASE > Self::READ_SINCE {
+        Self::VERSION
+    } else {
+        Self::VERSION - 1
+    };
     /// Maximum size of a payload of this type, in bytes.
     const MAX_BYTES: usize = MAX_PAYLOAD_BYTES;
+    /// Whether the type reads past unknown fields by itself, and keeps them ([`super::unknown`]).
+    const KEEPS_UNKNOWN: bool = false;
 
     /// Checks conditions that the type cannot express, such as bounds between fields.
     ///
@@ -34,6 +52,19 @@ pub trait WireMessage: Serialize + DeserializeOwned {
     /// Returns a message that begins with the field's name.
     fn check(&self) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Returns the value in the shape of the version before [`Self::VERSION`], for the one release in which that is still
+    /// written; `None` in every other.
+    #[must_use]
+    fn to_earlier(&self) -> Option<Value> {
+        None
+    }
+
+    /// Returns the name of the part of a malformed message that only a later release knows, if that is its fault.
+    #[must_use]
+    fn find_newer_part(_written: &Value) -> Option<String> {
+        None
     }
 }
 
@@ -89,6 +120,14 @@ pub enum DecodeError {
         /// Newest version that this release reads.
         known: u16,
     },
+    /// The message has a part that only a later release knows, and that cannot be read past.
+    #[error("{schema}: `{part}` is not known; a later release wrote it")]
+    NewerPart {
+        /// Name of the type.
+        schema: &'static str,
+        /// Name of the part, such as the kind of a ledger entry.
+        part: String,
+    },
     /// The version is too old to be read.
     #[error("{schema}: version {found} is no longer supported")]
     TooOld {
@@ -133,10 +172,25 @@ impl DecodeError {
             Self::Malformed { .. } => "malformed",
             Self::OtherSchema { .. } => "other_schema",
             Self::NewerSchema { .. } => "newer_schema",
+            Self::NewerPart { .. } => "newer_part",
             Self::TooOld { .. } => "too_old",
             Self::ContentType { .. } => "content_type",
             Self::Oversize { .. } => "oversize",
             Self::Invalid { .. } => "invalid",
+        }
+    }
+
+    /// Returns whether a later release can read the message.
+    #[must_use]
+    pub const fn is_newer(&self) -> bool {
+        match self {
+            Self::NewerSchema { .. } | Self::NewerPart { .. } => true,
+            Self::Malformed { .. }
+            | Self::OtherSchema { .. }
+            | Self::TooOld { .. }
+            | Self::ContentType { .. }
+            | Self::Oversize { .. }
+            | Self::Invalid { .. } => false,
         }
     }
 }
@@ -162,8 +216,24 @@ pub fn encode_payload<T: Serialize>(value: &T, format: PayloadFormat) -> Bytes {
 pub fn encode<T: WireMessage>(value: &T, format: PayloadFormat) -> (Bytes, Headers) {
     let mut headers = Headers::new();
     headers.insert(CONTENT_TYPE, format.content_type());
-    headers.insert(SCHEMA, format!("{}/{}", T::SCHEMA, T::VERSION));
-    (encode_payload(value, format), headers)
+    headers.insert(SCHEMA, format!("{}/{}", T::SCHEMA, T::WRITTEN));
+    let earlier = if T::WRITTEN < T::VERSION {
+        value.to_earlier()
+    } else {
+        None
+    };
+    let payload = match earlier {
+        Some(earlier) => encode_payload(&earlier, format),
+        None => encode_payload(value, format),
+    };
+    #[cfg(all(feature = "testing", debug_assertions))]
+    let payload = if unknown::is_later() {
+        unknown::with_later_fields(payload, format)
+    } else {
+        payload
+    };
+
+    (payload, headers)
 }
 
 /// Decodes a `T` from a message.
@@ -190,7 +260,7 @@ pub fn decode<T: WireMessage>(headers: &Headers, payload: &[u8]) -> Result<T, De
         return upgrade::decode_older(version, format, payload);
     }
 
-    let value = parse::<T>(format, payload)?;
+    let value = parse::<T>(format, payload).or_else(|error| read_otherwise(error, format, payload))?;
     value.check().map_err(|detail| DecodeError::Invalid {
         schema: T::SCHEMA,
         detail,
@@ -252,7 +322,11 @@ fn version_of<T: WireMessage>(headers: &Headers) -> Result<u16, DecodeError> {
     Ok(version)
 }
 
-fn format_of<T: WireMessage>(headers: &Headers) -> Result<PayloadFormat, DecodeError> {
+/// Returns the format of a message with `headers`.
+///
+/// # Errors
+/// Returns [`DecodeError::ContentType`] if it is none that is read.
+pub(super) fn format_of<T: WireMessage>(headers: &Headers) -> Result<PayloadFormat, DecodeError> {
     let Some(found) = headers.get(CONTENT_TYPE) else {
         return Ok(PayloadFormat::Cbor);
     };
@@ -271,7 +345,7 @@ pub(super) fn parse<T: WireMessage>(format: PayloadFormat, payload: &[u8]) -> Re
     match format {
         PayloadFormat::Cbor => {
             let mut rest = payload;
-            let value = ciborium::de::from_reader_with_recursion_limit(&mut rest, MAX_DEPTH)
+            let Lenient(value) = ciborium::de::from_reader_with_recursion_limit(&mut rest, MAX_DEPTH)
                 .map_err(|error| malformed_error::<T>("cbor", &error))?;
             // ciborium leaves trailing bytes; serde_json refuses them by itself.
             if !rest.is_empty() {
@@ -283,7 +357,49 @@ pub(super) fn parse<T: WireMessage>(format: PayloadFormat, payload: &[u8]) -> Re
 
             Ok(value)
         }
-        PayloadFormat::Json => serde_json::from_slice(payload).map_err(|error| malformed_error::<T>("json", &error)),
+        PayloadFormat::Json => serde_json::from_slice(payload)
+            .map(|Lenient(value)| value)
+            .map_err(|error| malformed_error::<T>("json", &error)),
+    }
+}
+
+/// A message that is read past the fields that this release does not know.
+struct Lenient<T>(T);
+
+impl<'de, T: WireMessage> Deserialize<'de> for Lenient<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if T::KEEPS_UNKNOWN {
+            T::deserialize(deserializer).map(Self)
+        } else {
+            unknown::lenient(deserializer).map(Self)
+        }
+    }
+}
+
+/// Returns `error`, or that a later release wrote the message if it is malformed for that reason.
+fn read_otherwise<T: WireMessage>(error: DecodeError, format: PayloadFormat, payload: &[u8]) -> Result<T, DecodeError> {
+    #[cfg(all(feature = "testing", debug_assertions))]
+    if unknown::is_later()
+        && let Some(payload) = unknown::without_later_entries(payload, format)
+    {
+        return parse(format, &payload);
+    }
+
+    let written = parse_value(format, payload);
+    match written.as_ref().and_then(T::find_newer_part) {
+        Some(part) => Err(DecodeError::NewerPart {
+            schema: T::SCHEMA,
+            part,
+        }),
+        None => Err(error),
+    }
+}
+
+/// Parses bare bytes as a value without a type; `None` if they are no CBOR or JSON.
+pub(super) fn parse_value(format: PayloadFormat, payload: &[u8]) -> Option<Value> {
+    match format {
+        PayloadFormat::Cbor => ciborium::de::from_reader_with_recursion_limit(payload, MAX_DEPTH).ok(),
+        PayloadFormat::Json => serde_json::from_slice(payload).ok(),
     }
 }
 
@@ -315,6 +431,39 @@ mod tests {
         }
     }
 
+    /// A type whose second version this release is the first to read.
+    #[derive(Debug, Serialize, Deserialize)]
+    struct Fresh {
+        names: Vec<String>,
+    }
+
+    impl WireMessage for Fresh {
+        const SCHEMA: &'static str = "fresh";
+        const VERSION: u16 = 2;
+        const READ_SINCE: u16 = RELEASE;
+
+        fn to_earlier(&self) -> Option<Value> {
+            Value::serialized(&serde_json::json!({ "name": self.names.first() })).ok()
+        }
+    }
+
+    #[test]
+    fn a_version_is_written_one_release_after_it_is_read() {
+        let fresh = Fresh {
+            names: vec!["ann".to_owned()],
+        };
+        let (payload, headers) = encode(&fresh, PayloadFormat::Json);
+        assert_eq!(headers.get(SCHEMA), Some("fresh/1"));
+        assert_eq!(payload.as_ref(), br#"{"name":"ann"}"#);
+
+        let newest: Headers = [(SCHEMA, "fresh/2"), (CONTENT_TYPE, "application/json")]
+            .into_iter()
+            .collect();
+        let read: Fresh = decode(&newest, br#"{"names":["ann","bob"]}"#).expect("it is read already");
+        assert_eq!(read.names.len(), 2);
+        assert_eq!(Event::WRITTEN, Event::VERSION, "the release before reads it");
+    }
+
     #[test]
     fn both_formats_come_back() {
         for format in [PayloadFormat::Cbor, PayloadFormat::Json] {
@@ -336,7 +485,7 @@ mod tests {
         for (headers, payload, reason) in [
             (
                 &json[..],
-                &b"{\"id\":\"x:1\",\"timestamp\":5,\"channel\":\"a\",\"colour\":1}"[..],
+                &b"{\"id\":\"x:1\",\"timestamp\":\"5\",\"channel\":\"a\"}"[..],
                 "malformed",
             ),
             (

@@ -11,11 +11,31 @@ use sha2::{Digest, Sha256};
 use crate::model::session::SessionRef;
 
 use super::subject::{key_part, session_key};
+use super::topology::PARTITIONS;
 
 /// Returns the part of a session: the same for all dispatches and claims of it, for ever.
 #[must_use]
 pub fn session_part(session: &SessionRef) -> u16 {
     key_part(&session_key(session))
+}
+
+/// Returns the partition in the subject of a stored message (`nexus.<stream>.<partition>.…`).
+#[must_use]
+pub fn stored_partition(subject: &str) -> Option<u16> {
+    subject.split('.').nth(2)?.parse().ok()
+}
+
+/// Returns the partition of a published message, as the server computes it: FNV-1a of the `tokens` of its subject that
+/// the stream's transform names.
+#[must_use]
+pub fn hashed_partition<'a>(tokens: impl Iterator<Item = &'a str>) -> u16 {
+    const BASIS: u32 = 0x811c_9dc5;
+    const PRIME: u32 = 0x0100_0193;
+
+    let hash = tokens
+        .flat_map(str::bytes)
+        .fold(BASIS, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(PRIME));
+    u16::try_from(hash % u32::from(PARTITIONS)).unwrap_or(0)
 }
 
 /// A set of parts, of which there are at most 64.

@@ -1,5 +1,7 @@
 //! Wire names of the types, and the bounds between their fields. *Pure.* Source: `docs/design/wire.md` §6.
 
+use ciborium::value::Value;
+
 use crate::breaker::Breaker;
 use crate::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalTimer, ConfirmationTerms, SessionDecision};
 use crate::model::channel::{ConfiguredChannels, StoppedAccount};
@@ -25,6 +27,7 @@ use crate::model::schedule::{ScheduleRecord, ScheduleTimer};
 use crate::model::session::SessionRef;
 
 use super::envelope::WireMessage;
+use super::ledger_kinds::newer_kinds;
 
 /// Maximum length of the name of a channel, account, peer, thread, persona or session, in bytes.
 pub const MAX_NAME_BYTES: usize = 1_024;
@@ -73,6 +76,7 @@ fn check_session(field: &str, at: &SessionRef) -> Result<(), String> {
 impl WireMessage for Event {
     const SCHEMA: &'static str = "event";
     const VERSION: u16 = 2;
+    const KEEPS_UNKNOWN: bool = true;
 
     fn check(&self) -> Result<(), String> {
         check_required("channel", &self.channel)?;
@@ -124,6 +128,7 @@ impl WireMessage for Event {
 
 impl WireMessage for Dispatch {
     const SCHEMA: &'static str = "dispatch";
+    const KEEPS_UNKNOWN: bool = true;
 
     fn check(&self) -> Result<(), String> {
         check_session("target", &self.target)?;
@@ -141,6 +146,7 @@ impl WireMessage for SessionOrder {
 
 impl WireMessage for Reply {
     const SCHEMA: &'static str = "reply";
+    const KEEPS_UNKNOWN: bool = true;
 
     fn check(&self) -> Result<(), String> {
         check_session("session", &self.session)?;
@@ -167,6 +173,10 @@ impl WireMessage for LedgerRecord {
         } else {
             Ok(())
         }
+    }
+
+    fn find_newer_part(written: &Value) -> Option<String> {
+        newer_kinds(written).next()
     }
 }
 

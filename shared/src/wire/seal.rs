@@ -159,14 +159,15 @@ pub fn change_hash(event: &Event) -> Option<String> {
         EventDirection::Updated | EventDirection::Deleted => {}
     }
 
-    let mut told = Event {
+    let told = Event {
         received_at: UnixMillis(0),
         ..event.clone()
     };
 
-    // The order of keys in an object comes from the source and has no meaning.
-    told.metadata.sort_keys();
-    told.metadata.values_mut().for_each(serde_json::Value::sort_all_objects);
+    // The order of keys in an object comes from the source and has no meaning; the order of fields is another in a release
+    // that does not know all of them.
+    let mut told = serde_json::to_value(told).unwrap_or_default();
+    told.sort_all_objects();
 
     Some(HEXLOWER.encode(&Sha256::digest(encode_payload(&told, PayloadFormat::Cbor))))
 }
@@ -374,6 +375,7 @@ impl TrustKeys {
                 if is_of(&edge.key, &origin) {
                     event.origin = origin;
                     event.speaks_for.clone_from(&edge.persons);
+                    event.unknown.clear();
                     let prefix = format!("{}:{name}/", edge.channel);
                     return own_id(event, prefix);
                 }
@@ -386,9 +388,11 @@ impl TrustKeys {
             return Err(AdmitEventError::Unsealed { id: event.id, channel });
         }
 
-        // The event keeps its contents, but none of its claims about where it comes from.
+        // The event keeps its contents, but none of its claims about where it comes from. A field of a later release may be
+        // such a claim.
         event.origin = EventOrigin::Open;
         event.speaks_for.clear();
+        event.unknown.clear();
         let prefix = format!("{OPEN}:{}/{}/", event.channel, event.account());
 
         own_id(event, prefix)

@@ -39,6 +39,18 @@ fn key_of(group: &str) -> String {
     format!("floors.{group}")
 }
 
+/// Returns the floors of all partitions of `group` from the leader; none are known of a group that has not begun.
+///
+/// # Errors
+/// Returns [`ReadStreamError`] if the leader cannot be asked.
+pub async fn read_floors(bus: &Bus, group: &str) -> Result<PartitionFloors, ReadStreamError> {
+    let (record, _) = bus
+        .kv::<PartitionFloors>(buckets::ATTEMPTS)
+        .find(&key_of(group))
+        .await?;
+    Ok(record.unwrap_or_default())
+}
+
 /// Floors of one group, for the partitions that this replica holds.
 #[derive(Debug)]
 pub(super) struct PartitionFloorStore {

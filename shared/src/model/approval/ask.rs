@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::wire::unknown::read_strict;
+
 /// The approvers of an approval, checked at every entry point. The agent that asks may never decide.
 ///
 /// In configuration: `initiator`, `owner`, `{kind: named, names: [ann]}`, `{kind: quorum, n: 2, of: [ann, bob]}` or
@@ -49,7 +51,7 @@ enum ScopeWord {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+#[serde(rename_all = "snake_case", tag = "kind")]
 enum ScopeFull {
     Initiator,
     Owner,
@@ -128,6 +130,7 @@ pub struct ApprovalAsk {
     /// Name of the policy, shown in records and on the card.
     pub policy: String,
     /// Approvers that may decide.
+    #[serde(deserialize_with = "read_strict")]
     pub scope: DeciderScope,
     /// Time in which they may decide, in milliseconds; absent = [`DEFAULT_EXPIRES_MS`], at most [`MAX_EXPIRES_MS`].
     #[serde(skip_serializing_if = "Option::is_none")]

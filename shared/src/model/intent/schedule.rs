@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::model::event::{Event, EventDirection};
+use crate::wire::unknown::lenient;
 
 /// Default quiet time after which a conversation has ended, in seconds.
 pub const DEFAULT_IDLE_SECONDS: u64 = 30 * 60;
@@ -32,7 +33,7 @@ const fn default_deadline() -> u64 {
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "type", deny_unknown_fields)]
+#[serde(rename_all = "snake_case", tag = "type")]
 pub enum IntentSchedule {
     /// Fires at a local time.
     At {
@@ -84,7 +85,7 @@ pub enum IntentSchedule {
     /// Fires once a matching event arrives.
     EventMatches {
         /// Conditions that the event must meet.
-        #[serde(rename = "match")]
+        #[serde(rename = "match", deserialize_with = "lenient")]
         matches: EventMatch,
         /// Time after which the condition is given up, in seconds.
         #[serde(default = "default_deadline")]

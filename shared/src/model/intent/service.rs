@@ -8,6 +8,7 @@ use crate::model::dispatch::DeliveryContext;
 use crate::model::event::EventId;
 use crate::model::permission::PermissionSet;
 use crate::model::time::UnixMillis;
+use crate::wire::unknown::read_strict;
 
 /// Name of the service. Its endpoints are
 /// `nexus.svc.intent.{propose,cancel,reschedule,list,get,decide,session_reset}`.
@@ -72,6 +73,7 @@ pub struct RescheduleIntent {
     /// Id of the intent.
     pub id: Ulid,
     /// New schedule of the intent.
+    #[serde(deserialize_with = "read_strict")]
     pub schedule: IntentSchedule,
     /// Persona that asks, which finds only its own intents; absent = an operator asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]

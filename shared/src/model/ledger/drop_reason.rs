@@ -65,6 +65,17 @@ impl DropReason {
         Self::ApprovalAsked,
     ];
 
+    /// The names of all reasons.
+    pub const NAMES: [&'static str; Self::ALL.len()] = {
+        let mut names = [""; Self::ALL.len()];
+        let mut next = 0;
+        while next < names.len() {
+            names[next] = Self::ALL[next].name();
+            next += 1;
+        }
+        names
+    };
+
     /// Returns the reason as it is written on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {

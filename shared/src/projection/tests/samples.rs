@@ -15,6 +15,7 @@ use crate::model::session::{QueueMode, SessionRef};
 use crate::model::time::UnixMillis;
 use crate::projection::{AppliedRecord, FeedSource};
 use crate::testing::sample;
+use crate::wire::unknown::UnknownFields;
 
 pub(super) const HOOK: &str = "default-dm-routing";
 
@@ -189,6 +190,7 @@ pub(super) fn completed(n: u64) -> LedgerEntry {
         interactive: None,
         causation: causation(n),
         action: None,
+        unknown: UnknownFields::default(),
     };
 
     LedgerEntry::TurnCompleted {
