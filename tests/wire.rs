@@ -266,6 +266,7 @@ fn approvals_are_frozen() {
     check("confirmation-record", &approvals::unaudited());
     check("session_decision", &approvals::decision());
     check("confirmation-taken", &approvals::taken());
+    check("confirmation-shown", &approvals::shown());
     check("confirmation-used", &approvals::used());
 
     for timer in approvals::timers() {

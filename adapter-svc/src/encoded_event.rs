@@ -36,6 +36,33 @@ pub struct EncodedEvent {
     /// Value of `tracestate`, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracestate: Option<String>,
+    /// What is still to be done about the note of its files before it is published.
+    #[serde(default, skip_serializing_if = "NoteStep::is_settled")]
+    pub note: NoteStep,
+}
+
+/// A step about the note of an event's files ([`crate::attachments::note`]), which could not be made before the event went
+/// to the spool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoteStep {
+    /// Nothing is to be done.
+    #[default]
+    Settled,
+    /// The event is noted, unless a later version of it is.
+    Add,
+    /// The event is noted in place of an earlier version.
+    Replace,
+    /// The note of an earlier version is removed.
+    Remove,
+}
+
+impl NoteStep {
+    /// Returns whether nothing is to be done.
+    #[must_use]
+    pub const fn is_settled(&self) -> bool {
+        matches!(self, Self::Settled)
+    }
 }
 
 impl EncodedEvent {
@@ -81,6 +108,7 @@ impl EncodedEvent {
             payload,
             traceparent: carrier.traceparent.clone(),
             tracestate: carrier.tracestate.clone(),
+            note: NoteStep::Settled,
         })
     }
 

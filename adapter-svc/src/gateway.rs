@@ -21,6 +21,7 @@ use crate::error::RequestRejection;
 use crate::intake::EventIntake;
 use crate::source::events::access::TokenAccess;
 use crate::source::slack::endpoint::SlackEndpoints;
+use crate::source::telegram::webhook::TelegramDoors;
 use crate::source::webhook::endpoint::WebhookEndpoint;
 use crate::source::webhook::signature::SignatureChecks;
 use client_address::{ClientAddress, TrustedNetworks};
@@ -48,6 +49,8 @@ pub struct GatewayParts {
     pub webhooks: HashMap<String, WebhookEndpoint>,
     /// Accounts of Slack that receive over HTTP.
     pub slack: SlackEndpoints,
+    /// Accounts of Telegram that receive over HTTP.
+    pub telegram: TelegramDoors,
     /// Access rules of `/v1/events`.
     pub access: TokenAccess,
     /// Keys that check callbacks of approvals; `None` = callbacks are refused.
@@ -70,6 +73,15 @@ pub struct GatewayParts {
     trusted: TrustedNetworks,
 }
 
+/// The doors of the accounts to which platforms post.
+#[derive(Debug, Default)]
+pub struct PlatformDoors {
+    /// Accounts of Slack.
+    pub slack: SlackEndpoints,
+    /// Accounts of Telegram.
+    pub telegram: TelegramDoors,
+}
+
 impl std::ops::Deref for GatewayState {
     type Target = GatewayParts;
     fn deref(&self) -> &GatewayParts {
@@ -78,14 +90,14 @@ impl std::ops::Deref for GatewayState {
 }
 
 impl GatewayState {
-    /// Creates the gateway of `config`, with the accounts `slack`.
+    /// Creates the gateway of `config`, with the `doors` of accounts.
     ///
     /// # Errors
     /// Returns `key: expected value` if the configuration is invalid and was not checked before.
     pub fn new(
         config: &AdapterConfig,
         intake: EventIntake,
-        slack: SlackEndpoints,
+        doors: PlatformDoors,
         bus: Bus,
         clock: SharedClock,
         ids: SharedIds,
@@ -103,7 +115,8 @@ impl GatewayState {
             clock,
             ids,
             webhooks,
-            slack,
+            slack: doors.slack,
+            telegram: doors.telegram,
             access: config.token_access().map_err(|faults| faults.join("; "))?,
             approvals: config.approvals.callback_auth()?,
             links: config.approvals.link_checks(),

@@ -4,7 +4,7 @@ use shared::bus::Bus;
 use shared::model::event::Event;
 use shared::wire::headers::TraceCarrier;
 
-use crate::encoded_event::EncodedEvent;
+use crate::encoded_event::{EncodedEvent, NoteStep};
 use crate::error::AcceptEventsError;
 use crate::outbox::EventSpool;
 use crate::publisher::SpoolPublisher;
@@ -52,6 +52,30 @@ impl EventIntake {
         events: &[Event],
         carrier: &TraceCarrier,
     ) -> Result<(), AcceptEventsError> {
+        self.accept_unnoted(source, events, &[], carrier).await
+    }
+
+    /// Returns whether events are accepted although NATS may be away.
+    #[must_use]
+    pub const fn keeps_on_disk(&self) -> bool {
+        match self.way {
+            Way::Spool(_) => true,
+            Way::Stream(_) => false,
+        }
+    }
+
+    /// As [`EventIntake::accept_events`]. `steps` are made before the events are published, one for each; those that are
+    /// missing are none. The spool alone keeps them.
+    ///
+    /// # Errors
+    /// Returns the errors of [`EventIntake::accept_events`].
+    pub async fn accept_unnoted(
+        &self,
+        source: &'static str,
+        events: &[Event],
+        steps: &[NoteStep],
+        carrier: &TraceCarrier,
+    ) -> Result<(), AcceptEventsError> {
         // A single event names the span; several would make it unreadable.
         if let [event] = events {
             tracing::Span::current().record("event_id", event.id.as_str());
@@ -62,10 +86,13 @@ impl EventIntake {
         let max_payload = if max_payload == 0 { usize::MAX } else { max_payload };
 
         // All events are encoded first: one that cannot be stored refuses the whole request.
-        let encoded: Vec<EncodedEvent> = events
+        let mut encoded: Vec<EncodedEvent> = events
             .iter()
             .map(|event| EncodedEvent::encode_event(event, self.bus.trust(), carrier, max_payload))
             .collect::<Result<_, _>>()?;
+        for (encoded, step) in encoded.iter_mut().zip(steps) {
+            encoded.note = *step;
+        }
 
         match &self.way {
             Way::Spool(outbox) => outbox.store_events(encoded).await?,

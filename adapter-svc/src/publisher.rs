@@ -12,6 +12,7 @@ use shared::process::ShutdownSignal;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::attachments::note::FetchNotes;
 use crate::encoded_event::EncodedEvent;
 use crate::error::AcceptEventsError;
 use crate::keyed_queue::KeyedQueue;
@@ -50,7 +51,8 @@ impl SpoolPublisher {
     #[must_use]
     pub fn start(bus: Bus, clock: SharedClock, in_flight: usize) -> (Self, tokio::task::JoinHandle<()>) {
         let (jobs, waiting) = mpsc::channel(in_flight);
-        let desk = Arc::new(Desk { bus, clock });
+        let notes = FetchNotes::new(&bus, Arc::clone(&clock));
+        let desk = Arc::new(Desk { bus, clock, notes });
         (Self { jobs }, tokio::spawn(run_worker(desk, waiting, in_flight)))
     }
 
@@ -140,6 +142,7 @@ impl SpoolPublisher {
 struct Desk {
     bus: Bus,
     clock: SharedClock,
+    notes: FetchNotes,
 }
 
 async fn run_worker(desk: Arc<Desk>, mut jobs: mpsc::Receiver<Job>, in_flight: usize) {
@@ -195,6 +198,7 @@ impl Desk {
 
     /// Publishes a spool entry until the stream has it, or gives it up if the server refuses it for good.
     async fn publish_entry(&self, outbox: &EventSpool, key: &SpoolKey, parcel: &EncodedEvent) {
+        self.settle_note(parcel).await;
         loop {
             match self.bus.publish(parcel.to_outgoing()).await {
                 Ok(published) => {
@@ -210,6 +214,18 @@ impl Desk {
                 }
                 Err(error) => return self.give_up(outbox, key, parcel, &error).await,
             }
+        }
+    }
+
+    /// Makes what is left to be done about the note of a spool entry, before it is published.
+    async fn settle_note(&self, parcel: &EncodedEvent) {
+        while let Err(error) = self.notes.settle(parcel).await {
+            let (error, may_pass) = (describe_error(&error), error.may_pass());
+            tracing::warn!(error, event_id = %parcel.id, may_pass, "failed to note the files of an event in the spool");
+            if !may_pass {
+                return;
+            }
+            pause(TRY_AGAIN_AFTER).await;
         }
     }
 

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use crate::attachments::AttachmentFetcher;
 use crate::attachments::keeper::{AttachmentKeeper, TASK};
 use crate::config::{AcceptMode, AdapterConfig};
-use crate::gateway::GatewayState;
+use crate::gateway::{GatewayState, PlatformDoors};
 use crate::intake::EventIntake;
 use crate::listener::connections::ConnectionLimits;
 use crate::listener::{self, ListenerLimits};
@@ -38,11 +38,12 @@ use crate::source::media::open_media;
 use crate::source::port::accounts::start_sources;
 use crate::source::port::{SinkContext, Source};
 use crate::source::slack::client as slack_client;
-use crate::source::slack::endpoint::{EndpointContext, SlackEndpoints, open_endpoints};
+use crate::source::slack::endpoint::{EndpointContext, open_endpoints};
 use crate::source::slack::socket::SlackSocketSource;
 use crate::source::telegram::client::open_http;
 use crate::source::telegram::poll::TelegramSource;
 use crate::source::webchat::owner_api;
+use crate::source::telegram::webhook::{DoorContext, TelegramDoors, TelegramWebhookSource, open_doors};
 
 /// Interval in which the spool is checked for `/readyz` and the metrics.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -191,7 +192,7 @@ impl RunningAdapter {
         let owners = serve_operators(owners, around.bus.clone(), around.shutdown.clone());
         publishing.push(tokio::spawn(owners));
 
-        let (slack, receiving) = start_accounts(config, &around, publisher_of_sources)?;
+        let (doors, receiving) = start_accounts(config, &around, publisher_of_sources)?;
         publishing.extend(receiving);
         // Last, because it ends only after the spool's reader has dropped its handle.
         publishing.push(work);
@@ -200,7 +201,7 @@ impl RunningAdapter {
         let gateway = GatewayState::new(
             config,
             intake,
-            slack,
+            doors,
             around.bus,
             around.clock,
             around.ids,
@@ -281,12 +282,12 @@ fn read_accounts(path: &str) -> anyhow::Result<PlatformAccounts> {
     read_platforms(&text).with_context(|| format!("files.channels: `{path}`"))
 }
 
-/// Starts the tasks of all accounts; returns them with the accounts to which Slack posts.
+/// Starts the tasks of all accounts; returns them with the doors of those to which platforms post.
 fn start_accounts(
     config: &AdapterConfig,
     around: &ServiceContext,
     publisher: SpoolPublisher,
-) -> anyhow::Result<(SlackEndpoints, Vec<JoinHandle<()>>)> {
+) -> anyhow::Result<(PlatformDoors, Vec<JoinHandle<()>>)> {
     let pairings = PairingStore::new(around.bus.clone(), around.clock.clone(), around.ids.clone());
     let served = serve_operators(service_spec(&pairings), around.bus.clone(), around.shutdown.clone());
     let discord = discord_contexts(around)?;
@@ -314,6 +315,8 @@ fn start_accounts(
     tasks.push(tokio::spawn(served));
     tasks.push(tokio::spawn(keeper.keep(around.shutdown.clone())));
 
+    let (telegram, learned) = telegram_doors(around, &sink)?;
+    tasks.extend(learned);
     let context = EndpointContext {
         pairings,
         attachments,
@@ -325,7 +328,30 @@ fn start_accounts(
     let opened = open_endpoints(&around.slack, &context);
     let (slack, identified) = opened.context("slack: cannot make an HTTP client")?;
     tasks.extend(identified);
-    Ok((slack, tasks))
+    Ok((PlatformDoors { slack, telegram }, tasks))
+}
+
+/// Returns the doors of the accounts to which Telegram posts, and the tasks that learn who their bots are.
+fn telegram_doors(around: &ServiceContext, sink: &SinkContext) -> anyhow::Result<(TelegramDoors, Vec<JoinHandle<()>>)> {
+    // A host to which nothing is posted needs no client.
+    if !around
+        .telegram
+        .values()
+        .any(|account| account.receive == ReceiveMode::Webhook)
+    {
+        return Ok((TelegramDoors::new(), Vec::new()));
+    }
+    let http = open_http().context("telegram: cannot make an HTTP client")?;
+    let context = DoorContext {
+        bus: around.bus.clone(),
+        clock: around.clock.clone(),
+        ids: around.ids.clone(),
+        shutdown: around.shutdown.clone(),
+        pairings: sink.pairings.clone(),
+        attachments: sink.attachments.clone(),
+        age_gate_ms: sink.age_gate_ms,
+    };
+    Ok(open_doors(&around.telegram, &http, &context))
 }
 
 /// Starts the sources of the accounts that are polled. Their events go to JetStream past the spool.
@@ -357,14 +383,18 @@ async fn serve_operators(spec: ServiceSpec, bus: Bus, shutdown: ShutdownSignal) 
     serving.stop().await;
 }
 
-/// Returns the sources of the accounts on Telegram that are polled.
+/// Returns the sources of the accounts on Telegram that are polled, or to which it posts.
 fn telegram_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Source>>> {
-    let polled = |account: &TelegramAccount| match account.receive {
-        ReceiveMode::Poll => true,
+    let receives = |account: &TelegramAccount| match account.receive {
+        ReceiveMode::Poll | ReceiveMode::Webhook => true,
         ReceiveMode::None => false,
     };
-    let mut accounts = around.telegram.iter().filter(|(_, account)| polled(account)).peekable();
-    // A host that polls nothing needs no client.
+    let mut accounts = around
+        .telegram
+        .iter()
+        .filter(|(_, account)| receives(account))
+        .peekable();
+    // A host that receives nothing needs no client.
     if accounts.peek().is_none() {
         return Ok(Vec::new());
     }
@@ -372,13 +402,11 @@ fn telegram_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Sourc
     let http = open_http().context("telegram: cannot make an HTTP client")?;
     let sources = accounts.map(|(name, account)| -> Arc<dyn Source> {
         let (clock, ids) = (around.clock.clone(), around.ids.clone());
-        Arc::new(TelegramSource::new(
-            name.clone(),
-            account.clone(),
-            http.clone(),
-            clock,
-            ids,
-        ))
+        let (name, account, http) = (name.clone(), account.clone(), http.clone());
+        if account.receive == ReceiveMode::Webhook {
+            return Arc::new(TelegramWebhookSource::new(name, account, http, ids));
+        }
+        Arc::new(TelegramSource::new(name, account, http, clock, ids))
     });
     Ok(sources.collect())
 }

@@ -2,6 +2,7 @@
 
 pub mod cloudevents;
 pub mod discord;
+pub mod door;
 pub mod events;
 pub mod media;
 pub mod port;

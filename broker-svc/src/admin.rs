@@ -15,6 +15,7 @@ use shared::clock::{IdSource as _, SystemIds, pause};
 use shared::model::dispatch::Dispatch;
 use shared::model::ledger::{LedgerCursor, TurnUsage};
 use shared::model::order::{OrderKind, SessionOrder};
+use shared::model::reply::SendDecision;
 use shared::model::session::{QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
 use shared::wire::headers::TraceCarrier;
@@ -74,6 +75,8 @@ struct Ordering {
     /// Settings of the session from now on, for `queue`.
     #[serde(default)]
     settings: QueueSettings,
+    /// Whether the session's replies are sent from now on, for `send`; absent = as the rules say.
+    send: Option<SendDecision>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -147,6 +150,9 @@ struct View {
     summary: Option<String>,
     active_at: UnixMillis,
     queue: QueueSettings,
+    /// The session's own send policy, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    send: Option<SendDecision>,
 }
 
 /// Serves the endpoints until the handle is dropped.
@@ -170,7 +176,7 @@ pub async fn serve(broker: &Arc<BrokerContext>) -> Result<ServiceHandle, String>
     let at = with(broker);
     spec = spec.endpoint("fork", move |forking| fork::fork_session(Arc::clone(&at), forking));
 
-    for name in ["abort", "interrupt", "reset", "queue"] {
+    for name in ["abort", "interrupt", "reset", "queue", "send"] {
         let at = with(broker);
         spec = spec.endpoint(name, move |ordering: Ordering| {
             give_order(Arc::clone(&at), name, ordering)
@@ -280,6 +286,7 @@ async fn show(broker: Arc<BrokerContext>, session: SessionRef) -> Result<View, R
         summary: fold.summary,
         active_at: fold.active_at,
         queue: fold.queue,
+        send: fold.send,
     })
 }
 
@@ -326,6 +333,9 @@ async fn give_order(broker: Arc<BrokerContext>, name: &'static str, ordering: Or
         "abort" => OrderKind::Abort,
         "interrupt" => OrderKind::Interrupt,
         "reset" => OrderKind::Reset,
+        "send" => OrderKind::Send {
+            decision: ordering.send,
+        },
         _ => OrderKind::Queue {
             settings: ordering.settings,
         },
@@ -348,7 +358,9 @@ async fn give_order(broker: Arc<BrokerContext>, name: &'static str, ordering: Or
     };
 
     // A misspelled name must not create a session. Settings may exist before the first message.
-    if !matches!(order.wanted, OrderKind::Queue { .. }) && !is_known(&broker, &order.target).await? {
+    if !matches!(order.wanted, OrderKind::Queue { .. } | OrderKind::Send { .. })
+        && !is_known(&broker, &order.target).await?
+    {
         return Err((404, format!("there is no session {}", order.target)));
     }
 

@@ -5,6 +5,7 @@
 //! that a turn continues at its step on any broker that takes it.
 
 pub mod absence;
+pub mod answer_files;
 pub mod context;
 pub mod echo;
 mod images;

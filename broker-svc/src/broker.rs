@@ -106,7 +106,7 @@ impl BrokerContext {
                 Arc::clone(&clock),
                 &instance,
             )),
-            agents: RunnerAgents::new(&personas, &bus),
+            agents: RunnerAgents::new(&personas, &bus, &clock),
             activity: BrokerActivity::default(),
             newer: NewerLedgers::default(),
             streams: StreamFacts::new(&bus),
@@ -186,7 +186,8 @@ impl BrokerContext {
     pub fn with_hooks(mut self, rules: HookRules) -> Self {
         let clock = Arc::clone(&self.clock);
         self.hooks = Arc::new(TurnHooks::new(rules, self.bus.clone(), clock, &self.instance));
-        self.agents.set_hooks(&self.hooks, &self.personas, &self.bus);
+        self.agents
+            .set_hooks(&self.hooks, &self.personas, &self.bus, &self.clock);
         self
     }
 

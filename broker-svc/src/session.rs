@@ -327,7 +327,8 @@ impl SessionQueue {
                 self.resets.push(placed);
                 return;
             }
-            OrderKind::Reset => {}
+            // Later turns read it from the ledger.
+            OrderKind::Send { .. } | OrderKind::Reset => {}
         }
 
         effects.push(SessionEffect::Carry { placed });

@@ -7,6 +7,7 @@ pub mod agents;
 pub mod arguments;
 pub mod catalogue;
 pub mod credentials;
+pub mod files;
 pub mod mcp;
 pub mod messages;
 pub mod service;

@@ -10,20 +10,18 @@ pub mod journal;
 pub mod steps;
 pub mod used;
 
-use std::collections::BTreeSet;
-
 use shared::model::dispatch::{DeliveryContext, DispatchCause, derived_ulid};
 use shared::model::event::{Attachment, EventId, MAX_HOPS};
 use shared::model::ledger::{DispatchRef, LedgerCursor, LedgerEntry, TurnFailure, TurnLimits};
 use shared::model::permission::{PermissionPresets, PermissionSet};
-use shared::model::reply::Reply;
+use shared::model::reply::{Reply, SendDecision};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 use crate::agent::message_text::{shorten_text, with_names};
 use crate::agent::personas::PersonaLimits;
-use crate::agent::port::{AgentAnswer, AskAgentError, MAX_ANSWER_BYTES, TurnOrigin};
+use crate::agent::port::{AgentAnswer, AskAgentError, MAX_ANSWER_BYTES, TurnFiles, TurnOrigin};
 use crate::ledger::state::{MAX_HISTORY_TEXT, SessionState};
 use crate::session::PendingDispatch;
 use journal::RunningTurn;
@@ -63,8 +61,10 @@ pub struct Turn {
     delivery: DeliveryContext,
     causation: DispatchCause,
     works_for: Vec<SessionRef>,
-    /// Hashes of the files of the messages that the turn answers.
-    files: BTreeSet<String>,
+    /// Files of the messages that the turn answers.
+    files: TurnFiles,
+    /// The session's own send policy as the turn begins, or is taken over.
+    send: Option<SendDecision>,
 }
 
 /// Metadata key of an agent's message that names the sessions on whose behalf it is sent.
@@ -109,7 +109,8 @@ impl Turn {
             delivery,
             causation,
             works_for: works_for(pendings),
-            files: file_hashes(pendings),
+            files: turn_files(pendings),
+            send: fold.send,
         }
     }
 
@@ -132,7 +133,8 @@ impl Turn {
             delivery,
             causation,
             works_for: works_for(pendings),
-            files: file_hashes(pendings),
+            files: turn_files(pendings),
+            send: fold.send,
         }
     }
 
@@ -143,6 +145,8 @@ impl Turn {
             delivery: self.delivery.clone(),
             causation: self.causation.clone(),
             works_for: self.works_for.clone(),
+            files: self.files.clone(),
+            send: self.send,
         }
     }
 
@@ -237,13 +241,7 @@ impl Turn {
         }
     }
 
-    fn build_reply(&self, content: String, mut attachments: Vec<Attachment>) -> Reply {
-        // The reply becomes a sealed event. An agent that knows a hash must not come to the file of another conversation.
-        for file in &mut attachments {
-            if !file.stored_hash().is_some_and(|hash| self.files.contains(hash)) {
-                file.forget_stored();
-            }
-        }
+    fn build_reply(&self, content: String, attachments: Vec<Attachment>) -> Reply {
         Reply {
             id: self.id,
             turn: self.id,
@@ -255,6 +253,7 @@ impl Turn {
             causation: self.causation.clone(),
             action: None,
             unknown: UnknownFields::default(),
+            send: self.send,
         }
     }
 }
@@ -269,12 +268,10 @@ fn answer_destination(pendings: &[PendingDispatch]) -> (DeliveryContext, Dispatc
     (delivery, DispatchCause { event, hops })
 }
 
-/// Returns the hashes under which the files of `pendings` are stored.
-fn file_hashes(pendings: &[PendingDispatch]) -> BTreeSet<String> {
-    let files = pendings
-        .iter()
-        .flat_map(|pending| &pending.dispatch.message.attachments);
-    files.filter_map(Attachment::stored_hash).map(str::to_owned).collect()
+/// Returns the stored files of `pendings`.
+fn turn_files(pendings: &[PendingDispatch]) -> TurnFiles {
+    let files = pendings.iter();
+    TurnFiles::of_attachments(files.flat_map(|pending| &pending.dispatch.message.attachments))
 }
 
 /// Returns the sessions on whose behalf agents sent `pendings`. Claims of other channels count as well: more hooks

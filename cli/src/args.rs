@@ -29,7 +29,7 @@ pub use intent::{IntentAction, ListedIntents, ProposedIntent};
 pub use logs::LogsOptions;
 pub use owner::OwnerAction;
 pub use schedule::ScheduleAction;
-pub use session::{BusyMode, Overflow, SessionAction, SessionName, SessionOrderOptions};
+pub use session::{BusyMode, Overflow, SendChoice, SessionAction, SessionName, SessionOrderOptions};
 pub use top::TopOptions;
 
 /// The event bus for AI agents.

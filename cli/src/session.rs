@@ -10,7 +10,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::operator::tail::TailMessages;
 use shared::wire::topology::streams::LEDGER;
 
-use crate::args::{Common, SessionAction, SessionName, SessionOrderOptions};
+use crate::args::{Common, SendChoice, SessionAction, SessionName, SessionOrderOptions};
 use crate::connect::connect_bus;
 use crate::exit::{Exit, failure};
 use crate::output::{Cell, Column, LinePrinter, Table, View, Zone, escape_controls, reader_zone};
@@ -58,7 +58,11 @@ pub async fn execute(common: &Common, action: SessionAction) -> Result<()> {
             if let Some(map) = settings.as_object_mut() {
                 map.retain(|_, value| !value.is_null());
             }
-            give_order(common, &bus, "queue", &order, settings).await
+            give_order(common, &bus, "queue", &order, json!({ "settings": settings })).await
+        }
+        SessionAction::Send { order, decision } => {
+            let send = value_name(&decision).filter(|_| decision != SendChoice::Default);
+            give_order(common, &bus, "send", &order, json!({ "send": send })).await
         }
         SessionAction::Fork { name, to, turn } => {
             let mut question = name_json(&name);
@@ -118,11 +122,11 @@ async fn give_order(
     bus: &Bus,
     endpoint: &str,
     order: &SessionOrderOptions,
-    settings: Value,
+    mut question: Value,
 ) -> Result<()> {
-    let mut question = name_json(&order.name);
+    question["persona"] = order.name.persona.as_str().into();
+    question["session"] = order.name.session.as_str().into();
     question["reason"] = order.reason.as_str().into();
-    question["settings"] = settings;
 
     let answer = ask_broker(bus, endpoint, question, ANSWER).await?;
     let id = answer["id"].as_str().unwrap_or_default().to_owned();

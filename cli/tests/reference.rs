@@ -131,6 +131,7 @@ const JSON: [(&str, &str); 82] = [
     ("session interrupt", ORDER),
     ("session reset", ORDER),
     ("session queue", ORDER),
+    ("session send", ORDER),
     ("session fork", "object, as of `session show`"),
     ("session wait", "object: `idle`"),
     ("hook new", WRITTEN),

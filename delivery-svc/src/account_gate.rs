@@ -35,6 +35,15 @@ pub struct SendPace {
     pub chat: CallRate,
 }
 
+/// The rates of the calls for one chat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChatPace<'a> {
+    /// Name of the chat, as far as the platform counts calls for it alone.
+    pub chat: &'a str,
+    /// Rates of the account and the chat.
+    pub pace: SendPace,
+}
+
 /// Whether a call may be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallAdmission {

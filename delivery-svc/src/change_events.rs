@@ -32,7 +32,7 @@ pub fn change_event(
         platform_ids: Vec::new(),
         ..sent.clone()
     };
-    let mut event = sent_event(reply, part, &without_ids)?;
+    let mut event = sent_event(reply, part, &without_ids, false)?;
     match (action, message.sent) {
         (ReplyAction::Edit { .. } | ReplyAction::Delete { .. }, Some((delivery, index))) => {
             event.source_id = format!("{delivery}/{index}");

@@ -13,7 +13,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::topology::{RECEIPTS_KEPT, streams};
 use ulid::Ulid;
 
-use crate::job::DeliveryJob;
+use crate::job::{DeliveryJob, changed_target};
 use crate::outbound::{SENT_ADAPTER, sent_event_id_of};
 use crate::resume::sent_part;
 
@@ -179,7 +179,10 @@ fn message_of_receipt(
         ReceiptStep::AttemptStarted { platform_ids, .. } | ReceiptStep::AttemptFinished { platform_ids, .. } => {
             (None, platform_ids)
         }
-        ReceiptStep::Planned { .. } | ReceiptStep::GaveUp { .. } | ReceiptStep::DeniedByPolicy { .. } => {
+        ReceiptStep::Planned { .. }
+        | ReceiptStep::Preview { .. }
+        | ReceiptStep::GaveUp { .. }
+        | ReceiptStep::DeniedByPolicy { .. } => {
             return Err(unsent());
         }
     };
@@ -226,7 +229,10 @@ async fn find_receipt(bus: &Bus, subject: &str, delivery: Ulid) -> Result<Option
             match receipt.step {
                 ReceiptStep::Delivered { .. } => return Ok(Some(receipt)),
                 ReceiptStep::AttemptStarted { .. } | ReceiptStep::AttemptFinished { .. } => last = Some(receipt),
-                ReceiptStep::Planned { .. } | ReceiptStep::GaveUp { .. } | ReceiptStep::DeniedByPolicy { .. } => {}
+                ReceiptStep::Planned { .. }
+                | ReceiptStep::Preview { .. }
+                | ReceiptStep::GaveUp { .. }
+                | ReceiptStep::DeniedByPolicy { .. } => {}
             }
         }
 
@@ -239,6 +245,53 @@ async fn find_receipt(bus: &Bus, subject: &str, delivery: Ulid) -> Result<Option
     }
 
     Ok(last)
+}
+
+/// Returns whether another delivery has changed the words of the message that `job` changes, after a receipt of `job`.
+///
+/// # Errors
+/// Returns [`ReadStreamError`] if the receipts cannot be read.
+pub async fn has_newer_change(bus: &Bus, job: &DeliveryJob) -> Result<bool, ReadStreamError> {
+    let Some(target) = changed_target(&job.reply) else {
+        return Ok(false);
+    };
+    let (subject, since) = (job.destination.receipt_subject(), job.made_at().plus(-SKEW_MS));
+    let mut page = bus.history_since(streams::RECEIPTS, &subject, since, PAGE).await?;
+    let mut is_after = false;
+    for _ in 0..MAX_PAGES {
+        for receipt in page.iter().filter_map(|stored| stored.decode::<Receipt>().ok()) {
+            if receipt.delivery == job.reply.id {
+                is_after = true;
+                continue;
+            }
+            let is_made = matches!(receipt.step, ReceiptStep::Delivered { .. });
+            let is_same = receipt.changes.is_some_and(|other| names_same_message(target, &other));
+            if is_after && is_made && is_same {
+                return Ok(true);
+            }
+        }
+
+        let Some(through) = page.last().map(|stored| stored.sequence) else {
+            return Ok(false);
+        };
+        page = bus.read_history(streams::RECEIPTS, &subject, through + 1, PAGE).await?;
+        // The replica that was read may lag behind: the leader has the next receipt.
+        if page.is_empty() {
+            page.extend(bus.next_on_subject(streams::RECEIPTS, &subject, through + 1).await?);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns whether the targets `one` and `other` are one message. A delivery without a part means its last one, which may
+/// be any.
+fn names_same_message(one: &str, other: &str) -> bool {
+    let split = |target: &str| match target.split_once('/') {
+        Some((delivery, part)) => (delivery.to_owned(), Some(part.to_owned())),
+        None => (target.to_owned(), None),
+    };
+    let ((delivery, part), (of_other, part_of_other)) = (split(one), split(other));
+    delivery == of_other && (part.is_none() || part_of_other.is_none() || part == part_of_other)
 }
 
 #[cfg(test)]
@@ -298,6 +351,12 @@ mod tests {
         for wrong in ["out:x/1", "out:", "x", "", &format!("out:{DELIVERY}/x")] {
             assert_eq!(parse(wrong, true), Err(FindMessageError::Elsewhere(wrong.to_owned())));
         }
+    }
+
+    #[test]
+    fn a_message_is_named_with_and_without_its_part() {
+        assert!(names_same_message("out:A/1", "out:A/1") && names_same_message("out:A", "out:A/1"));
+        assert!(!names_same_message("out:A/1", "out:A/2") && !names_same_message("out:A", "out:B"));
     }
 
     #[test]

@@ -14,13 +14,15 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use shared::bus::partition::PartitionLease;
+use shared::model::dispatch::DeliveryContext;
 use shared::model::event::{DEFAULT_ACCOUNT, EventId};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::TraceCarrier;
 
-use crate::account_gate::SendPace;
+use crate::account_gate::ChatPace;
 use crate::attempt::{CallOutcome, PartSearch, Refusal, Repetition};
 use crate::plan::{MessagePart, PartLayout};
 
@@ -41,6 +43,8 @@ pub struct SendRequest<'a> {
     pub now: UnixMillis,
     /// Lease of the partition. Nothing may be sent after it has ended.
     pub lease: &'a PartitionLease,
+    /// Bytes of the part's file, if it is one and is sent.
+    pub file: Option<&'a Bytes>,
 }
 
 impl SendRequest<'_> {
@@ -131,6 +135,10 @@ pub struct ChannelTraits {
     pub finds_parts: bool,
     /// Time for which the platform shows that a message is being written after one call; `None` = it does not show it.
     pub typing_lasts: Option<Duration>,
+    /// Whether an answer is shown while it is made, by edits of one message.
+    pub previews: bool,
+    /// Maximum size of a file that is a part of its own, in bytes; `None` = the channel takes replies with their files.
+    pub max_file_bytes: Option<u64>,
 }
 
 /// A platform to which parts are sent.
@@ -139,8 +147,8 @@ pub trait Channel: Send + Sync + 'static {
     /// Returns the limits of `account`, and how its calls behave.
     fn traits(&self, account: &str) -> ChannelTraits;
 
-    /// Returns the rates at which `account` may call for `peer`; `None` = the platform names none.
-    fn pace(&self, _account: &str, _peer: &str) -> Option<SendPace> {
+    /// Returns the rates at which the account of `target` may call for it; `None` = the platform names none.
+    fn pace<'a>(&self, _target: &'a DeliveryContext) -> Option<ChatPace<'a>> {
         None
     }
 

@@ -20,9 +20,10 @@ use tracing::Instrument as _;
 
 use crate::attempt::{AttemptVerdict, CallSituation, Repetition, judge_call};
 use crate::calls::CallId;
+use crate::changed_message::has_newer_change;
 use crate::effects::{DelivererContext, DeliveryEffects};
 use crate::error::DeliverError;
-use crate::frozen_plan::{plan_hash, planned_parts, read_plan};
+use crate::frozen_plan::{read_plan, reply_plan_hash};
 use crate::job::DeliveryJob;
 use crate::plan::MessagePart;
 use crate::receipts::{PartitionReceipts, ReceiptWrite};
@@ -123,9 +124,9 @@ impl<'a> PartitionDeliverer<'a> {
             return Ok((parts, false));
         }
 
-        // The pieces are gone, or were too large to be stored.
+        // The pieces are gone, or were not to be stored.
         let parts = self.outfit.parts_of(&job.reply);
-        let is_other = plan_hash(&planned_parts(&parts)) != reference.sha256;
+        let is_other = reply_plan_hash(&job.reply, &parts) != reference.sha256;
         if is_other {
             metrics::counter!("nexus_delivery_replanned_total").increment(1);
             tracing::warn!(
@@ -155,6 +156,7 @@ impl<'a> PartitionDeliverer<'a> {
         span.record("dispatch_id", job.dispatch_id());
 
         let carrier = carrier_of(&span, &incoming);
+        let preview = self.outfit.previews.end(self.outfit, job, &self.lease).await?;
         async {
             // Another process may have written a receipt: its state replaces ours, and its plan.
             for _ in 0..MAX_OVERTAKEN {
@@ -166,6 +168,7 @@ impl<'a> PartitionDeliverer<'a> {
                     job,
                     parts: &parts,
                     carrier: &carrier,
+                    preview: preview.as_deref(),
                 };
                 let ended = match standing {
                     DeliveryStanding::Open(remaining) if is_other => open_replanned(&effects, remaining).await?,
@@ -180,6 +183,9 @@ impl<'a> PartitionDeliverer<'a> {
                     Step::Progress(progress) => {
                         // The receipts have the outcomes of its calls by now.
                         self.outfit.calls.forget_delivery(job.reply.id, job.place);
+                        if progress == DeliveryProgress::Settled && job.reply.id == job.reply.turn {
+                            self.outfit.previews.forget(job.reply.turn);
+                        }
                         return Ok(progress);
                     }
                     Step::Superseded(found) => standing = found,
@@ -252,10 +258,7 @@ async fn open(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> Result
     // Checked at every attempt, because the policy may have changed since the last one.
     if let Some(rule) = effects.outfit.policy.denying_rule(reply) {
         metrics::counter!("nexus_delivery_denied_total").increment(1);
-        let written = effects
-            .write_receipt(effects.now(), ReceiptStep::DeniedByPolicy { rule })
-            .await?;
-        return Ok(Step::after_receipt(written, DeliveryProgress::Settled));
+        return deny(effects, &rule).await;
     }
 
     match restore_decision(effects).await? {
@@ -264,12 +267,12 @@ async fn open(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> Result
             let again = effects.now().plus(HELD_AGAIN_MS);
             return Ok(Step::Progress(DeliveryProgress::Later(again)));
         }
-        HeldDelivery::Dropped => {
-            let rule = "dropped by the operator after a restore".to_owned();
-            let denied = ReceiptStep::DeniedByPolicy { rule };
-            let written = effects.write_receipt(effects.now(), denied).await?;
-            return Ok(Step::after_receipt(written, DeliveryProgress::Settled));
-        }
+        HeldDelivery::Dropped => return deny(effects, "dropped by the operator after a restore").await,
+    }
+
+    // Only an operator brings a change back after later ones: of each destination, one follows the other.
+    if effects.job.is_redriven() && has_newer_change(&effects.outfit.bus, effects.job).await? {
+        return deny(effects, "a newer change of the message was made").await;
     }
 
     let name = &reply.delivery_context.channel;
@@ -294,6 +297,13 @@ async fn open(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> Result
     send_parts(effects, remaining).await
 }
 
+/// Settles the delivery without a call, as `rule` says.
+async fn deny(effects: &DeliveryEffects<'_>, rule: &str) -> Result<Step, DeliverError> {
+    let denied = ReceiptStep::DeniedByPolicy { rule: rule.to_owned() };
+    let written = effects.write_receipt(effects.now(), denied).await?;
+    Ok(Step::after_receipt(written, DeliveryProgress::Settled))
+}
+
 /// Returns the outcome of a restore's hold for the delivery.
 async fn restore_decision(effects: &DeliveryEffects<'_>) -> Result<HeldDelivery, DeliverError> {
     match &effects.outfit.restored {
@@ -302,10 +312,11 @@ async fn restore_decision(effects: &DeliveryEffects<'_>) -> Result<HeldDelivery,
     }
 }
 
-/// Returns the situation in which the call of `attempt` is judged, if `uncounted` attempts before it do not count.
-fn call_situation(effects: &DeliveryEffects<'_>, attempt: u32, uncounted: u32) -> CallSituation {
+/// Returns the situation in which the call of `attempt` for `part` is judged, if `uncounted` attempts before it do not
+/// count.
+fn call_situation(effects: &DeliveryEffects<'_>, part: u32, attempt: u32, uncounted: u32) -> CallSituation {
     let outfit = effects.outfit;
-    let traits = outfit.traits_of(&effects.job.reply);
+    let traits = effects.traits_of_part(part);
     CallSituation {
         scheduled: outfit
             .schedule
@@ -343,7 +354,7 @@ async fn send_parts(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> 
             Made::Superseded(found) => return Ok(Step::Superseded(found)),
             Made::Later(wait) => return Ok(Step::after_wait(effects, wait)),
         };
-        let (ids, live) = match judge_call(call, call_situation(effects, attempt, before.uncounted)) {
+        let (ids, live) = match judge_call(call, call_situation(effects, index, attempt, before.uncounted)) {
             AttemptVerdict::Done { platform_ids, live } => (platform_ids, live),
             AttemptVerdict::GiveUp { reason } => return give_up(effects, reason, attempt).await,
             AttemptVerdict::Retry {
@@ -392,7 +403,7 @@ async fn send_parts(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> 
 
 /// Ends the doubt about `part`, which was accepted now, if the platform still recognised a repetition: it has it once.
 fn end_doubt(effects: &DeliveryEffects<'_>, unconfirmed: &mut Vec<u32>, part: u32) {
-    let repetition = effects.outfit.traits_of(&effects.job.reply).repetition;
+    let repetition = effects.traits_of_part(part).repetition;
     if repetition.at_age(effects.age()) == Repetition::Recognised {
         unconfirmed.retain(|doubtful| *doubtful != part);
     }

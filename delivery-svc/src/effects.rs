@@ -21,11 +21,14 @@ use crate::change_events::change_event;
 use crate::changed_message::find_message;
 use crate::channel::{ChannelRegistry, ChannelTraits};
 use crate::error::DeliverError;
+use crate::file_parts::plan_with_files;
 use crate::gate_table::GateTable;
 use crate::job::DeliveryJob;
 use crate::outbound::sent_event;
+use crate::outgoing_files::OutgoingFiles;
 use crate::plan::{MessagePart, plan_parts};
 use crate::policy::SendPolicy;
+use crate::previews::SharedPreviews;
 use crate::receipts::{PartitionReceipts, ReceiptWrite};
 use crate::restore_gate::RestoreGate;
 use crate::resume::SentPart;
@@ -44,12 +47,16 @@ pub struct DelivererContext {
     pub calls: ProcessCalls,
     /// Conversations in which accounts show that they write.
     pub typing: SharedTyping,
+    /// Answers that are shown while they are made.
+    pub previews: SharedPreviews,
     /// Instance name of this replica.
     pub instance: String,
     /// Maximum wait for a replica that started a call and does not respond.
     pub patience: Duration,
     /// Time after the start of a call for which its part may still appear, though a search does not find it.
     pub arrival_wait: Duration,
+    /// Files that are sent.
+    pub files: OutgoingFiles,
     /// Policy that decides which replies may be sent.
     pub policy: SendPolicy,
     /// Witness of the receipts' last known position.
@@ -72,8 +79,20 @@ impl DelivererContext {
     pub fn parts_of(&self, reply: &Reply) -> Vec<MessagePart> {
         match reply.action {
             Some(_) => self.whole_part(reply),
-            None => plan_parts(reply, self.traits_of(reply).layout),
+            None => {
+                let traits = self.traits_of(reply);
+                match traits.max_file_bytes {
+                    Some(max) => plan_with_files(reply, traits.layout, max),
+                    None => plan_parts(reply, traits.layout),
+                }
+            }
         }
+    }
+
+    /// Returns whether `reply` may have one part that is not its whole text.
+    #[must_use]
+    pub fn has_files(&self, reply: &Reply) -> bool {
+        !reply.attachments.is_empty() && self.traits_of(reply).max_file_bytes.is_some()
     }
 
     /// Returns the only part of `reply`, with its whole text in the form of its account.
@@ -110,12 +129,28 @@ pub(crate) struct DeliveryEffects<'a> {
     pub(crate) job: &'a DeliveryJob,
     pub(crate) parts: &'a [MessagePart],
     pub(crate) carrier: &'a TraceCarrier,
+    /// Platform's id of the message that shows the beginning of the answer, and becomes its first part.
+    pub(crate) preview: Option<&'a str>,
 }
 
 impl DeliveryEffects<'_> {
     /// Returns the current time.
     pub(crate) fn now(&self) -> UnixMillis {
         self.outfit.clock.now()
+    }
+
+    /// Returns the traits of the call for the part `index`. An edit of the preview has no further effect if it is made again.
+    pub(crate) fn traits_of_part(&self, index: u32) -> ChannelTraits {
+        let traits = self.outfit.traits_of(&self.job.reply);
+        let is_edit = index == 0 && self.preview.is_some();
+        if is_edit && self.parts.first().is_some_and(|part| part.file.is_none()) {
+            return ChannelTraits {
+                repetition: Repetition::Recognised,
+                finds_parts: false,
+                ..traits
+            };
+        }
+        traits
     }
 
     /// Returns the time at which the delivery was stored, and could be called first.
@@ -149,7 +184,10 @@ impl DeliveryEffects<'_> {
             return Ok(());
         };
         let event = match &self.job.reply.action {
-            None => sent_event(&self.job.reply, part, sent)?,
+            None => {
+                let has_files = self.parts.iter().any(|part| part.file.is_some());
+                sent_event(&self.job.reply, part, sent, has_files)?
+            }
             // The receipts have the message, or the change would not have been made.
             Some(action) => match find_message(&self.outfit.bus, self.job, action, self.now()).await? {
                 Ok(message) => change_event(&self.job.reply, action, part, &message, sent)?,

@@ -32,5 +32,6 @@ pub(crate) fn reply(content: &str) -> Reply {
         },
         action: None,
         unknown: UnknownFields::default(),
+        send: None,
     }
 }

@@ -8,9 +8,13 @@
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use shared::bus::{Bus, ReadStreamError};
-use shared::model::receipt::{PlanReference, PlannedPart, PlannedStyle, Receipt, ReceiptStep};
+use shared::model::approval::ApprovalCard;
+use shared::model::pairing::PairingNotice;
+use shared::model::receipt::{PlanReference, PlannedFile, PlannedPart, PlannedStyle, Receipt, ReceiptStep};
+use shared::model::reply::Reply;
 use shared::wire::topology::streams;
 
+use crate::file_parts::PartFile;
 use crate::job::DeliveryJob;
 use crate::markdown::signal::{StyleRange, known_style};
 use crate::plan::MessagePart;
@@ -34,8 +38,43 @@ pub fn planned_parts(parts: &[MessagePart]) -> Vec<PlannedPart> {
         format: part.format.name().to_owned(),
         plain: part.plain.clone(),
         styles: styles(part),
+        file: part.file.as_ref().map(planned_file),
     });
     planned.collect()
+}
+
+fn planned_file(file: &PartFile) -> PlannedFile {
+    let PartFile {
+        hash,
+        size,
+        name,
+        mime_type,
+        media_type,
+    } = file.clone();
+    PlannedFile {
+        hash,
+        size,
+        name,
+        mime_type,
+        media_type,
+    }
+}
+
+fn part_file(file: PlannedFile) -> PartFile {
+    let PlannedFile {
+        hash,
+        size,
+        name,
+        mime_type,
+        media_type,
+    } = file;
+    PartFile {
+        hash,
+        size,
+        name,
+        mime_type,
+        media_type,
+    }
 }
 
 /// Returns the parts of a stored plan; `None` if a newer version has written a form that this one does not know.
@@ -55,6 +94,7 @@ pub fn message_parts(planned: Vec<PlannedPart>) -> Option<Vec<MessagePart>> {
             format: serde_json::from_value(Value::String(part.format)).ok()?,
             plain: part.plain,
             styles: styles.collect::<Option<_>>()?,
+            file: part.file.map(part_file),
         })
     };
     (0..).zip(planned).map(part).collect()
@@ -84,6 +124,28 @@ pub fn split_pieces(planned: &[PlannedPart]) -> Vec<Vec<PlannedPart>> {
 pub fn plan_hash(planned: &[PlannedPart]) -> String {
     let text = serde_json::to_vec(planned).unwrap_or_default();
     hex::encode(Sha256::digest(text))
+}
+
+/// Returns whether the text of `reply` has words that decide something for whoever has them: the code or the link of a card,
+/// or the code of a pairing. Receipts are kept for long, and may have none of it.
+#[must_use]
+pub fn has_secret(reply: &Reply) -> bool {
+    let interactive = reply.interactive.as_ref();
+    ApprovalCard::from_interactive(interactive).is_some() || PairingNotice::from_interactive(interactive).is_some()
+}
+
+/// Returns the hash by which the plan `parts` of `reply` is known again. That of a text with a secret is the hash of the
+/// parts' sizes: a short code could be found out from the hash of its text.
+#[must_use]
+pub fn reply_plan_hash(reply: &Reply, parts: &[MessagePart]) -> String {
+    if !has_secret(reply) {
+        return plan_hash(&planned_parts(parts));
+    }
+    let sizes = parts.iter().map(|part| {
+        let plain = part.plain.as_ref().map_or(0, String::len);
+        format!("{} {} {plain}\n", part.format.name(), part.content.len())
+    });
+    hex::encode(Sha256::digest(sizes.collect::<String>()))
 }
 
 /// Reads the parts of the plan `reference` of `job`. Returns `None` if its pieces are not stored (any more), or are
@@ -119,6 +181,8 @@ pub async fn read_plan(
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
+    use shared::model::approval::CARD;
 
     use super::*;
     use crate::examples::reply;
@@ -153,6 +217,24 @@ mod tests {
     }
 
     #[test]
+    fn a_file_reads_back_as_it_was_planned() {
+        let part = MessagePart {
+            file: Some(PartFile {
+                hash: "a".repeat(64),
+                size: 7,
+                name: "chart.png".to_owned(),
+                mime_type: "image/png".to_owned(),
+                media_type: "image".to_owned(),
+            }),
+            ..MessagePart::default()
+        };
+        assert_eq!(
+            message_parts(planned_parts(std::slice::from_ref(&part))),
+            Some(vec![part])
+        );
+    }
+
+    #[test]
     fn an_unknown_form_or_style_is_no_plan() {
         let part = |format: &str, style: &str| PlannedPart {
             content: "x".to_owned(),
@@ -163,10 +245,38 @@ mod tests {
                 length: 1,
                 style: style.to_owned(),
             }],
+            file: None,
         };
         assert!(message_parts(vec![part("signal", "BOLD")]).is_some());
         assert_eq!(message_parts(vec![part("hologram", "BOLD")]), None);
         assert_eq!(message_parts(vec![part("signal", "BLINKING")]), None);
+    }
+
+    #[test]
+    fn the_hash_of_a_plan_with_a_code_says_nothing_of_the_code() {
+        let card = |code: &str| {
+            let mut card = reply(&format!("**Reply** approve {code}, {}", "and more words ".repeat(30)));
+            card.interactive = Some(json!({
+                "kind": CARD, "approval": "a1", "code": code, "arguments_hash": "ab",
+            }));
+            card
+        };
+        let layout = |format| PartLayout {
+            format,
+            limit: Some(MESSAGE),
+            max_lines: Some(3),
+        };
+        let hash = |reply: &Reply, format| reply_plan_hash(reply, &plan_parts(reply, layout(format)));
+        let of_card = hash(&card("K7Q2-M9PX"), TextFormat::Slack);
+        assert_eq!(of_card, hash(&card("AAAA-BBBB"), TextFormat::Slack));
+        assert_ne!(of_card, hash(&card("K7Q2-M9PX"), TextFormat::Plain));
+
+        let words = |words: &str| hash(&reply(words), TextFormat::Slack);
+        assert_ne!(
+            words("K7Q2-M9PX"),
+            words("AAAA-BBBB"),
+            "other texts are known by their words"
+        );
     }
 
     proptest! {
@@ -179,6 +289,7 @@ mod tests {
                 format: "plain".to_owned(),
                 plain: None,
                 styles: Vec::new(),
+                file: None,
             };
             let planned: Vec<_> = sizes.into_iter().map(part).collect();
             let pieces = split_pieces(&planned);

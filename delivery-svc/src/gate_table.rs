@@ -9,7 +9,7 @@ use shared::model::dispatch::DeliveryContext;
 use shared::model::event::DEFAULT_ACCOUNT;
 use tokio::sync::watch;
 
-use crate::account_gate::{AccountGate, CallAdmission, SendPace};
+use crate::account_gate::{AccountGate, CallAdmission, ChatPace, SendPace};
 use crate::attempt::CallOutcome;
 
 /// The gate of each account, which all partitions of the process share.
@@ -29,6 +29,11 @@ fn account_name(target: &DeliveryContext) -> String {
     format!("{}:{account}", target.channel)
 }
 
+/// Returns the chat and its rates; a chat without rates needs no name.
+fn split_pace(pace: Option<ChatPace<'_>>) -> (&str, Option<SendPace>) {
+    (pace.map_or("", |pace| pace.chat), pace.map(|pace| pace.pace))
+}
+
 impl GateTable {
     /// Creates the gates, all open. A refused token is probed once per `probe_every`.
     #[must_use]
@@ -43,9 +48,9 @@ impl GateTable {
 
     /// Asks for a call to `target` at `pace`.
     #[must_use]
-    pub fn admit(&self, target: &DeliveryContext, pace: Option<SendPace>) -> CallAdmission {
+    pub fn admit(&self, target: &DeliveryContext, pace: Option<ChatPace<'_>>) -> CallAdmission {
         let now = self.clock.monotonic();
-        let chat = target.peer_id.as_deref().unwrap_or_default();
+        let (chat, pace) = split_pace(pace);
         let mut gates = self.lock();
         let gate = gates.entry(account_name(target)).or_default();
         gate.admit(chat, pace, self.probe_every, now)
@@ -61,9 +66,9 @@ impl GateTable {
     /// Asks for a call to `target` at `pace` that no message waits for: now or not at all. A refused token is not probed
     /// by it.
     #[must_use]
-    pub fn admit_spare(&self, target: &DeliveryContext, pace: Option<SendPace>) -> bool {
+    pub fn admit_spare(&self, target: &DeliveryContext, pace: Option<ChatPace<'_>>) -> bool {
         let now = self.clock.monotonic();
-        let chat = target.peer_id.as_deref().unwrap_or_default();
+        let (chat, pace) = split_pace(pace);
         let mut gates = self.lock();
         let gate = gates.entry(account_name(target)).or_default();
         gate.admit_spare(chat, pace, now)

@@ -5,11 +5,11 @@ use shared::bus::OutgoingMessage;
 use shared::model::approval::ApprovalCard;
 pub use shared::model::position::StreamPlace;
 use shared::model::receipt::{Receipt, ReceiptStep};
-use shared::model::reply::Reply;
+use shared::model::reply::{Reply, ReplyAction};
 use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::{DecodeError, decode};
-use shared::wire::headers::{DISPATCH, Headers, MSG_ID, REPEATED, TraceCarrier};
+use shared::wire::headers::{DISPATCH, Headers, MSG_ID, REDRIVE, REPEATED, TraceCarrier};
 use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
 use shared::wire::topology::streams;
 
@@ -67,6 +67,12 @@ impl DeliveryJob {
         self.headers.get(REPEATED).is_some()
     }
 
+    /// Returns whether an operator has published it again, according to its headers.
+    #[must_use]
+    pub fn is_redriven(&self) -> bool {
+        self.headers.get(MSG_ID).is_some_and(|id| id.starts_with(REDRIVE))
+    }
+
     /// Returns the dispatch to which it replies, if the broker recorded it.
     #[must_use]
     pub fn dispatch_id(&self) -> Option<&str> {
@@ -98,6 +104,7 @@ impl DeliveryJob {
             causation: self.reply.causation.clone(),
             at,
             card: ApprovalCard::from_interactive(self.reply.interactive.as_ref()).is_some(),
+            changes: changed_target(&self.reply).map(str::to_owned),
             step,
         }
     }
@@ -146,6 +153,15 @@ impl DeliveryJob {
             attempts: u64::from(attempts),
             at,
         }
+    }
+}
+
+/// Returns the message whose words `reply` changes, as it names it.
+#[must_use]
+pub fn changed_target(reply: &Reply) -> Option<&str> {
+    match reply.action.as_ref()? {
+        ReplyAction::Edit { target } | ReplyAction::Delete { target } => Some(target),
+        ReplyAction::React { .. } => None,
     }
 }
 

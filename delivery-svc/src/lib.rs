@@ -2,7 +2,7 @@
 //!
 //! `DELIVERIES` → [`partition_worker`] (one per owned partition) → [`keyed_queue`] (order per destination) →
 //! [`deliverer`] (one attempt) → [`channel`] (one platform). The deciding code is pure: [`plan`], [`chunk`],
-//! [`attempt`], [`account_gate`], [`resume`], [`outbound`], [`policy`], [`keyed_queue`].
+//! [`attempt`], [`account_gate`], [`resume`], [`outbound`], [`policy`], [`keyed_queue`], [`file_parts`].
 #![warn(missing_docs)]
 
 pub mod account_gate;
@@ -21,6 +21,7 @@ pub mod effects;
 pub mod error;
 #[cfg(test)]
 mod examples;
+pub mod file_parts;
 pub mod former_owners;
 pub mod frozen_plan;
 pub mod gate_table;
@@ -30,10 +31,12 @@ pub mod lost_replies;
 pub mod markdown;
 pub mod metric_table;
 pub mod outbound;
+pub mod outgoing_files;
 pub mod parked_drain;
 pub mod partition_worker;
 pub mod plan;
 pub mod policy;
+pub mod previews;
 pub mod receipts;
 pub mod recent_receipts;
 mod repair_pause;

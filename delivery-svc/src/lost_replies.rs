@@ -361,7 +361,10 @@ fn count_read(messages: u64) {
 const fn is_last(step: &ReceiptStep) -> bool {
     match step {
         ReceiptStep::Delivered { .. } | ReceiptStep::GaveUp { .. } | ReceiptStep::DeniedByPolicy { .. } => true,
-        ReceiptStep::Planned { .. } | ReceiptStep::AttemptStarted { .. } | ReceiptStep::AttemptFinished { .. } => false,
+        ReceiptStep::Planned { .. }
+        | ReceiptStep::Preview { .. }
+        | ReceiptStep::AttemptStarted { .. }
+        | ReceiptStep::AttemptFinished { .. } => false,
     }
 }
 

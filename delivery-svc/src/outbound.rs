@@ -39,14 +39,20 @@ pub fn sent_event_id_of(delivery: Ulid, index: u32) -> Result<EventId, ParseEven
     EventId::parse(format!("{SENT_ADAPTER}:{delivery}/{index}"))
 }
 
-/// Returns the event of `part` of `reply`, which was sent as `sent` says.
+/// Returns the event of `part` of `reply`, which was sent as `sent` says. `has_files` says that files are parts of their
+/// own: each part's event has its own then, and otherwise the first one has all.
 ///
 /// `hops` is one more than the causing event's, at most [`MAX_HOPS`]: an event with this many makes no more
 /// dispatches.
 ///
 /// # Errors
 /// Returns the errors of [`sent_event_id`].
-pub fn sent_event(reply: &Reply, part: &MessagePart, sent: &SentPart) -> Result<Event, ParseEventIdError> {
+pub fn sent_event(
+    reply: &Reply,
+    part: &MessagePart,
+    sent: &SentPart,
+    has_files: bool,
+) -> Result<Event, ParseEventIdError> {
     let target = &reply.delivery_context;
     let peer = target.peer_id.as_deref().unwrap_or_default();
     let mut event = Event::new(sent_event_id(reply, part.index)?, &target.channel, peer, sent.at);
@@ -73,9 +79,18 @@ pub fn sent_event(reply: &Reply, part: &MessagePart, sent: &SentPart) -> Result<
 
     event.content = sent_text(reply, part);
 
-    // Attachments are sent with the first part.
-    if part.index == 0 {
-        event.attachments.clone_from(&reply.attachments);
+    let attached = reply.attachments.iter();
+    event.attachments = match &part.file {
+        Some(file) => attached
+            .filter(|attached| file.is_of(attached))
+            .take(1)
+            .cloned()
+            .collect(),
+        None if part.index == 0 && !has_files => attached.cloned().collect(),
+        None => Vec::new(),
+    };
+    if let Some(file) = &part.file {
+        event.content_types = vec![file.media_type.clone()];
     }
 
     event.metadata = reply_metadata(reply);
@@ -145,7 +160,7 @@ mod tests {
             content: "second".to_owned(),
             ..MessagePart::default()
         };
-        sent_event(reply, &part, &sent_as(1)).expect("an event")
+        sent_event(reply, &part, &sent_as(1), false).expect("an event")
     }
 
     #[test]
@@ -192,7 +207,7 @@ mod tests {
             ..MessagePart::default()
         };
 
-        let event = sent_event(&reply, &part, &sent_as(0)).expect("an event");
+        let event = sent_event(&reply, &part, &sent_as(0), false).expect("an event");
         assert!(event.content.contains("pay 60000"), "{}", event.content);
         assert!(
             !event.content.contains("K7Q2") && !event.content.contains("sig="),
@@ -211,7 +226,7 @@ mod tests {
             plain: Some("tell this code: K7Q2-M9PX".to_owned()),
             ..MessagePart::default()
         };
-        let event = sent_event(&reply, &part, &sent_as(0)).expect("an event");
+        let event = sent_event(&reply, &part, &sent_as(0), false).expect("an event");
         assert!(
             event.content.starts_with("tell this code") && !event.content.contains("K7Q2"),
             "{}",
@@ -227,7 +242,7 @@ mod tests {
             plain: Some("1 < 2".to_owned()),
             ..MessagePart::default()
         };
-        let event = sent_event(&reply("**1 < 2**"), &part, &sent_as(0)).expect("an event");
+        let event = sent_event(&reply("**1 < 2**"), &part, &sent_as(0), false).expect("an event");
         assert_eq!(event.content, "1 < 2");
     }
 
@@ -238,7 +253,7 @@ mod tests {
             is_unconfirmed: true,
             ..sent_as(0)
         };
-        let event = sent_event(&reply("x"), &part, &doubtful).expect("an event");
+        let event = sent_event(&reply("x"), &part, &doubtful, false).expect("an event");
         assert_eq!(event.metadata["unconfirmed"], json!(true));
         assert!(!sent(&reply("x")).metadata.contains_key("unconfirmed"));
     }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use shared::model::reply::Reply;
 
 use crate::chunk::{ChunkLimit, split};
+use crate::file_parts::PartFile;
 use crate::markdown::signal::StyleRange;
 use crate::markdown::{TextMarkup, render_parts};
 
@@ -109,6 +110,8 @@ pub struct MessagePart {
     pub plain: Option<String>,
     /// Styles of the text, on platforms that take them beside it.
     pub styles: Vec<StyleRange>,
+    /// File that the part is; it has no text then.
+    pub file: Option<PartFile>,
 }
 
 impl MessagePart {
@@ -128,6 +131,7 @@ impl MessagePart {
             format: TextFormat::Plain,
             plain: None,
             styles: Vec::new(),
+            file: None,
         })
     }
 }
@@ -145,6 +149,7 @@ pub fn plan_parts(reply: &Reply, layout: PartLayout) -> Vec<MessagePart> {
                 format,
                 plain: Some(part.plain),
                 styles: part.styles,
+                file: None,
             });
             parts.collect()
         }

@@ -4,21 +4,10 @@
 use serde::{Deserialize, Serialize};
 use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::heartbeat::{EVENT_PREFIX, QUIET};
-use shared::model::reply::Reply;
+use shared::model::reply::{Reply, SendDecision};
 
 /// Channel of timers, which has no recipient.
 const TIMER_CHANNEL: &str = "timer";
-
-/// The decision of a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PolicyAction {
-    /// The reply is sent.
-    #[default]
-    Allow,
-    /// The reply is not sent; a receipt records it.
-    Deny,
-}
 
 /// One rule. Every field that is present must match; a rule without fields matches every reply.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -37,7 +26,7 @@ pub struct PolicyRule {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_prefix: Option<String>,
     /// Decision if the rule matches.
-    pub action: PolicyAction,
+    pub action: SendDecision,
 }
 
 /// The rules of the policy. The first that matches decides, otherwise the default.
@@ -45,14 +34,14 @@ pub struct PolicyRule {
 #[serde(default, deny_unknown_fields)]
 pub struct SendPolicy {
     /// Decision if no rule matches.
-    pub default: PolicyAction,
+    pub default: SendDecision,
     /// Rules in order of evaluation.
     pub rules: Vec<PolicyRule>,
 }
 
 impl SendPolicy {
-    /// Returns the name of the rule that denies `reply`, or `None` if it may be sent. The name is `rule {index from
-    /// 1}`, `default`, or one of the permanent rules `quiet heartbeat` and `no destination`.
+    /// Returns the name of the rule that denies `reply`, or `None` if it may be sent. The name is `session`, `rule {index
+    /// from 1}`, `default`, or one of the permanent rules `quiet heartbeat` and `no destination`.
     #[must_use]
     pub fn denying_rule(&self, reply: &Reply) -> Option<String> {
         if let Some(always) = always_denied(reply) {
@@ -60,13 +49,14 @@ impl SendPolicy {
         }
 
         let decided = self.rules.iter().enumerate().find(|(_, rule)| rule.matches(reply));
-        let (action, name) = match decided {
-            Some((index, rule)) => (rule.action, format!("rule {}", index + 1)),
-            None => (self.default, "default".to_owned()),
+        let (action, name) = match (reply.send, decided) {
+            (Some(decision), _) => (decision, "session".to_owned()),
+            (None, Some((index, rule))) => (rule.action, format!("rule {}", index + 1)),
+            (None, None) => (self.default, "default".to_owned()),
         };
         match action {
-            PolicyAction::Allow => None,
-            PolicyAction::Deny => Some(name),
+            SendDecision::Allow => None,
+            SendDecision::Deny => Some(name),
         }
     }
 }
@@ -100,7 +90,7 @@ mod tests {
     use super::*;
     use crate::examples::reply;
 
-    fn rule(action: PolicyAction) -> PolicyRule {
+    fn rule(action: SendDecision) -> PolicyRule {
         PolicyRule {
             action,
             ..PolicyRule::default()
@@ -108,12 +98,35 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(rules: &[PolicyRule], default: PolicyAction, expected: Option<&str>) {
+    fn check(rules: &[PolicyRule], default: SendDecision, expected: Option<&str>) {
         let policy = SendPolicy {
             default,
             rules: rules.to_vec(),
         };
         assert_eq!(policy.denying_rule(&reply("x")).as_deref(), expected);
+    }
+
+    #[test]
+    fn a_session_decides_before_the_rules_and_after_the_permanent_ones() {
+        let decided = |send, action| {
+            let policy = SendPolicy {
+                default: action,
+                rules: vec![rule(action)],
+            };
+            policy.denying_rule(&Reply { send, ..reply("x") })
+        };
+        let (allow, deny) = (SendDecision::Allow, SendDecision::Deny);
+        assert_eq!(decided(Some(deny), allow).as_deref(), Some("session"));
+        assert_eq!(decided(Some(allow), deny), None);
+        assert_eq!(decided(None, deny).as_deref(), Some("rule 1"));
+
+        let mut nowhere = reply("x");
+        nowhere.send = Some(allow);
+        nowhere.delivery_context.channel = "timer".to_owned();
+        assert_eq!(
+            SendPolicy::default().denying_rule(&nowhere).as_deref(),
+            Some("no destination")
+        );
     }
 
     #[test]
@@ -141,23 +154,23 @@ mod tests {
     fn default_where_nothing_matches() {
         let other = PolicyRule {
             channel: Some("webchat".to_owned()),
-            ..rule(PolicyAction::Deny)
+            ..rule(SendDecision::Deny)
         };
-        check(&[], PolicyAction::Allow, None);
-        check(std::slice::from_ref(&other), PolicyAction::Allow, None);
-        check(&[other], PolicyAction::Deny, Some("default"));
+        check(&[], SendDecision::Allow, None);
+        check(std::slice::from_ref(&other), SendDecision::Allow, None);
+        check(&[other], SendDecision::Deny, Some("default"));
     }
 
     #[test]
     fn first_match_decides() {
         check(
-            &[rule(PolicyAction::Allow), rule(PolicyAction::Deny)],
-            PolicyAction::Deny,
+            &[rule(SendDecision::Allow), rule(SendDecision::Deny)],
+            SendDecision::Deny,
             None,
         );
         check(
-            &[rule(PolicyAction::Deny), rule(PolicyAction::Allow)],
-            PolicyAction::Allow,
+            &[rule(SendDecision::Deny), rule(SendDecision::Allow)],
+            SendDecision::Allow,
             Some("rule 1"),
         );
     }
@@ -169,10 +182,10 @@ mod tests {
             account: Some("demo".to_owned()),
             peer: Some("ann".to_owned()),
             session_prefix: Some("ma".to_owned()),
-            action: PolicyAction::Deny,
+            action: SendDecision::Deny,
         };
 
-        check(std::slice::from_ref(&all), PolicyAction::Allow, Some("rule 1"));
+        check(std::slice::from_ref(&all), SendDecision::Allow, Some("rule 1"));
 
         for broken in [
             PolicyRule {
@@ -192,7 +205,7 @@ mod tests {
                 ..all.clone()
             },
         ] {
-            check(&[broken], PolicyAction::Allow, None);
+            check(&[broken], SendDecision::Allow, None);
         }
     }
 }

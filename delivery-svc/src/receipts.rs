@@ -467,7 +467,7 @@ fn has_other_plan(found: &DeliveryStanding, step: &ReceiptStep) -> bool {
         ReceiptStep::AttemptStarted { plan, .. }
         | ReceiptStep::AttemptFinished { plan, .. }
         | ReceiptStep::Delivered { plan, .. } => plan.clone().into(),
-        ReceiptStep::GaveUp { .. } | ReceiptStep::DeniedByPolicy { .. } => return false,
+        ReceiptStep::GaveUp { .. } | ReceiptStep::DeniedByPolicy { .. } | ReceiptStep::Preview { .. } => return false,
     };
     match found {
         DeliveryStanding::Open(remaining) => remaining.plan != StandingPlan::Unmade && remaining.plan != ours,

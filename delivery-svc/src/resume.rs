@@ -148,6 +148,8 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
 
     let at = last.receipt.at;
     match last.receipt.step {
+        // It is of no copy.
+        ReceiptStep::Preview { .. } => DeliveryStanding::Open(RemainingWork::ALL),
         // No call was made, so that the plan may still change.
         ReceiptStep::Planned { first, parts: _ } => DeliveryStanding::Open(RemainingWork {
             part: first,

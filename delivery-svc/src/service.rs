@@ -35,7 +35,9 @@ use crate::former_owners;
 use crate::gate_table::GateTable;
 use crate::lost_replies::LostReplies;
 use crate::metric_table::METRICS;
+use crate::outgoing_files::OutgoingFiles;
 use crate::partition_worker::{WorkerBounds, run_partition};
+use crate::previews::SharedPreviews;
 use crate::receipts::receipts_witness;
 use crate::restore_gate::RestoreGate;
 use crate::stopped_accounts::StoppedAccounts;
@@ -104,9 +106,11 @@ impl Service for DeliveryService {
             gates: Arc::clone(&gates),
             calls: ProcessCalls::new(Arc::clone(&shell.clock)),
             typing: SharedTyping::default(),
+            previews: SharedPreviews::default(),
             instance: shell.instance.clone(),
             patience: Duration::from_millis(config.mute_owner_wait_ms),
             arrival_wait: ARRIVAL_WAIT,
+            files: OutgoingFiles::new(&shell.bus, Arc::clone(&shell.clock)),
             policy: config.send_policy.clone(),
             restored: RestoreGate::open(&shell.bus, shell.clock.now())
                 .await

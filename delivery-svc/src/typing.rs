@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use shared::bus::partition::PartitionLease;
 use ulid::Ulid;
 
 /// Time after which a turn shows nothing more: people do not wait for a sign of life for longer.
@@ -100,7 +101,7 @@ impl TypingBoard {
 #[derive(Debug, Default)]
 pub struct SharedTyping {
     board: Mutex<TypingBoard>,
-    owned: Mutex<HashSet<u16>>,
+    owned: Mutex<HashMap<u16, PartitionLease>>,
 }
 
 /// The ownership of a partition; dropping it ends it.
@@ -121,14 +122,14 @@ impl SharedTyping {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_owned(&self) -> MutexGuard<'_, HashSet<u16>> {
+    fn lock_owned(&self) -> MutexGuard<'_, HashMap<u16, PartitionLease>> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that this process owns `partition`.
+    /// Notes that this process owns `partition`, as long as `lease` lasts.
     #[must_use]
-    pub fn own_partition(&self, partition: u16) -> TypingOwnership<'_> {
-        self.lock_owned().insert(partition);
+    pub fn own_partition(&self, partition: u16, lease: PartitionLease) -> TypingOwnership<'_> {
+        self.lock_owned().insert(partition, lease);
         TypingOwnership {
             typing: self,
             partition,
@@ -138,7 +139,22 @@ impl SharedTyping {
     /// Returns whether this process owns `partition`.
     #[must_use]
     pub fn owns(&self, partition: u16) -> bool {
-        self.lock_owned().contains(&partition)
+        self.lease_of(partition).is_some()
+    }
+
+    /// Returns the lease of `partition`, if this process owns it.
+    #[must_use]
+    pub fn lease_of(&self, partition: u16) -> Option<PartitionLease> {
+        self.lock_owned()
+            .get(&partition)
+            .filter(|lease| lease.is_live())
+            .cloned()
+    }
+
+    /// Returns whether the reply of `turn` was sent by this process.
+    #[must_use]
+    pub fn was_sent(&self, turn: Ulid) -> bool {
+        self.lock().sent_set.contains(&turn)
     }
 
     /// Notes a beat, as [`TypingBoard::note_beat`] does.
@@ -159,6 +175,8 @@ impl SharedTyping {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use shared::clock::{Clock as _, SystemClock};
 
     use super::*;
@@ -209,7 +227,8 @@ mod tests {
     #[test]
     fn a_partition_is_owned_until_its_worker_ends() {
         let typing = SharedTyping::default();
-        let owned = typing.own_partition(3);
+        let lease = PartitionLease::taken_at(Arc::new(SystemClock), SystemClock.monotonic());
+        let owned = typing.own_partition(3, lease);
         assert!(typing.owns(3) && !typing.owns(4));
         drop(owned);
         assert!(!typing.owns(3));

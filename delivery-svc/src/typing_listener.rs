@@ -15,6 +15,7 @@ use crate::attempt::{CallOutcome, Refusal};
 use crate::channel::TypingPlace;
 use crate::destination::partition_of;
 use crate::effects::DelivererContext;
+use crate::previews::follow_preview;
 use crate::repair_pause::REPAIR_PAUSE;
 use crate::typing::BeatPlace;
 
@@ -29,7 +30,10 @@ pub async fn show_typing(outfit: Arc<DelivererContext>) {
             Ok(mut beats) => {
                 while let Some(message) = beats.next().await {
                     if let Ok(beat) = serde_json::from_slice::<WritingBeat>(&message.payload) {
-                        follow_beat(&outfit, &slots, beat);
+                        match &beat.preview {
+                            Some(preview) => follow_preview(&outfit, &beat, preview),
+                            None => follow_beat(&outfit, &slots, beat),
+                        }
                     }
                 }
             }
@@ -42,6 +46,7 @@ pub async fn show_typing(outfit: Arc<DelivererContext>) {
 
 /// Calls the platform of `beat`, unless it shows it already, or another replica owns the destination.
 fn follow_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: WritingBeat) {
+    outfit.previews.note_alive(beat.turn, outfit.clock.monotonic());
     let target = &beat.target;
     let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
     let channel = outfit.channels.get(&target.channel);
@@ -55,14 +60,13 @@ fn follow_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: Wri
         return;
     };
 
-    let peer = target.peer_id.as_deref().unwrap_or_default();
     let place = beat_place(target);
     let now = outfit.clock.monotonic();
     if !outfit.typing.note_beat(&place, beat.turn, lasts, now) {
         return;
     }
     // A sign of life is worth no call that a message needs.
-    let pace = channel.and_then(|channel| channel.pace(account, peer));
+    let pace = channel.and_then(|channel| channel.pace(target));
     if !outfit.gates.admit_spare(target, pace) {
         return;
     }

@@ -5,13 +5,11 @@
 //! elsewhere an answer that was being sent at a kill may be there once more: delivery-svc says that it repeats the call, and the
 //! sent event that it is unconfirmed. No account has two readers at any moment.
 
-mod discord;
 mod slack;
-mod telegram;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
@@ -20,12 +18,12 @@ use shared::model::event::{Event, EventDirection};
 use shared::wire::topology::streams::{EVENTS, INVOCATIONS};
 use tests::eventually::{WorkLeft, eventually, eventually_while_progressing};
 use tests::load::Gateways;
+use tests::platforms::discord::{Discord, GUILD};
+use tests::platforms::telegram::Telegram;
 use tests::record::read_all;
 use tests::world::{Setup, World};
 
-use self::discord::Discord;
 use self::slack::Slack;
-use self::telegram::Telegram;
 use crate::killer::{Choices, UP, tell};
 use crate::kills::{SETTLE, is_long};
 
@@ -45,34 +43,6 @@ const APART_MS: u64 = 1_500;
 const ANSWER: &str = r#"/** @name answer */
 export default (ctx) => ({ fire: ctx.event.direction === "received" && ["telegram", "slack", "discord"].includes(ctx.event.channel) });
 "#;
-
-/// How many read an account at this moment, and the most that ever did.
-#[derive(Debug, Clone, Default)]
-struct Readers(Arc<Mutex<(usize, usize)>>);
-
-impl Readers {
-    fn most(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1
-    }
-}
-
-/// One that reads an account, until it is dropped.
-struct OpenReader(Readers);
-
-impl OpenReader {
-    fn open(readers: &Readers) -> Self {
-        let mut count = readers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        count.0 += 1;
-        count.1 = count.1.max(count.0);
-        Self(readers.clone())
-    }
-}
-
-impl Drop for OpenReader {
-    fn drop(&mut self) {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).0 -= 1;
-    }
-}
 
 /// A stand-in of one of the platforms.
 #[derive(Debug, Clone)]
@@ -102,16 +72,19 @@ impl Platform {
     /// A person writes `text`.
     async fn write(&self, chat: u64, text: &str) {
         match self {
-            Self::Telegram(telegram) => telegram.write(chat, text),
+            Self::Telegram(telegram) => telegram.write(i64::try_from(chat).expect("small"), text),
             Self::Slack(slack) => slack.write(chat, text).await,
-            Self::Discord(discord) => discord.write(chat, text),
+            Self::Discord(discord) => discord.write(&chat.to_string(), &format!("5{chat}"), text),
         }
     }
 
     /// The texts that Nexus has sent, by chat, in order.
     fn sent(&self) -> BTreeMap<u64, Vec<String>> {
         let sent = match self {
-            Self::Telegram(telegram) => telegram.sent(),
+            Self::Telegram(telegram) => {
+                let sent = telegram.sent().into_iter();
+                sent.map(|(chat, text)| (chat.to_string(), text)).collect()
+            }
             Self::Slack(slack) => slack.sent(),
             Self::Discord(discord) => discord.sent(),
         };
@@ -270,9 +243,9 @@ async fn kill_one(world: &mut World, choices: &mut Choices, gateways: &Gateways)
 /// A world with two replicas of each of [`KILLED`], whose accounts are at the stand-ins.
 async fn start(platforms: &[Platform]) -> World {
     let account = |platform: &Platform| match platform {
-        Platform::Telegram(telegram) => telegram.account(),
+        Platform::Telegram(telegram) => telegram.account("direct: open"),
         Platform::Slack(slack) => slack.account(),
-        Platform::Discord(discord) => discord.account(),
+        Platform::Discord(discord) => discord.account(&format!("groups: {{{GUILD}: {{require_mention: false}}}}")),
     };
     let [slack_token, slack_secret] = Slack::environment();
     let mut world = World::start(Setup {
@@ -298,9 +271,9 @@ async fn start(platforms: &[Platform]) -> World {
 async fn adapters_and_deliverers_that_are_killed_cost_no_chat_an_answer_or_its_order() {
     let (kills, seed) = if is_long() { (100, 32) } else { (6, 31) };
     let gateways = Gateways::default();
-    let discord = Discord::start().await;
+    let discord = Discord::start(ANSWERED_AFTER).await;
     let platforms = [
-        Platform::Telegram(Telegram::start().await),
+        Platform::Telegram(Telegram::start(ANSWERED_AFTER).await),
         Platform::Slack(Slack::start(Arc::clone(&gateways)).await),
         Platform::Discord(discord.clone()),
     ];

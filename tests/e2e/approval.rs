@@ -58,6 +58,26 @@ pub(crate) async fn pays() -> ModelServer {
     .await
 }
 
+/// A set-up in which the owner, who is `id` on `channel`, is asked before `model`'s tool is called.
+pub(crate) fn approvals_of(channel: &str, id: &str, model: &ModelServer) -> Setup {
+    let hook = format!(
+        "/** @name answer */\nexport default (ctx) => ctx.event.channel === \"{channel}\" && ctx.event.direction === \
+         \"received\"\n  ? {{ fire: true, permissions: {{ level: \"full\" }} }}\n  : {{ fire: false }};\n"
+    );
+    Setup {
+        hooks: vec![("answer.ts", hook)],
+        personas: "personas: {default: {runner: llm, \
+                   requires_confirmation: [{tools: [list_hooks], ask: {policy: payments}}]}}"
+            .to_owned(),
+        identities: format!("owner: ann\npersons:\n  - {{id: ann, addresses: {{{channel}: ['{id}']}}}}\n"),
+        adapter: format!(
+            "[llm]\nprovider = \"openai\"\nmodel = \"any\"\nprices.any = {{ input = 0, output = 0 }}\nbase_url = {:?}\n",
+            model.base_url("openai")
+        ),
+        ..Setup::default()
+    }
+}
+
 struct Story {
     world: World,
     /// Everything that is to be delivered: the cards among it, as their readers see them.

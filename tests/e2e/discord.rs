@@ -1,32 +1,27 @@
 //! People write in a thread on Discord, and are answered in it; the thread has a session of its own, and the bot's own
 //! messages that come back fire nothing.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Json, Path, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse as _, Response};
-use axum::{Router, routing::any, routing::get, routing::post};
-use serde_json::{Value, json};
+use serde_json::json;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
-use shared::platform::discord::snowflake::first_id_at;
+use shared::model::event::Event;
 use shared::wire::topology::streams;
 use tests::eventually::eventually;
+use tests::platforms::discord::{Discord, GUILD, TOKEN};
 use tests::record::read_all;
 use tests::world::{Setup, World};
-use tokio::sync::watch;
 
+use crate::approval::{approvals_of, pays};
 use crate::story::PATIENCE;
 
-const BOT: &str = "700";
 const ANN: &str = "11";
-const GUILD: &str = "20";
 const GENERAL: &str = "1000";
 /// A thread of the channel, which the bot began.
 const THREAD: &str = "1500";
-const TOKEN: &str = "NzAw.secret.word";
+/// The direct channel with Ann.
+const DIRECT: &str = "1600";
 
 /// Brings what is addressed to the bot to the default persona.
 const HOOK: &str = r#"/** @name threads */
@@ -35,146 +30,6 @@ export default (ctx) => {
   return { fire: e.channel === "discord" && e.direction === "received" };
 };
 "#;
-
-/// Discord as one bot sees it.
-#[derive(Debug, Clone)]
-struct Discord {
-    address: String,
-    state: Arc<Mutex<DiscordState>>,
-    changed: watch::Sender<usize>,
-}
-
-#[derive(Debug, Default)]
-struct DiscordState {
-    dispatches: Vec<Value>,
-    messages: u64,
-    /// Messages of the bot, as Discord shows them.
-    sent: Vec<Value>,
-}
-
-impl Discord {
-    async fn start() -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let this = Self {
-            address: listener.local_addr().expect("an address").to_string(),
-            state: Arc::default(),
-            changed: watch::channel(0).0,
-        };
-        let routes = Router::new()
-            .route("/gateway/", any(open_gateway))
-            .route("/api/{*path}", get(look_up))
-            .route("/api/channels/{channel}/messages", post(create).get(history))
-            .with_state(this.clone());
-        tokio::spawn(async move { axum::serve(listener, routes).await });
-        this
-    }
-
-    fn lock(&self) -> MutexGuard<'_, DiscordState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn dispatch(&self, kind: &str, data: &Value) {
-        let mut state = self.lock();
-        let seq = state.dispatches.len() + 1;
-        state.dispatches.push(json!({"op": 0, "s": seq, "t": kind, "d": data}));
-        drop(state);
-        self.changed.send_replace(seq);
-    }
-
-    fn next_id(&self) -> String {
-        let mut state = self.lock();
-        state.messages += 1;
-        (first_id_at(SystemClock.now()) + state.messages).to_string()
-    }
-
-    /// `author` writes `text` in the thread.
-    fn write(&self, author: &str, text: &str) {
-        let message = message(&self.next_id(), author, text);
-        self.dispatch("MESSAGE_CREATE", &message);
-    }
-
-    /// The channels and texts of what the bot has sent.
-    fn sent(&self) -> Vec<(String, String)> {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let state = self.lock();
-        let sent = state
-            .sent
-            .iter()
-            .map(|sent| (text(&sent["channel_id"]), text(&sent["content"])));
-        sent.collect()
-    }
-}
-
-fn message(id: &str, author: &str, text: &str) -> Value {
-    json!({
-        "id": id, "channel_id": THREAD, "guild_id": GUILD, "type": 0, "content": text, "edited_timestamp": null,
-        "timestamp": SystemClock.now().to_rfc3339(), "author": {"id": author, "username": "somebody", "bot": author == BOT},
-        "mentions": [], "mention_roles": [], "attachments": [], "embeds": [],
-    })
-}
-
-async fn open_gateway(State(discord): State<Discord>, upgrade: WebSocketUpgrade) -> Response {
-    upgrade.on_upgrade(async move |socket| {
-        let _ended = serve_gateway(discord, socket).await;
-    })
-}
-
-async fn serve_gateway(discord: Discord, mut socket: WebSocket) -> Option<()> {
-    let frame = |value: Value| Message::Text(value.to_string().into());
-    let hello = json!({"op": 10, "d": {"heartbeat_interval": 500}});
-    socket.send(frame(hello)).await.ok()?;
-    let mut changed = discord.changed.subscribe();
-    let mut sent = None;
-    loop {
-        if let Some(count) = &mut sent {
-            let frames = discord.lock().dispatches[*count..].to_vec();
-            *count += frames.len();
-            for dispatch in frames {
-                socket.send(frame(dispatch)).await.ok()?;
-            }
-        }
-        tokio::select! {
-            _ = changed.changed() => {}
-            received = socket.recv() => {
-                let Message::Text(text) = received?.ok()? else { continue };
-                let received: Value = serde_json::from_str(&text).ok()?;
-                match received["op"].as_u64() {
-                    Some(1) => socket.send(frame(json!({"op": 11}))).await.ok()?,
-                    Some(2) => {
-                        discord.lock().dispatches.clear();
-                        let resume = format!("ws://{}/gateway", discord.address);
-                        discord.dispatch("READY", &json!({"session_id": "s", "resume_gateway_url": resume, "guilds": []}));
-                        sent = Some(0);
-                    }
-                    Some(6) => sent = received["d"]["seq"].as_u64().and_then(|seq| usize::try_from(seq).ok()),
-                    _ => {}
-                }
-            }
-        }
-    }
-}
-
-async fn look_up(State(discord): State<Discord>, Path(path): Path<String>) -> Response {
-    let found = match path.as_str() {
-        "users/@me" => json!({"id": BOT, "username": "nexus"}),
-        "gateway/bot" => json!({"url": format!("ws://{}/gateway", discord.address), "shards": 1,
-            "session_start_limit": {"total": 1_000, "remaining": 999, "reset_after": 0, "max_concurrency": 1}}),
-        "channels/1500" => json!({"id": THREAD, "type": 11, "guild_id": GUILD, "parent_id": GENERAL, "owner_id": BOT}),
-        _ => return StatusCode::NOT_FOUND.into_response(),
-    };
-    Json(found).into_response()
-}
-
-async fn history() -> Json<Value> {
-    Json(json!([]))
-}
-
-async fn create(State(discord): State<Discord>, Path(channel): Path<String>, Json(body): Json<Value>) -> Json<Value> {
-    let mut sent = message(&discord.next_id(), BOT, body["content"].as_str().expect("a text"));
-    sent["channel_id"] = json!(channel);
-    discord.lock().sent.push(sent.clone());
-    Json(sent)
-}
 
 async fn has_sent(discord: &Discord, world: &World, expected: &[&str]) {
     let expected: Vec<(String, String)> = expected
@@ -192,28 +47,25 @@ async fn has_sent(discord: &Discord, world: &World, expected: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thread_on_discord_keeps_its_session_and_the_echo_of_an_answer_fires_nothing() {
-    let discord = Discord::start().await;
-    let address = &discord.address;
+    let discord = Discord::start(Duration::ZERO).await;
+    discord.begin_thread(GENERAL, THREAD);
     let world = World::start(Setup {
         hooks: vec![("threads.ts", HOOK.to_owned())],
-        channels: format!(
-            "discord: {{accounts: {{main: {{token: 'env:BOT_TOKEN', base_url: 'http://{address}/api', groups: {{{GUILD}: {{}}}}}}}}}}"
-        ),
-        environment: vec![("BOT_TOKEN".to_owned(), TOKEN.to_owned())],
+        channels: discord.account(&format!("groups: {{{GUILD}: {{}}}}")),
+        environment: vec![Discord::environment()],
         ..Setup::default()
     })
     .await;
     eventually("the bot is connected", PATIENCE, async || {
-        let is_connected = !discord.lock().dispatches.is_empty();
-        is_connected.then_some(()).ok_or_else(|| world.logs())
+        discord.is_connected().then_some(()).ok_or_else(|| world.logs())
     })
     .await;
 
-    discord.write(ANN, "hello");
+    discord.write(THREAD, ANN, "hello");
     has_sent(&discord, &world, &["echo: hello"]).await;
 
     // What the bot has sent comes back: as it is, under another id, and edited.
-    let own = discord.lock().sent[0].clone();
+    let own = discord.messages()[0].clone();
     discord.dispatch("MESSAGE_CREATE", &own);
     let mut again = own.clone();
     again["id"] = json!(discord.next_id());
@@ -223,8 +75,8 @@ async fn a_thread_on_discord_keeps_its_session_and_the_echo_of_an_answer_fires_n
     edited["content"] = json!("echo: hello?");
     discord.dispatch("MESSAGE_UPDATE", &edited);
 
-    discord.write("12", "and so do I");
-    discord.write(ANN, "and again");
+    discord.write(THREAD, "12", "and so do I");
+    discord.write(THREAD, ANN, "and again");
     has_sent(
         &discord,
         &world,
@@ -243,7 +95,73 @@ async fn a_thread_on_discord_keeps_its_session_and_the_echo_of_an_answer_fires_n
         .map(|(_, dispatch)| dispatch.event_id.as_str())
         .collect();
     assert!(ids.iter().all(|id| id.starts_with("discord:main/1500/")), "{ids:?}");
-    assert!(!world.logs().contains(TOKEN), "the token is in a log");
+    assert!(!world.logs().contains(TOKEN.1), "the token is in a log");
 
+    world.stack.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_is_decided_by_a_button_in_direct_messages_and_its_card_says_so() {
+    let discord = Discord::start(Duration::ZERO).await;
+    discord.open_direct(DIRECT, ANN);
+    let model = pays().await;
+    let world = World::start(Setup {
+        channels: discord.account(&format!("direct: allowlist, allow: [{ANN}]")),
+        environment: vec![Discord::environment()],
+        ..approvals_of("discord", ANN, &model)
+    })
+    .await;
+    eventually("the bot is connected", PATIENCE, async || {
+        discord.is_connected().then_some(()).ok_or_else(|| world.logs())
+    })
+    .await;
+
+    discord.write(DIRECT, ANN, "pay");
+    let (card, components) = eventually("the card has buttons", PATIENCE, async || {
+        let buttons = discord.buttons();
+        buttons
+            .first()
+            .cloned()
+            .ok_or_else(|| format!("{:?}\n{}", discord.sent(), world.logs()))
+    })
+    .await;
+    let say = components[0]["components"][0]["custom_id"]
+        .as_str()
+        .expect("a button")
+        .to_owned();
+    assert!(say.starts_with("approve "), "{say}");
+    // A card whose receipt is missing would be sent again.
+    eventually("the card's event is stored", PATIENCE, async || {
+        let events: Vec<(u64, Event)> = read_all(&world.bus, streams::EVENTS).await;
+        let is_card = |event: &Event| event.content.starts_with("Approval needed");
+        events
+            .iter()
+            .any(|(_, event)| is_card(event))
+            .then_some(())
+            .ok_or_else(|| format!("{events:?}"))
+    })
+    .await;
+
+    discord.press(ANN, &card, &say);
+    eventually("the turn has answered, and the card is edited", PATIENCE, async || {
+        let is_answered = discord.sent().contains(&(DIRECT.to_owned(), "done".to_owned()));
+        let edits = discord.edits();
+        (is_answered && !edits.is_empty())
+            .then_some(())
+            .ok_or_else(|| format!("{edits:?} {:?}\n{}", discord.sent(), world.logs()))
+    })
+    .await;
+    let edits = discord.edits();
+    assert_eq!(edits.len(), 1, "{edits:?}");
+    let (message, body) = &edits[0];
+    assert_eq!((&json!(message), &body["components"]), (&card["id"], &json!([])));
+    let text = body["content"].as_str().expect("a text");
+    let code = say.split_whitespace().nth(1).expect("a code");
+    assert!(text.starts_with("Approved by ann") && !text.contains(code), "{text}");
+    assert_eq!(
+        discord.answered().len(),
+        1,
+        "the press is answered within three seconds"
+    );
     world.stack.stop().await;
 }

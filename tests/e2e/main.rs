@@ -15,6 +15,7 @@ mod demo;
 mod discord;
 mod dm_reply;
 mod drain;
+mod emulators;
 mod examples;
 mod first_hook;
 mod heartbeat;

@@ -10,18 +10,20 @@ use axum::{Router, routing::post};
 use serde_json::{Value, json};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
+use shared::model::event::Event;
 use shared::wire::topology::streams;
 use tests::eventually::eventually;
 use tests::record::read_all;
-use tests::slack::{SECRET, envelope, signed_post};
+use tests::slack::{SECRET, envelope, signed_interaction, signed_post};
 use tests::world::{Setup, World};
 
+use crate::approval::{approvals_of, pays};
 use crate::story::PATIENCE;
 
 const TOKEN: &str = "xoxb-700-secret";
 
 /// Whoever writes to the app is answered.
-const ANSWER: &str = "/**\n * @name answer\n * @description Answers what people write to the app.\n * @mode persistent\n \
+pub(crate) const ANSWER: &str = "/**\n * @name answer\n * @description Answers what people write to the app.\n * @mode persistent\n \
                       * @priority 50\n * @match channel=slack direction=received\n */\n\
                       export default async (): Promise<HookResult> => ({ fire: true });\n";
 
@@ -30,6 +32,8 @@ const ANSWER: &str = "/**\n * @name answer\n * @description Answers what people 
 struct WebApi {
     /// Bodies of the messages that the app has posted.
     posted: Arc<Mutex<Vec<Value>>>,
+    /// Bodies of the changes of messages.
+    changed: Arc<Mutex<Vec<Value>>>,
 }
 
 impl WebApi {
@@ -47,6 +51,11 @@ impl WebApi {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Value>> {
         self.posted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bodies of the changes of messages.
+    fn changes(&self) -> Vec<Value> {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What was posted: channel, thread, text.
@@ -70,6 +79,11 @@ async fn answer(State(api): State<WebApi>, Path(method): Path<String>, body: Opt
             let (channel, ts) = (body["channel"].clone(), own_stamp(posted.len()));
             posted.push(body);
             json!({"ok": true, "channel": channel, "ts": ts, "message": {}})
+        }
+        ("chat.update", Some(Json(body))) => {
+            let answered = json!({"ok": true, "channel": body["channel"], "ts": body["ts"]});
+            api.changed.lock().unwrap_or_else(PoisonError::into_inner).push(body);
+            answered
         }
         _ => return StatusCode::NOT_IMPLEMENTED.into_response(),
     };
@@ -172,5 +186,81 @@ async fn a_mention_in_a_channel_is_answered_in_its_thread_and_its_echo_fires_not
         assert!(!world.logs().contains(secret), "a secret is in a log");
     }
 
+    world.stack.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_is_decided_by_a_button_in_direct_messages_and_its_card_says_so() {
+    let (api, base) = WebApi::start().await;
+    let model = pays().await;
+    let account =
+        format!("token: 'env:SLACK_TOKEN', signing_secret: 'env:SLACK_SECRET', base_url: '{base}', allow: [U5]");
+    let world = World::start(Setup {
+        channels: format!("slack: {{accounts: {{main: {{{account}}}}}}}"),
+        environment: vec![
+            ("SLACK_TOKEN".to_owned(), TOKEN.to_owned()),
+            ("SLACK_SECRET".to_owned(), SECRET.to_owned()),
+        ],
+        ..approvals_of("slack", "U5", &model)
+    })
+    .await;
+
+    let ts = format!("{}.000001", SystemClock.now().0 / 1_000);
+    let asked = json!({"channel": "D1", "channel_type": "im", "text": "pay"});
+    bring(&world, &message(&ts, &asked)).await;
+    let say = eventually("the card has buttons", PATIENCE, async || {
+        let posted = api.lock();
+        let card = posted
+            .first()
+            .map(|card| card["blocks"][1]["elements"][0]["value"].clone());
+        let say = card.and_then(|say| Some(say.as_str()?.to_owned()));
+        say.ok_or_else(|| format!("{posted:?}\n{}", world.logs()))
+    })
+    .await;
+    assert!(say.starts_with("approve "), "{say}");
+    let card_ts = eventually("the card's id is known", PATIENCE, async || {
+        let events: Vec<(u64, Event)> = read_all(&world.bus, streams::EVENTS).await;
+        let card = events
+            .iter()
+            .find(|(_, event)| event.content.starts_with("Approval needed"));
+        let id = card.and_then(|(_, event)| event.metadata["platform"]["ids"][0].as_str().map(str::to_owned));
+        id.and_then(|id| Some(id.strip_prefix("D1/")?.to_owned()))
+            .ok_or_else(|| format!("{events:?}"))
+    })
+    .await;
+
+    let press = json!({
+        "type": "block_actions", "team": {"id": "T1"}, "api_app_id": "A1", "user": {"id": "U5", "name": "ann"},
+        "container": {"type": "message", "message_ts": card_ts, "channel_id": "D1"}, "channel": {"id": "D1"},
+        "message": {"ts": card_ts, "text": "Approval needed"},
+        "actions": [{"type": "button", "action_id": "say_0", "value": say, "action_ts": ts.replace(".000001", ".000002")}],
+    });
+    let client = reqwest::Client::builder().timeout(PATIENCE).build().expect("a client");
+    // Slack posts it twice.
+    for _ in 0..2 {
+        let posted = signed_interaction(&client, &world.gateway(), &press).send().await;
+        assert_eq!(posted.expect("an answer").status().as_u16(), 200);
+    }
+
+    eventually("the turn has answered, and the card is edited", PATIENCE, async || {
+        let is_answered = api
+            .sent()
+            .iter()
+            .any(|[channel, _, text]| (channel.as_str(), text.as_str()) == ("D1", "done"));
+        let changes = api.changes();
+        (is_answered && !changes.is_empty())
+            .then_some(())
+            .ok_or_else(|| format!("{changes:?} {:?}\n{}", api.sent(), world.logs()))
+    })
+    .await;
+    let changes = api.changes();
+    assert_eq!(changes.len(), 1, "{changes:?}");
+    assert_eq!(
+        (&changes[0]["channel"], &changes[0]["ts"], &changes[0]["blocks"]),
+        (&json!("D1"), &json!(card_ts), &json!([]))
+    );
+    let text = changes[0]["text"].as_str().expect("a text");
+    let code = say.split_whitespace().nth(1).expect("a code");
+    assert!(text.starts_with("Approved by ann") && !text.contains(code), "{text}");
     world.stack.stop().await;
 }

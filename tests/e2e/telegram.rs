@@ -1,183 +1,25 @@
 //! A person writes to a bot of Telegram and is answered in the same chat; the bot's own messages that come back fire
 //! nothing, and neither does a stranger, until an operator has used the code that the stranger was sent.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::extract::{Json, Path, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse as _, Response};
-use axum::{Router, routing::post};
 use serde_json::{Value, json};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::Event;
 use shared::wire::topology::streams;
 use tests::command::{Said, command};
 use tests::eventually::eventually;
+use tests::platforms::telegram::{TOKEN, Telegram, message};
 use tests::record::read_all;
 use tests::world::{Setup, World, shipped_hook};
-use tokio::sync::Notify;
 
-use crate::approval::pays;
+use crate::approval::{approvals_of, pays};
 use crate::story::{PATIENCE, pending_approvals};
 
-const BOT: i64 = 700;
 const ANN: i64 = 11;
 const STRANGER: i64 = 12;
 
-/// Longest time that the stand-in waits for an update.
-const LONG_POLL: Duration = Duration::from_secs(5);
-
-/// The Bot API as one bot sees it.
-#[derive(Debug, Clone, Default)]
-struct BotApi {
-    state: Arc<Mutex<BotState>>,
-    added: Arc<Notify>,
-}
-
-#[derive(Debug, Default)]
-struct BotState {
-    messages: i64,
-    updates: Vec<Value>,
-    /// Messages of the bot, as Telegram shows them.
-    sent: Vec<Value>,
-    /// Numbers of messages with buttons, and the data of the buttons.
-    buttons: Vec<(i64, Vec<String>)>,
-    /// Bodies of the edits of messages.
-    edits: Vec<Value>,
-}
-
-impl BotApi {
-    /// Starts the stand-in; returns it and its base URL.
-    async fn start() -> (Self, String) {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let base = format!("http://{}", listener.local_addr().expect("an address"));
-        let api = Self::default();
-        let routes = Router::new()
-            .route("/{bot}/{method}", post(answer))
-            .with_state(api.clone());
-
-        tokio::spawn(async move { axum::serve(listener, routes).await });
-        (api, base)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BotState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn bring(&self, kind: &str, message: &Value) {
-        let mut state = self.lock();
-        let id = state.updates.len() + 1;
-        state.updates.push(json!({ "update_id": id, kind: message }));
-        drop(state);
-        self.added.notify_waiters();
-    }
-
-    /// A person writes `text` to the bot.
-    fn write(&self, person: i64, text: &str) {
-        let message = {
-            let mut state = self.lock();
-            state.messages += 1;
-            message(state.messages, (person, false), person, text)
-        };
-        self.bring("message", &message);
-    }
-
-    fn sent(&self) -> Vec<(i64, String)> {
-        let state = self.lock();
-        let read = |message: &Value| {
-            let text = message["text"].as_str().unwrap_or_default().to_owned();
-            (message["chat"]["id"].as_i64().unwrap_or_default(), text)
-        };
-        state.sent.iter().map(read).collect()
-    }
-
-    fn send(&self, body: &Value) -> Value {
-        let mut state = self.lock();
-        state.messages += 1;
-        let chat = body["chat_id"].as_i64().expect("a chat");
-        let sent = message(
-            state.messages,
-            (BOT, true),
-            chat,
-            body["text"].as_str().expect("a text"),
-        );
-        let rows = body["reply_markup"]["inline_keyboard"].as_array();
-        let row = rows.and_then(|rows| rows.first()?.as_array());
-        let data = |button: &Value| button["callback_data"].as_str().unwrap_or_default().to_owned();
-        if let Some(row) = row {
-            let number = state.messages;
-            state.buttons.push((number, row.iter().map(data).collect()));
-        }
-        state.sent.push(sent.clone());
-        sent
-    }
-
-    /// A person presses the button with `data` of the message `number`.
-    fn press(&self, person: i64, number: i64, data: &str) {
-        let sent = {
-            let state = self.lock();
-            let message = state.sent.iter().find(|sent| sent["message_id"] == number);
-            message.expect("a message of the bot").clone()
-        };
-        let from = json!({ "id": person, "is_bot": false, "first_name": "Somebody" });
-        let query = json!({ "id": "4382", "from": from, "message": sent, "chat_instance": "1", "data": data });
-        self.bring("callback_query", &query);
-    }
-
-    async fn updates_from(&self, offset: usize) -> Vec<Value> {
-        let later = || {
-            let state = self.lock();
-            state
-                .updates
-                .get(offset.saturating_sub(1)..)
-                .unwrap_or_default()
-                .to_vec()
-        };
-
-        let added = self.added.notified();
-        let found = later();
-        if !found.is_empty() {
-            return found;
-        }
-        let _ = tokio::time::timeout(LONG_POLL, added).await;
-        later()
-    }
-}
-
-fn message(id: i64, (from, is_bot): (i64, bool), chat: i64, text: &str) -> Value {
-    let date = shared::clock::Clock::now(&shared::clock::SystemClock).0 / 1_000;
-    json!({
-        "message_id": id, "date": date, "text": text,
-        "from": { "id": from, "is_bot": is_bot, "first_name": "Somebody" },
-        "chat": { "id": chat, "type": "private", "first_name": "Somebody" },
-    })
-}
-
-async fn answer(
-    State(api): State<BotApi>,
-    Path((_, method)): Path<(String, String)>,
-    Json(body): Json<Value>,
-) -> Response {
-    let result = match method.as_str() {
-        "getMe" => json!({ "id": BOT, "is_bot": true, "first_name": "Nexus", "username": "nexus_bot" }),
-        "getWebhookInfo" => json!({ "url": "", "pending_update_count": 0 }),
-        "getUpdates" => {
-            let offset = body["offset"].as_u64().unwrap_or(1);
-            api.updates_from(usize::try_from(offset).unwrap_or(1)).await.into()
-        }
-        "sendMessage" => api.send(&body),
-        "sendChatAction" | "answerCallbackQuery" => json!(true),
-        "editMessageText" => {
-            api.lock().edits.push(body);
-            json!(true)
-        }
-        _ => return StatusCode::NOT_IMPLEMENTED.into_response(),
-    };
-    Json(json!({ "ok": true, "result": result })).into_response()
-}
-
-async fn has_sent(api: &BotApi, world: &World, expected: &[(i64, &str)]) {
+async fn has_sent(api: &Telegram, world: &World, expected: &[(i64, &str)]) {
     let expected: Vec<(i64, String)> = expected
         .iter()
         .map(|(chat, text)| (*chat, (*text).to_owned()))
@@ -193,13 +35,11 @@ async fn has_sent(api: &BotApi, world: &World, expected: &[(i64, &str)]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_to_a_bot_is_answered_in_its_chat_and_its_echo_fires_nothing() {
-    let (api, base) = BotApi::start().await;
+    let api = Telegram::start(Duration::ZERO).await;
     let world = World::start(Setup {
         hooks: vec![("default-dm-routing.ts", shipped_hook("default-dm-routing.ts"))],
-        channels: format!(
-            "telegram: {{accounts: {{main: {{token: 'env:BOT_TOKEN', base_url: '{base}', direct: allowlist, allow: [{ANN}]}}}}}}"
-        ),
-        environment: vec![("BOT_TOKEN".to_owned(), format!("{BOT}:secret"))],
+        channels: api.account(&format!("direct: allowlist, allow: [{ANN}]")),
+        environment: vec![Telegram::environment()],
         ..Setup::default()
     })
     .await;
@@ -208,7 +48,7 @@ async fn a_message_to_a_bot_is_answered_in_its_chat_and_its_echo_fires_nothing()
     has_sent(&api, &world, &[(ANN, "echo: hello")]).await;
 
     // What the bot has sent comes back: as it is, under another id, and edited.
-    let own = api.lock().sent[0].clone();
+    let own = api.messages()[0].clone();
     api.bring("message", &own);
     let mut again = own.clone();
     again["message_id"] = json!(900);
@@ -229,10 +69,7 @@ async fn a_message_to_a_bot_is_answered_in_its_chat_and_its_echo_fires_nothing()
         .collect();
     assert_eq!(of.len(), 2, "{of:?}");
     assert!(of.iter().all(|id| id.starts_with("telegram:main/11/")), "{of:?}");
-    assert!(
-        !world.logs().contains(&format!("{BOT}:secret")),
-        "the token is in a log"
-    );
+    assert!(!world.logs().contains(TOKEN.1), "the token is in a log");
 
     world.stack.stop().await;
 }
@@ -267,11 +104,7 @@ async fn operate(world: &World, arguments: &[&str]) -> Said {
     let config = world.stack.config_path();
     let config = config.to_str().expect("a path");
     let mut run = command(world.path(), &[&["--wide", "--config", config], arguments].concat());
-    let output = run
-        .env("BOT_TOKEN", format!("{BOT}:secret"))
-        .output()
-        .await
-        .expect("nexus runs");
+    let output = run.env(TOKEN.0, TOKEN.1).output().await.expect("nexus runs");
     Said {
         code: output.status.code(),
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -286,7 +119,7 @@ async fn events(world: &World) -> Vec<Event> {
 }
 
 /// The code in the first message that the bot sent to the stranger.
-async fn code_of(api: &BotApi, world: &World) -> String {
+async fn code_of(api: &Telegram, world: &World) -> String {
     eventually("the stranger gets a code", PATIENCE, async || {
         let sent = api.sent();
         let told = sent.iter().find(|(chat, _)| *chat == STRANGER);
@@ -302,11 +135,11 @@ async fn code_of(api: &BotApi, world: &World) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_is_let_in_by_the_code_that_an_operator_types() {
-    let (api, base) = BotApi::start().await;
+    let api = Telegram::start(Duration::ZERO).await;
     let world = World::start(Setup {
         hooks: vec![("default-dm-routing.ts", shipped_hook("default-dm-routing.ts"))],
-        channels: format!("telegram: {{accounts: {{main: {{token: 'env:BOT_TOKEN', base_url: '{base}'}}}}}}"),
-        environment: vec![("BOT_TOKEN".to_owned(), format!("{BOT}:secret"))],
+        channels: api.account(""),
+        environment: vec![Telegram::environment()],
         ..Setup::default()
     })
     .await;
@@ -314,7 +147,7 @@ async fn a_stranger_is_let_in_by_the_code_that_an_operator_types() {
     api.write(STRANGER, "let me in");
     api.write(STRANGER, "please");
     let code = code_of(&api, &world).await;
-    let own = api.lock().sent[0].clone();
+    let own = api.messages()[0].clone();
     api.bring("message", &own);
 
     // What the operator sees, and what hooks and agents could read, has no code.
@@ -370,16 +203,14 @@ async fn a_stranger_is_let_in_by_the_code_that_an_operator_types() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_and_a_reaction_to_what_the_bot_sent_are_about_the_event_of_it() {
-    let (api, base) = BotApi::start().await;
+    let api = Telegram::start(Duration::ZERO).await;
     let world = World::start(Setup {
         hooks: vec![
             ("default-dm-routing.ts", shipped_hook("default-dm-routing.ts")),
             ("resolve.ts", RESOLVE.to_owned()),
         ],
-        channels: format!(
-            "telegram: {{accounts: {{main: {{token: 'env:BOT_TOKEN', base_url: '{base}', direct: open}}}}}}"
-        ),
-        environment: vec![("BOT_TOKEN".to_owned(), format!("{BOT}:secret"))],
+        channels: api.account("direct: open"),
+        environment: vec![Telegram::environment()],
         ..Setup::default()
     })
     .await;
@@ -395,7 +226,7 @@ async fn an_answer_and_a_reaction_to_what_the_bot_sent_are_about_the_event_of_it
     })
     .await;
 
-    let own = api.lock().sent[0].clone();
+    let own = api.messages()[0].clone();
     let person = json!({ "id": ANN, "is_bot": false, "first_name": "Somebody" });
     let reaction = json!({
         "chat": own["chat"], "message_id": own["message_id"], "user": person, "date": own["date"],
@@ -421,46 +252,25 @@ async fn an_answer_and_a_reaction_to_what_the_bot_sent_are_about_the_event_of_it
     world.stack.stop().await;
 }
 
-/// Answers every direct message, and lets its turn do everything.
-const ANSWER: &str = r#"/** @name answer */
-export default (ctx) => {
-  const e = ctx.event;
-  if (e.channel !== "telegram" || e.direction !== "received") return { fire: false };
-  return { fire: true, permissions: { level: "full" } };
-};
-"#;
-
 #[tokio::test(flavor = "multi_thread")]
 #[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn an_approval_is_decided_by_a_button_and_its_card_says_so_once() {
-    let (api, base) = BotApi::start().await;
+    let api = Telegram::start(Duration::ZERO).await;
     let model = pays().await;
     let mut world = World::start(Setup {
-        hooks: vec![("answer.ts", ANSWER.to_owned())],
-        personas: "personas: {default: {runner: llm, \
-                   requires_confirmation: [{tools: [list_hooks], ask: {policy: payments}}]}}"
-            .to_owned(),
-        identities: format!("owner: ann\npersons:\n  - {{id: ann, addresses: {{telegram: ['{ANN}']}}}}\n"),
-        channels: format!(
-            "telegram: {{accounts: {{main: {{token: 'env:BOT_TOKEN', base_url: '{base}', direct: allowlist, allow: [{ANN}]}}}}}}"
-        ),
-        adapter: format!(
-            "[llm]\nprovider = \"openai\"\nmodel = \"any\"\nprices.any = {{ input = 0, output = 0 }}\nbase_url = {:?}\n",
-            model.base_url("openai")
-        ),
-        environment: vec![("BOT_TOKEN".to_owned(), format!("{BOT}:secret"))],
-        ..Setup::default()
+        channels: api.account(&format!("direct: allowlist, allow: [{ANN}]")),
+        environment: vec![Telegram::environment()],
+        ..approvals_of("telegram", &ANN.to_string(), &model)
     })
     .await;
 
     api.write(ANN, "pay");
     let (card, buttons) = eventually("the card has buttons", PATIENCE, async || {
-        let state = api.lock();
-        state
-            .buttons
+        let buttons = api.buttons();
+        buttons
             .first()
             .cloned()
-            .ok_or_else(|| format!("{:?}\n{}", state.sent, world.logs()))
+            .ok_or_else(|| format!("{:?}\n{}", api.sent(), world.logs()))
     })
     .await;
     assert!(
@@ -487,7 +297,7 @@ async fn an_approval_is_decided_by_a_button_and_its_card_says_so_once() {
             .ok_or_else(|| format!("{pending:?}\n{}", world.logs()))
     })
     .await;
-    assert!(api.lock().edits.is_empty());
+    assert!(api.edits().is_empty());
     world.stack.launch("delivery-svc", 0).expect("it starts again");
 
     eventually("the turn has answered, and the card is edited", PATIENCE, async || {
@@ -495,14 +305,14 @@ async fn an_approval_is_decided_by_a_button_and_its_card_says_so_once() {
             .sent()
             .iter()
             .any(|(chat, text)| (*chat, text.as_str()) == (ANN, "done"));
-        let edits = api.lock().edits.clone();
+        let edits = api.edits();
         (is_answered && !edits.is_empty())
             .then_some(())
             .ok_or_else(|| format!("{edits:?} {:?}\n{}", api.sent(), world.logs()))
     })
     .await;
 
-    let edits = api.lock().edits.clone();
+    let edits = api.edits();
     assert_eq!(edits.len(), 1, "{edits:?}");
     assert_eq!(
         (&edits[0]["chat_id"], &edits[0]["message_id"]),

@@ -29,7 +29,7 @@ pub struct Browser {
 }
 
 /// Where `name` is on the PATH.
-fn on_path(name: &str) -> Option<PathBuf> {
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     #[expect(
         clippy::disallowed_methods,
         reason = "the driver is looked for where the shell looks for it"

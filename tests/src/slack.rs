@@ -11,7 +11,13 @@ pub const SECRET: &str = "8f742231b10e8888abcd99yyyzzz85a5";
 /// Returns the envelope of `event`.
 #[must_use]
 pub fn envelope(event: &Value) -> String {
-    json!({"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event": event}).to_string()
+    envelope_of("T1", event)
+}
+
+/// Returns the envelope of `event` in the workspace `team`.
+#[must_use]
+pub fn envelope_of(team: &str, event: &Value) -> String {
+    json!({"type": "event_callback", "team_id": team, "api_app_id": "A1", "event": event}).to_string()
 }
 
 /// Returns the request that posts `body`, signed now, to the account `main` of the gateway at `gateway`.
@@ -19,6 +25,21 @@ pub fn envelope(event: &Value) -> String {
 /// # Panics
 /// Panics if the key cannot be used.
 pub fn signed_post(client: &reqwest::Client, gateway: &str, body: String) -> reqwest::RequestBuilder {
+    signed(client, gateway, "application/json", body)
+}
+
+/// Returns the request that posts the interaction `payload`, signed now, as [`signed_post`].
+///
+/// # Panics
+/// Panics if the key cannot be used.
+pub fn signed_interaction(client: &reqwest::Client, gateway: &str, payload: &Value) -> reqwest::RequestBuilder {
+    let mut form = reqwest::Url::parse("http://form").expect("a URL");
+    form.query_pairs_mut().append_pair("payload", &payload.to_string());
+    let body = form.query().unwrap_or_default().to_owned();
+    signed(client, gateway, "application/x-www-form-urlencoded", body)
+}
+
+fn signed(client: &reqwest::Client, gateway: &str, kind: &str, body: String) -> reqwest::RequestBuilder {
     let at = (SystemClock.now().0 / 1_000).to_string();
     let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).expect("a key");
     mac.update(format!("v0:{at}:{body}").as_bytes());
@@ -31,7 +52,7 @@ pub fn signed_post(client: &reqwest::Client, gateway: &str, body: String) -> req
 
     client
         .post(format!("{gateway}/slack/main"))
-        .header("content-type", "application/json")
+        .header("content-type", kind)
         .header("x-slack-request-timestamp", at)
         .header("x-slack-signature", format!("v0={digits}"))
         .body(body)

@@ -3,7 +3,8 @@
 use serde_json::json;
 use shared::model::approval::{
     ApprovalParty, ApprovalRecord, ApprovalRequest, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, ApprovalTrail,
-    ApprovalVote, AskedIn, ConfirmationTerms, DeciderScope, DecisionProof, EditedArguments, SessionDecision,
+    ApprovalVote, AskedIn, CardReason, ConfirmationTerms, DeciderScope, DecisionProof, EditedArguments,
+    SessionDecision, ShownCard,
 };
 use shared::model::dispatch::{DeliveryContext, DispatchCause};
 use shared::model::event::EventId;
@@ -67,6 +68,7 @@ pub(crate) fn confirmation() -> ConfirmationTerms {
             schema: None,
             via: some("link"),
             escalated_at: Some(AT.plus(1)),
+            cards: Vec::new(),
             record: None,
             audited: 0,
             taken: false,
@@ -74,6 +76,31 @@ pub(crate) fn confirmation() -> ConfirmationTerms {
             used_by: None,
         },
     }
+}
+
+/// Cards are shown in the conversation that waits, and to two persons who share a place.
+pub(crate) fn shown() -> ConfirmationTerms {
+    let mut confirmation = taken();
+    let place = |peer: &str| DeliveryContext {
+        channel: "telegram".to_owned(),
+        peer_id: some(peer),
+        ..DeliveryContext::default()
+    };
+    confirmation.trail.cards = vec![
+        ShownCard {
+            id: ulid(5),
+            reason: CardReason::Asked,
+            place: place("2"),
+            persons: Vec::new(),
+        },
+        ShownCard {
+            id: ulid(6),
+            reason: CardReason::Escalated,
+            place: place("7"),
+            persons: vec!["ann".to_owned(), "bob".to_owned()],
+        },
+    ];
+    confirmation
 }
 
 pub(crate) fn decision() -> SessionDecision {

@@ -25,7 +25,7 @@ use shared::model::receipt::{AttemptOutcome, PlanReference, PlannedPart, Planned
 use shared::model::reply::Reply;
 use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
-use shared::wire::agent::{AgentReply, AgentRequest, ChatMessage, LineRole, ToolDescription};
+use shared::wire::agent::{AgentFile, AgentReply, AgentRequest, ChatMessage, LineRole, ToolDescription};
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::session_mark::{AgentAway, CopyMark, GroupMember, LeaseRecord, SessionClaim, SessionMark};
 use shared::wire::unknown::UnknownFields;
@@ -156,6 +156,7 @@ pub(crate) fn reply() -> Reply {
         causation: causation(),
         action: None,
         unknown: UnknownFields::default(),
+        send: None,
     }
 }
 
@@ -169,6 +170,7 @@ fn planned_part() -> PlannedPart {
             length: 4,
             style: "BOLD".to_owned(),
         }],
+        file: None,
     }
 }
 
@@ -252,6 +254,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
         causation: causation(),
         at: AT,
         card: false,
+        changes: None,
         step,
     };
 
@@ -379,7 +382,10 @@ pub(crate) fn agent_request() -> AgentRequest {
 pub(crate) fn agent_reply() -> AgentReply {
     AgentReply::Answer {
         content: "hello".to_owned(),
-        attachments: vec![attachment()],
+        attachments: vec![AgentFile {
+            file: attachment(),
+            data: None,
+        }],
     }
 }
 

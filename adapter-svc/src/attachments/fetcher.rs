@@ -18,6 +18,7 @@ use super::media::{FetchFileError, Media};
 use super::note::{FetchNotes, WriteNoteError};
 use super::plan::{FetchOutcome, SizeLimits, apply_outcome, has_files, is_open, plan_fetches};
 use crate::config::AttachmentConfig;
+use crate::encoded_event::NoteStep;
 
 /// Maximum time for fetching a file.
 const FETCH_WITHIN: Duration = Duration::from_mins(2);
@@ -59,8 +60,7 @@ impl AttachmentFetcher {
         let parts = FetcherParts {
             store: AttachmentStore::new(bus, Arc::clone(&clock)),
             stored: Mutex::default(),
-            clock,
-            notes: FetchNotes::new(bus),
+            notes: FetchNotes::new(bus, Arc::clone(&clock)),
             // Without a size there is nothing to fetch.
             media: if config.max_file_bytes == 0 {
                 AccountMedia::new()
@@ -74,6 +74,7 @@ impl AttachmentFetcher {
             wait: Duration::from_millis(config.wait_ms),
             turns: Semaphore::new(config.at_once),
             late_turns: Semaphore::new(LATE_AT_ONCE),
+            clock,
         };
         Self { parts: Arc::new(parts) }
     }
@@ -134,6 +135,19 @@ impl AttachmentFetcher {
         let noted = tokio::time::timeout(most, noted).await;
         let noted = noted.map_err(|_| WriteNoteError::Late)?;
         noted.into_iter().collect()
+    }
+
+    /// Returns what is still to be done about the note of `event` before it is published, if it goes to the spool and was
+    /// noted before that or not (`is_noted`). What is noted of an earlier version that waits in the spool comes later than
+    /// the note of `event`, so that a change settles it once more.
+    #[must_use]
+    pub fn note_step(&self, event: &Event, is_noted: bool) -> NoteStep {
+        match (self.has_open(event), is_change(event)) {
+            (true, true) => NoteStep::Replace,
+            (true, false) if !is_noted => NoteStep::Add,
+            (false, true) if self.knows(event) => NoteStep::Remove,
+            (true | false, _) => NoteStep::Settled,
+        }
     }
 
     async fn note(&self, event: &mut Event) -> Result<(), WriteNoteError> {

@@ -16,7 +16,7 @@ use shared::retry::RetrySchedule;
 use shared::wire::headers::TraceCarrier;
 
 use super::fetcher::{AttachmentFetcher, has_open_files, is_change, refuse_open};
-use super::note::NotedEvent;
+use super::note::{CLAIM_LASTS, NotedEvent};
 use crate::intake::EventIntake;
 
 /// Name of the task's lease.
@@ -50,6 +50,8 @@ const GIVEN_UP_AFTER_MS: i64 = 24 * 3_600_000;
 /// Age of an event from which it is stored in any case, in milliseconds: its platform has handed it over again. It is half
 /// of the time for which the server recognises a second copy.
 const STORED_WITHIN_MS: i64 = 1_800_000;
+/// Maximum time for publishing an event whose note is claimed.
+const PUBLISH_WITHIN: Duration = CLAIM_LASTS.saturating_sub(Duration::from_secs(1));
 /// Part of the bucket that is used when an operator is told, in percent.
 const WARN_AT_PERCENT: u64 = 80;
 /// Name of the bucket's state in `/readyz`.
@@ -244,7 +246,8 @@ impl KeeperRound<'_> {
             return;
         }
 
-        // An edit that came meanwhile has a note of its own, or has removed this one: this version is over.
+        // An edit that came meanwhile has a note of its own, or has removed this one: this version is over. One that comes
+        // from now on waits until this version is published.
         let claimed = match self.fetcher.notes().claim(&noted).await {
             Ok(claimed) => claimed,
             Err(error) => {
@@ -257,12 +260,17 @@ impl KeeperRound<'_> {
             }
         };
         known.revision = claimed;
-        if let Err(error) = self.publish(&noted.event, event).await {
+        let published = tokio::time::timeout(PUBLISH_WITHIN, self.publish(&noted.event, event)).await;
+        if let Err(error) = published.unwrap_or_else(|_| Err("the stream did not answer in time".to_owned())) {
             tracing::warn!(
                 key = noted.key,
                 error,
                 "failed to publish an event whose files were fetched; retrying"
             );
+            match self.fetcher.notes().release(&noted, claimed).await {
+                Ok(released) => known.revision = released,
+                Err(error) => tracing::debug!(error = describe_error(&error), "claim of a note not ended"),
+            }
             return;
         }
         if let Err(error) = self.fetcher.notes().remove(&noted.key, claimed).await {

@@ -8,15 +8,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use shared::bus::{Bus, CasError, Kv, OutgoingMessage, PublishError, ReadStreamError};
+use shared::clock::{Clock as _, SharedClock, SystemClock, pause};
 use shared::model::event::Event;
 use shared::model::origin::EventOrigin;
+use shared::model::time::UnixMillis;
 use shared::wire::envelope::{DecodeError, MAX_PAYLOAD_BYTES, WireMessage};
 use shared::wire::headers::{Headers, TraceCarrier};
 use shared::wire::seal::{ReadEventError, TrustKeys};
 use shared::wire::subject::token;
 use shared::wire::topology::buckets;
 
-use crate::encoded_event::EncodedEvent;
+use crate::encoded_event::{EncodedEvent, NoteStep};
 use crate::error::AcceptEventsError;
 
 /// Size of a note beside its event, in bytes, rounded up.
@@ -24,6 +26,10 @@ const OVERHEAD_BYTES: usize = 8 * 1024;
 
 /// Time for which the marker of a removed note is kept. Keys are used once, so that markers would gather.
 const MARKER_KEPT: Duration = Duration::from_mins(1);
+/// Time for which a keeper may publish the event of a note that it has claimed.
+pub const CLAIM_LASTS: Duration = Duration::from_secs(5);
+/// Time between two looks at a claimed note.
+const CLAIM_LOOK_EVERY: Duration = Duration::from_millis(25);
 /// Header of markers.
 const OPERATION: &str = "KV-Operation";
 
@@ -31,6 +37,9 @@ const OPERATION: &str = "KV-Operation";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FetchNote {
     message: EncodedEvent,
+    /// Time until which a keeper publishes the event with its files. No other version takes the note's place before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    claimed_until: Option<UnixMillis>,
 }
 
 impl WireMessage for FetchNote {
@@ -108,7 +117,20 @@ impl FetchNote {
             max => max,
         };
         let message = EncodedEvent::encode_event(event, bus.trust(), &TraceCarrier::default(), max)?;
-        Ok(Self { message })
+        Ok(Self::of_message(message))
+    }
+
+    /// Returns the note of the event in `message`.
+    #[must_use]
+    pub fn of_message(message: EncodedEvent) -> Self {
+        let message = EncodedEvent {
+            note: NoteStep::Settled,
+            ..message
+        };
+        Self {
+            message,
+            claimed_until: None,
+        }
     }
 
     /// Returns the event that is noted under `key`, with the origin that its seal proves.
@@ -149,14 +171,16 @@ pub struct NotedEvent {
 #[derive(Debug, Clone)]
 pub struct FetchNotes {
     bus: Bus,
+    clock: SharedClock,
     notes: Kv<FetchNote>,
 }
 
 impl FetchNotes {
     /// Returns the notes on `bus`.
     #[must_use]
-    pub fn new(bus: &Bus) -> Self {
+    pub fn new(bus: &Bus, clock: SharedClock) -> Self {
         Self {
+            clock,
             bus: bus.clone(),
             notes: bus.kv(buckets::FETCHES),
         }
@@ -170,31 +194,69 @@ impl FetchNotes {
         format!("$KV.{}.{key}", buckets::FETCHES)
     }
 
-    /// Notes `event`, in place of an earlier version.
+    /// Notes `event`, in place of an earlier version. Waits while a keeper publishes that one: its event comes before the
+    /// one of `event`.
     ///
     /// # Errors
     /// Returns [`WriteNoteError`], which says whether trying again may help.
     pub async fn write(&self, event: &Event) -> Result<(), WriteNoteError> {
         let note = FetchNote::of_event(event, &self.bus)?;
-        self.notes.put(&fetch_key(event), &note).await?;
-        Ok(())
+        self.replace(&fetch_key(event), Some(&note)).await
     }
 
-    /// Removes the note of an earlier version of `event`, if there is one.
+    /// Makes the step about its note that `message` asks for.
+    ///
+    /// # Errors
+    /// Returns [`WriteNoteError`], which says whether trying again may help.
+    pub async fn settle(&self, message: &EncodedEvent) -> Result<(), WriteNoteError> {
+        let key = token(message.id.as_str());
+        let note = FetchNote::of_message(message.clone());
+        match message.note {
+            NoteStep::Settled => Ok(()),
+            NoteStep::Add => match self.notes.create(&key, &note).await {
+                // A later version is noted, or this one already.
+                Ok(_) | Err(CasError::Conflict { .. }) => Ok(()),
+                Err(error) => Err(error.into()),
+            },
+            NoteStep::Replace => self.replace(&key, Some(&note)).await,
+            NoteStep::Remove => self.replace(&key, None).await,
+        }
+    }
+
+    /// Removes the note of an earlier version of `event`, if there is one. Waits as [`FetchNotes::write`] does.
     ///
     /// # Errors
     /// Returns [`WriteNoteError`] if the bucket cannot be asked.
     pub async fn remove_earlier(&self, event: &Event) -> Result<(), WriteNoteError> {
-        let key = fetch_key(event);
+        self.replace(&fetch_key(event), None).await
+    }
+
+    /// Writes `note` under `key`, or removes what is there.
+    async fn replace(&self, key: &str, note: Option<&FetchNote>) -> Result<(), WriteNoteError> {
+        let began = SystemClock.monotonic();
         loop {
-            let found = self.bus.last_on_subject(&Self::stream(), &Self::subject(&key)).await?;
-            let Some(found) = found.filter(|found| !is_marker(&found.headers)) else {
-                return Ok(());
+            let found = self.bus.last_on_subject(&Self::stream(), &Self::subject(key)).await?;
+            let sequence = found.as_ref().map_or(0, |found| found.sequence);
+            let found = found.filter(|found| !is_marker(&found.headers));
+
+            let known = found.as_ref().and_then(|found| found.decode::<FetchNote>().ok());
+            let is_claimed = known.and_then(|known| known.claimed_until);
+            let is_claimed = is_claimed.is_some_and(|until| self.clock.now() < until);
+            // Another host's clock may be ahead.
+            if is_claimed && SystemClock.monotonic().saturating_duration_since(began) < CLAIM_LASTS {
+                pause(CLAIM_LOOK_EVERY).await;
+                continue;
+            }
+
+            let written = match (note, found) {
+                (None, None) => return Ok(()),
+                (None, Some(_)) => self.remove(key, sequence).await.map_err(CasError::from),
+                (Some(note), _) => self.notes.update(key, note, sequence).await.map(drop),
             };
-            match self.remove(&key, found.sequence).await {
-                // The keeper may write it once more in between, to claim it.
-                Err(PublishError::WrongLastSequence { .. }) => {}
-                removed => return Ok(removed.map_err(CasError::from)?),
+            match written {
+                // A keeper has claimed it in between, or is through with it.
+                Err(CasError::Conflict { .. } | CasError::Publish(PublishError::WrongLastSequence { .. })) => {}
+                written => return Ok(written?),
             }
         }
     }
@@ -243,12 +305,30 @@ impl FetchNotes {
         }
     }
 
-    /// Claims `noted` by writing it again: fails if the note is gone or another one by now. Returns the new revision.
+    /// Claims `noted` for [`CLAIM_LASTS`] by writing it again: fails if the note is gone or another one by now. Returns the
+    /// new revision.
     ///
     /// # Errors
     /// Returns [`CasError::Conflict`] if another version of the item is there.
     pub async fn claim(&self, noted: &NotedEvent) -> Result<u64, CasError> {
-        self.notes.update(&noted.key, &noted.note, noted.revision).await
+        let lasts = i64::try_from(CLAIM_LASTS.as_millis()).unwrap_or(i64::MAX);
+        let note = FetchNote {
+            claimed_until: Some(self.clock.now().plus(lasts)),
+            ..noted.note.clone()
+        };
+        self.notes.update(&noted.key, &note, noted.revision).await
+    }
+
+    /// Ends the claim of `noted`, which has the revision `claimed`. Returns the new revision.
+    ///
+    /// # Errors
+    /// Returns [`CasError::Conflict`] if another version of the item is there.
+    pub async fn release(&self, noted: &NotedEvent, claimed: u64) -> Result<u64, CasError> {
+        let note = FetchNote {
+            claimed_until: None,
+            ..noted.note.clone()
+        };
+        self.notes.update(&noted.key, &note, claimed).await
     }
 
     /// Removes the note of `key`, if it has `revision` still.
@@ -296,9 +376,7 @@ mod tests {
 
     fn note(event: &Event, trust: &TrustKeys) -> FetchNote {
         let message = EncodedEvent::encode_event(event, trust, &TraceCarrier::default(), usize::MAX);
-        FetchNote {
-            message: message.expect("encoded"),
-        }
+        FetchNote::of_message(message.expect("encoded"))
     }
 
     #[test]

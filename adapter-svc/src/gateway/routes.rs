@@ -13,7 +13,7 @@ use super::GatewayState;
 use super::client_address::{ClientAddress, ConnectionPeer};
 use crate::approvals;
 use crate::error::{RejectionNote, RequestRejection};
-use crate::source::{post_events, slack, webchat, webhook};
+use crate::source::{post_events, slack, telegram, webchat, webhook};
 
 /// Number of bytes of a rejected request's path that are logged.
 const MAX_LOGGED_PATH: usize = 200;
@@ -29,6 +29,7 @@ impl GatewayState {
             )
             .route("/approvals/{id}/decide", post(approvals::post_link_decision))
             .route("/slack/{account}", post(slack::post_payload::post_payload))
+            .route("/telegram/{account}", post(telegram::post_update::post_update))
             .route("/v1/events", post(post_events::post_events));
 
         // Without the web chat its paths do not exist: they cannot be probed.

@@ -10,7 +10,7 @@ pub mod access;
 pub mod accounts;
 pub mod sink;
 pub mod strangers;
-mod unreadable;
+pub mod unreadable;
 
 use std::time::Duration;
 

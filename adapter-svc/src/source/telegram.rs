@@ -12,8 +12,10 @@ pub mod media;
 pub mod mention;
 pub mod normalize;
 pub mod poll;
+pub mod post_update;
 pub mod progress;
 pub mod update;
+pub mod webhook;
 
 /// An account as normalising needs it: its name in `channels.yaml`, and the bot that its token stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]

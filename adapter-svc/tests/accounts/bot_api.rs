@@ -50,6 +50,10 @@ struct Bot {
     polling: usize,
     most_polling: usize,
     pressed: Vec<String>,
+    /// Webhook that was set, and its secret.
+    webhook: Option<(String, String)>,
+    /// How often it was set, or removed.
+    webhook_calls: Vec<String>,
     faults: BotFaults,
     /// Time before which it may not be called.
     not_before: Option<Instant>,
@@ -64,7 +68,7 @@ pub(crate) struct BotFaults {
     pub(crate) is_away: bool,
     /// The token was revoked.
     pub(crate) is_revoked: bool,
-    /// A webhook is set.
+    /// A webhook of another program is set.
     pub(crate) has_webhook: bool,
     /// Another program polls: the next so many calls end with 409.
     pub(crate) conflicts: usize,
@@ -144,6 +148,20 @@ impl BotApi {
 
     pub(crate) fn set(&self, token: &str, faults: BotFaults) {
         self.with(token, |bot| bot.faults = faults);
+    }
+
+    /// The webhook that is set: its URL and its secret.
+    pub(crate) fn webhook(&self, token: &str) -> Option<(String, String)> {
+        self.with(token, |bot| bot.webhook.clone())
+    }
+
+    /// Sets the webhook to `url`, as another program does.
+    pub(crate) fn steal_webhook(&self, token: &str, url: &str) {
+        self.with(token, |bot| bot.webhook = Some((url.to_owned(), "other".to_owned())));
+    }
+
+    pub(crate) fn webhook_calls(&self, token: &str) -> Vec<String> {
+        self.with(token, |bot| bot.webhook_calls.clone())
     }
 
     pub(crate) fn confirmed(&self, token: &str) -> usize {
@@ -290,7 +308,7 @@ fn refusal(bot: &mut Bot, is_poll: bool) -> Option<Response> {
     if faults.is_revoked {
         return refused(StatusCode::UNAUTHORIZED, "Unauthorized", Value::Null);
     }
-    if is_poll && faults.has_webhook {
+    if is_poll && (faults.has_webhook || bot.webhook.is_some()) {
         let words = "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook to delete the webhook first";
         return refused(StatusCode::CONFLICT, words, Value::Null);
     }
@@ -344,8 +362,30 @@ async fn answer_call(api: BotApi, bot: String, method: String, body: Value) -> R
     let result = match method.as_str() {
         "getMe" => json!({"id": id, "is_bot": true, "first_name": "Nexus", "username": format!("nexus{id}bot")}),
         "getWebhookInfo" => {
-            let has_webhook = api.lock().get(&bot).is_some_and(|bot| bot.faults.has_webhook);
-            json!({"url": if has_webhook { "https://example.com/secret" } else { "" }, "pending_update_count": 0})
+            let bots = api.lock();
+            let known = bots.get(&bot);
+            let foreign = known
+                .is_some_and(|bot| bot.faults.has_webhook)
+                .then_some("https://example.com/secret");
+            let own = known.and_then(|bot| Some(bot.webhook.as_ref()?.0.as_str()));
+            json!({"url": own.or(foreign).unwrap_or_default(), "pending_update_count": 0})
+        }
+        "setWebhook" | "deleteWebhook" => {
+            let mut bots = api.lock();
+            let bot = bots.entry(bot).or_default();
+            bot.webhook_calls.push(method.clone());
+            bot.webhook = body["url"].as_str().map(|url| {
+                let allowed = body["allowed_updates"].as_array().expect("kinds");
+                assert!(allowed.contains(&json!("message_reaction")) && allowed.contains(&json!("callback_query")));
+                (
+                    url.to_owned(),
+                    body["secret_token"].as_str().expect("a secret").to_owned(),
+                )
+            });
+            if bot.webhook.is_none() {
+                assert_eq!(body["drop_pending_updates"], false, "updates that wait are kept");
+            }
+            json!(true)
         }
         "answerCallbackQuery" => {
             let press = body["callback_query_id"].as_str().expect("an id").to_owned();
@@ -362,7 +402,7 @@ async fn answer_call(api: BotApi, bot: String, method: String, body: Value) -> R
             json!({"file_id": file, "file_size": size, "file_path": format!("files/{file}")})
         }
         "getUpdates" => return api.poll(&bot, &body).await,
-        // Nothing else may be called: a webhook is never removed without being asked.
+        // Nothing else may be called.
         _ => return StatusCode::NOT_IMPLEMENTED.into_response(),
     };
     Json(json!({"ok": true, "result": result})).into_response()

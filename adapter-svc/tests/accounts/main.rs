@@ -19,6 +19,7 @@ mod slack_process;
 mod slack_socket;
 mod socket_api;
 mod telegram;
+mod telegram_webhook;
 mod watermark;
 mod web_api;
 mod world;

@@ -147,6 +147,7 @@ fn forked_entries(fold: SessionState, to: &SessionRef) -> Vec<LedgerEntry> {
         summary: fold.summary,
         active_at: fold.active_at,
         queue: fold.queue,
+        send: fold.send,
         ..SessionState::default()
     };
 

@@ -148,13 +148,11 @@ impl StepAgent for LlmAgent {
         };
         let has_images = !images.is_empty();
         let ask = Self::ask_of(question, persona, images);
-        let delivery = &question.origin.delivery;
-
         let begin = || {
             LiveAnswer::begin_call(
                 self.bus.clone(),
                 &request.session,
-                delivery,
+                &question.origin,
                 request.turn,
                 question.step,
             )

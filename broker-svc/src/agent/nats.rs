@@ -8,12 +8,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shared::bus::Bus;
 use shared::bus::RequestError;
+use shared::clock::SharedClock;
 use shared::model::ledger::TurnUsage;
-use shared::wire::agent::{AgentReply, AgentRequest};
+use shared::wire::agent::{AgentFile, AgentReply, AgentRequest};
 use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::{CONTENT_TYPE, Headers, SCHEMA, TURN};
 use shared::wire::subject;
 
+use super::answer_files::AnswerFiles;
 use super::port::{Agent, TurnOrigin};
 use crate::agent::port::{AgentAnswer, AskAgentError};
 
@@ -21,13 +23,15 @@ use crate::agent::port::{AgentAnswer, AskAgentError};
 #[derive(Debug, Clone)]
 pub struct NatsAgent {
     bus: Bus,
+    files: AnswerFiles,
 }
 
 impl NatsAgent {
     /// Creates the agent on `bus`.
     #[must_use]
-    pub const fn new(bus: Bus) -> Self {
-        Self { bus }
+    pub fn new(bus: Bus, clock: &SharedClock) -> Self {
+        let files = AnswerFiles::new(&bus, clock);
+        Self { bus, files }
     }
 }
 
@@ -40,7 +44,7 @@ impl Agent for NatsAgent {
     async fn answer_request(
         &self,
         request: &AgentRequest,
-        _origin: &TurnOrigin,
+        origin: &TurnOrigin,
         timeout: Duration,
     ) -> Result<AgentAnswer, AskAgentError> {
         let headers: Headers = [
@@ -54,7 +58,14 @@ impl Agent for NatsAgent {
         let subject = subject::agent(&request.persona);
         let question = encode_payload(request, PayloadFormat::Json);
         match self.bus.request_bytes(&subject, &headers, question, timeout).await {
-            Ok(answer) => read(&answer.payload),
+            Ok(answer) => {
+                let (content, files) = read(&answer.payload)?;
+                Ok(AgentAnswer {
+                    content,
+                    attachments: self.files.admit(files, origin).await?,
+                    usage: TurnUsage::default(),
+                })
+            }
             Err(RequestError::NoResponder { .. }) => Err(AskAgentError::NoAgent),
             Err(RequestError::Timeout { .. }) => Err(AskAgentError::Silent(
                 u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
@@ -71,13 +82,10 @@ impl Agent for NatsAgent {
     }
 }
 
-fn read(answer: &[u8]) -> Result<AgentAnswer, AskAgentError> {
+/// Returns the text and the files of `answer`.
+fn read(answer: &[u8]) -> Result<(String, Vec<AgentFile>), AskAgentError> {
     match serde_json::from_slice(answer) {
-        Ok(AgentReply::Answer { content, attachments }) => Ok(AgentAnswer {
-            content,
-            attachments,
-            usage: TurnUsage::default(),
-        }),
+        Ok(AgentReply::Answer { content, attachments }) => Ok((content, attachments)),
         Ok(AgentReply::Waiting { waiting }) => Err(AskAgentError::Waits(waiting)),
         Ok(AgentReply::Error { error, retryable }) => Err(AskAgentError::Refused { error, retryable }),
         Err(error) => Err(AskAgentError::Malformed(error.to_string())),
@@ -91,8 +99,13 @@ mod tests {
     #[test]
     fn an_answer_that_cannot_be_read_is_told_from_silence() {
         assert!(matches!(read(b"hello"), Err(AskAgentError::Malformed(_))));
-        let answer = read(br#"{"content": "hi"}"#).expect("an answer");
-        assert_eq!(answer.content, "hi");
+        let (content, files) =
+            read(br#"{"content": "hi", "attachments": [{"media_type": "image", "data": "AAAA"}]}"#).expect("an answer");
+        assert_eq!((content.as_str(), files.len()), ("hi", 1));
+        assert_eq!(
+            (files[0].file.media_type.as_str(), files[0].data.as_deref()),
+            ("image", Some("AAAA"))
+        );
         let waits = read(br#"{"waiting": "01M8"}"#);
         assert_eq!(waits, Err(AskAgentError::Waits("01M8".to_owned())));
     }

@@ -2,6 +2,7 @@
 //!
 //! An [`Agent`] answers a whole turn at once; a [`StepAgent`] asks its model and runs its tools one at a time.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -10,6 +11,7 @@ use shared::model::dispatch::{DeliveryContext, DispatchCause};
 use shared::model::event::Attachment;
 use shared::model::ledger::{ToolCall, ToolOutcome, TurnUsage};
 use shared::model::permission::PermissionSet;
+use shared::model::reply::SendDecision;
 use shared::model::session::SessionRef;
 use shared::wire::agent::{AgentRequest, ToolDescription};
 use tokio_util::sync::CancellationToken;
@@ -166,6 +168,34 @@ pub struct TurnOrigin {
     pub causation: DispatchCause,
     /// Sessions that the turn works for, the nearest first: their hooks bind it as well.
     pub works_for: Vec<SessionRef>,
+    /// Files of the messages that the turn answers, as far as they are stored. An agent may send these back, and no others.
+    pub files: TurnFiles,
+    /// The session's own send policy, for what the turn sends before its answer.
+    pub send: Option<SendDecision>,
+}
+
+/// The stored files of a turn's messages, by the hash of their bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TurnFiles(BTreeMap<String, Attachment>);
+
+impl TurnFiles {
+    /// Returns those of `files` that are stored.
+    pub fn of_attachments<'a>(files: impl Iterator<Item = &'a Attachment>) -> Self {
+        let stored = files.filter_map(|file| Some((file.stored_hash()?.to_owned(), file.clone())));
+        Self(stored.collect())
+    }
+
+    /// Returns whether there is a file with the SHA-256 `hash`, in hex.
+    #[must_use]
+    pub fn contains(&self, hash: &str) -> bool {
+        self.0.contains_key(hash)
+    }
+
+    /// Returns the file that is stored at `uri`.
+    #[must_use]
+    pub fn get_uri(&self, uri: &str) -> Option<&Attachment> {
+        self.0.values().find(|file| file.storage_uri.as_deref() == Some(uri))
+    }
 }
 
 /// Input of one model call.

@@ -14,13 +14,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Deserialize;
 use shared::bus::Bus;
-use shared::model::event::Attachment;
+use shared::clock::SharedClock;
 use shared::model::ledger::TurnUsage;
 use shared::process::SecretValue;
-use shared::wire::agent::AgentRequest;
+use shared::wire::agent::{AgentFile, AgentRequest};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdout};
 
+use super::answer_files::AnswerFiles;
 use super::port::{Agent, TurnOrigin};
 use crate::agent::live::LiveAnswer;
 use crate::agent::personas::{AgentProgram, Personas};
@@ -39,6 +40,7 @@ const END_WITHIN: Duration = Duration::from_millis(500);
 pub struct ProcessAgent {
     personas: Arc<Personas>,
     bus: Bus,
+    files: AnswerFiles,
     hooks: Option<Arc<TurnHooks>>,
 }
 
@@ -53,7 +55,7 @@ enum Line {
         #[serde(default)]
         content: Option<String>,
         #[serde(default)]
-        attachments: Vec<Attachment>,
+        attachments: Vec<AgentFile>,
         #[serde(default)]
         usage: Option<TurnUsage>,
     },
@@ -70,8 +72,9 @@ enum Line {
 impl ProcessAgent {
     /// Creates an agent that runs the programs of `personas`.
     #[must_use]
-    pub const fn new(personas: Arc<Personas>, bus: Bus) -> Self {
+    pub fn new(personas: Arc<Personas>, bus: Bus, clock: &SharedClock) -> Self {
         Self {
+            files: AnswerFiles::new(&bus, clock),
             personas,
             bus,
             hooks: None,
@@ -114,7 +117,7 @@ impl ProcessAgent {
         let complaint = tokio::spawn(read_output(stderr, MAX_STDERR_BYTES));
         let hooks = self.hooks.as_ref();
         let quiet = hooks.is_some_and(|hooks| hooks.hooks_of(&request.session, &origin.works_for).withholds_output());
-        let begin = || LiveAnswer::begin_call(self.bus.clone(), &request.session, &origin.delivery, request.turn, 1);
+        let begin = || LiveAnswer::begin_call(self.bus.clone(), &request.session, origin, request.turn, 1);
         let live = (!quiet).then(begin);
         let answer = tokio::select! {
             answer = listen(stdout, live.as_ref()) => answer,
@@ -123,8 +126,12 @@ impl ProcessAgent {
 
         drop(live);
 
-        if let Some(answer) = answer? {
-            return Ok(answer);
+        if let Some(said) = answer? {
+            return Ok(AgentAnswer {
+                content: said.content,
+                attachments: self.files.admit(said.files, origin).await?,
+                usage: said.usage,
+            });
         }
 
         // The output is closed: the program gets a moment to end, so that its exit code is its own.
@@ -145,7 +152,14 @@ impl ProcessAgent {
     }
 }
 
-async fn listen(stdout: ChildStdout, live: Option<&LiveAnswer>) -> Result<Option<AgentAnswer>, AskAgentError> {
+/// The last line of a harness.
+struct SaidAnswer {
+    content: String,
+    files: Vec<AgentFile>,
+    usage: TurnUsage,
+}
+
+async fn listen(stdout: ChildStdout, live: Option<&LiveAnswer>) -> Result<Option<SaidAnswer>, AskAgentError> {
     let mut lines = BufReader::new(stdout);
     let mut pieces = String::new();
     loop {
@@ -174,9 +188,9 @@ async fn listen(stdout: ChildStdout, live: Option<&LiveAnswer>) -> Result<Option
                 usage,
             } => {
                 // A program may send its text in pieces and end with an empty answer.
-                return Ok(Some(AgentAnswer {
+                return Ok(Some(SaidAnswer {
                     content: content.unwrap_or(pieces),
-                    attachments,
+                    files: attachments,
                     usage: usage.unwrap_or_default(),
                 }));
             }

@@ -3,7 +3,9 @@
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
-use shared::model::approval::{ApprovalStatus, AskedIn, CARD, ConfirmationTerms, DeciderScope, decision_interactive};
+use shared::model::approval::{
+    ApprovalStatus, AskedIn, CARD, CardReason, ConfirmationTerms, DeciderScope, ShownCard, decision_interactive,
+};
 use shared::model::approval_api::link_text;
 use shared::model::dispatch::{DeliveryContext, derived_ulid};
 use shared::model::identity::Identities;
@@ -29,15 +31,6 @@ const MAX_WORDS: usize = 300;
 /// Maximum length of a name on a card, in bytes.
 const MAX_NAME: usize = 64;
 
-/// Reason for which a card is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CardReason {
-    /// The question was asked.
-    Asked,
-    /// The question was not answered for a long time.
-    Escalated,
-}
-
 /// Returns a new reply code: the last characters of `random`, from a ULID's random part.
 #[must_use]
 pub fn mint_code(random: Ulid) -> String {
@@ -59,35 +52,58 @@ fn code_of(confirmation: &ConfirmationTerms) -> String {
     confirmation.trail.code.as_deref().map(format_code).unwrap_or_default()
 }
 
-/// Returns the destinations of the cards of `asked`: the conversation that waits, and the persons who may decide, if
-/// the configuration has a destination of theirs. An escalation goes to the owner. A person's own destination comes
-/// with the person's id.
-fn card_places(
-    asked: &AskedIn,
+/// Returns the cards of `confirmation` that are to be shown for the reason `why`: in the conversation that waits, and to the
+/// persons who may decide, if the configuration has a destination of theirs. An escalation goes to the owner. The same
+/// input gives the same ids.
+#[must_use]
+pub fn plan_cards(
+    confirmation: &ConfirmationTerms,
     why: CardReason,
     identities: &Identities,
     config: &ApprovalsConfig,
-) -> Vec<(DeliveryContext, Option<String>)> {
-    let (mut places, persons) = match why {
-        CardReason::Asked => (vec![asked.place.clone()], decider_ids(&asked.scope, identities)),
-        CardReason::Escalated => (Vec::new(), decider_ids(&DeciderScope::Owner, identities)),
+) -> Vec<ShownCard> {
+    let Some(asked) = confirmation.request.asked_in.as_deref() else {
+        return Vec::new();
     };
-    let own = |person: &String| Some((config.places.get(person)?.clone(), Some(person.clone())));
-    let mut all: Vec<(DeliveryContext, Option<String>)> = persons.iter().filter_map(own).collect();
-    // A person without a place of their own sees the card in the conversation that waits.
-    if all.is_empty() && places.is_empty() {
-        places.push(asked.place.clone());
-    }
+    let (waits, persons) = match why {
+        CardReason::Asked => (true, decider_ids(&asked.scope, identities)),
+        CardReason::Escalated => (false, decider_ids(&DeciderScope::Owner, identities)),
+    };
 
     // Two persons may share a place: it gets one card.
-    for place in places {
-        if !all.iter().any(|(known, _)| *known == place) {
-            all.push((place, None));
+    let mut all: Vec<(DeliveryContext, Vec<String>)> = Vec::new();
+    for person in persons {
+        let Some(place) = config.places.get(&person) else {
+            continue;
+        };
+        match all.iter_mut().find(|(known, _)| known == place) {
+            Some((_, sharing)) => sharing.push(person),
+            None => all.push((place.clone(), vec![person])),
         }
+    }
+    // A person without a place of their own sees the card in the conversation that waits.
+    if (waits || all.is_empty()) && !all.iter().any(|(known, _)| *known == asked.place) {
+        all.push((asked.place.clone(), Vec::new()));
     }
 
     all.retain(|(place, _)| !place.channel.is_empty());
-    all
+    let card = |(place, persons)| ShownCard {
+        id: card_id(confirmation, why, &place),
+        reason: why,
+        place,
+        persons,
+    };
+    all.into_iter().map(card).collect()
+}
+
+/// Returns the id of a card, derived from approval and place: a repeated card is delivered once.
+fn card_id(confirmation: &ConfirmationTerms, why: CardReason, place: &DeliveryContext) -> Ulid {
+    let kind = match why {
+        CardReason::Asked => "card",
+        CardReason::Escalated => "escalation",
+    };
+    let to = serde_json::to_string(place).unwrap_or_default();
+    derived_ulid(confirmation.requested_at, &[kind, &confirmation.request.id, &to])
 }
 
 /// Returns the ids of the persons that `scope` names, each once.
@@ -109,81 +125,72 @@ fn decider_ids(scope: &DeciderScope, identities: &Identities) -> Vec<String> {
     }
 }
 
-/// Returns the cards of `confirmation`; the same input gives the same ids.
+/// Returns the replies that show the cards of `confirmation` with the reason `why`, as its trail has them.
 #[must_use]
-pub fn build_cards(
-    confirmation: &ConfirmationTerms,
-    why: CardReason,
-    identities: &Identities,
-    config: &ApprovalsConfig,
-) -> Vec<Reply> {
+pub fn build_cards(confirmation: &ConfirmationTerms, why: CardReason, config: &ApprovalsConfig) -> Vec<Reply> {
     let Some(asked) = confirmation.request.asked_in.as_deref() else {
         return Vec::new();
     };
 
-    let kind = match why {
-        CardReason::Asked => "card",
-        CardReason::Escalated => "escalation",
-    };
-    // Derived from approval and place: a repeated card is delivered once.
-    let card = |(place, person): (DeliveryContext, Option<String>)| {
-        let link = person.and_then(|person| decision_link(confirmation, &person, &place.channel, config));
-        let to = serde_json::to_string(&place).unwrap_or_default();
+    let card = |shown: &ShownCard| {
+        let person = shown.persons.first();
+        let link = person.and_then(|person| decision_link(confirmation, person, &shown.place.channel, config));
 
         Reply {
-            id: derived_ulid(confirmation.requested_at, &[kind, &confirmation.request.id, &to]),
+            id: shown.id,
             turn: asked.turn,
             session: asked.session.clone(),
-            delivery_context: place,
+            delivery_context: shown.place.clone(),
             content: text(confirmation, asked, why, link.as_deref()),
             attachments: Vec::new(),
             interactive: Some(card_buttons(confirmation, asked, link.as_deref())),
             causation: asked.causation.clone(),
             action: None,
             unknown: UnknownFields::default(),
+            send: None,
         }
     };
 
-    card_places(asked, why, identities, config)
-        .into_iter()
-        .map(card)
-        .collect()
+    let shown = confirmation.trail.cards.iter().filter(|shown| shown.reason == why);
+    shown.map(card).collect()
 }
 
 /// Returns the changes that turn the cards of `confirmation` on platforms into its decision, without buttons; none if it is
-/// not decided. The same input gives the same ids.
+/// not decided. They follow from the approval alone: no setting that was changed since leaves a card with its buttons.
 #[must_use]
-pub fn build_decided_cards(
-    confirmation: &ConfirmationTerms,
-    identities: &Identities,
-    config: &ApprovalsConfig,
-) -> Vec<Reply> {
-    let Some(content) = decided_text(confirmation) else {
+pub fn build_decided_cards(confirmation: &ConfirmationTerms) -> Vec<Reply> {
+    let (Some(content), Some(asked)) = (decided_text(confirmation), confirmation.request.asked_in.as_deref()) else {
         return Vec::new();
     };
     // Written in the approver's own place, and not for the others.
     let comment = confirmation.response.as_deref();
     let commented = comment.map(|comment| format!("{content}\nComment: {}", shorten_line(comment, MAX_WORDS)));
-    let home = confirmation.decided_by.as_ref().and_then(|by| config.places.get(by));
-    let escalated = confirmation.trail.escalated_at.map(|_| CardReason::Escalated);
-    let reasons = std::iter::once(CardReason::Asked).chain(escalated);
-    let cards = reasons.flat_map(|why| build_cards(confirmation, why, identities, config));
+    let is_home = |shown: &ShownCard| {
+        let by = confirmation.decided_by.as_ref();
+        by.is_some_and(|by| shown.persons.contains(by))
+    };
 
     // Pages and programs read the approval's state themselves.
-    let on_platform = cards.filter(|card| is_platform(&card.delivery_context.channel));
-    let decided = on_platform.map(|card| {
-        let (of_card, status) = (card.id.to_string(), confirmation.status.name());
+    let cards = confirmation.trail.cards.iter();
+    let on_platform = cards.filter(|shown| is_platform(&shown.place.channel));
+    let decided = on_platform.map(|shown| {
+        let (of_card, status) = (shown.id.to_string(), confirmation.status.name());
         Reply {
             id: derived_ulid(confirmation.requested_at, &["decided", &of_card, status]),
+            turn: asked.turn,
+            session: asked.session.clone(),
+            delivery_context: shown.place.clone(),
             content: match &commented {
-                Some(commented) if home == Some(&card.delivery_context) => commented.clone(),
+                Some(commented) if is_home(shown) => commented.clone(),
                 Some(_) | None => content.clone(),
             },
+            attachments: Vec::new(),
             interactive: Some(decision_interactive(&confirmation.request.id)),
+            causation: asked.causation.clone(),
             action: Some(ReplyAction::Edit {
                 target: format!("out:{of_card}"),
             }),
-            ..card
+            send: None,
         }
     });
     decided.collect()
@@ -343,12 +350,13 @@ mod tests {
             link: None,
         };
 
-        let all = build_cards(&asked, CardReason::Asked, &identities(), &config);
+        asked.trail.cards = plan_cards(&asked, CardReason::Asked, &identities(), &config);
+        let all = build_cards(&asked, CardReason::Asked, &config);
         assert_eq!(all.len(), 2, "the conversation that waits, and the owner's own");
         assert_ne!(all[0].id, all[1].id);
         assert_eq!(
-            all,
-            build_cards(&asked, CardReason::Asked, &identities(), &config),
+            asked.trail.cards,
+            plan_cards(&asked, CardReason::Asked, &identities(), &config),
             "the same again"
         );
 
@@ -363,7 +371,9 @@ mod tests {
             assert!(all[0].content.contains(part), "{part}: {}", all[0].content);
         }
 
-        let escalated = build_cards(&asked, CardReason::Escalated, &identities(), &config);
+        let planned = plan_cards(&asked, CardReason::Escalated, &identities(), &config);
+        asked.trail.cards.extend(planned);
+        let escalated = build_cards(&asked, CardReason::Escalated, &config);
         assert_eq!((escalated.len(), &escalated[0].delivery_context), (1, &at_home));
         assert!(!all.iter().any(|card| card.id == escalated[0].id));
     }
@@ -382,7 +392,9 @@ mod tests {
             ..DeliveryContext::default()
         };
         let places = [("ann".to_owned(), home)].into_iter().collect();
-        (asked, ApprovalsConfig { places, link: None })
+        let config = ApprovalsConfig { places, link: None };
+        asked.trail.cards = plan_cards(&asked, CardReason::Asked, &identities(), &config);
+        (asked, config)
     }
 
     #[test]
@@ -395,16 +407,11 @@ mod tests {
             (ApprovalStatus::Superseded, "Replaced"),
         ] {
             let (asked, config) = on_telegram(status);
-            let cards = build_cards(&asked, CardReason::Asked, &identities(), &config);
+            let cards = build_cards(&asked, CardReason::Asked, &config);
             let card = cards.iter().find(|card| card.delivery_context.channel == "telegram");
             let card = card.expect("a card on the platform");
 
-            let decided = build_decided_cards(&asked, &identities(), &config);
-            assert_eq!(
-                decided,
-                build_decided_cards(&asked, &identities(), &config),
-                "the same again"
-            );
+            let decided = build_decided_cards(&asked);
             let [edit] = &decided[..] else {
                 panic!("{decided:?}");
             };
@@ -419,8 +426,8 @@ mod tests {
             assert!(!format!("{edit:?}").contains("K7Q2"), "{edit:?}");
         }
         for status in [ApprovalStatus::Pending, ApprovalStatus::Consumed] {
-            let (asked, config) = on_telegram(status);
-            assert!(build_decided_cards(&asked, &identities(), &config).is_empty());
+            let (asked, _) = on_telegram(status);
+            assert!(build_decided_cards(&asked).is_empty());
         }
     }
 
@@ -431,10 +438,13 @@ mod tests {
             home.channel = "discord".to_owned();
         }
         asked.trail.escalated_at = Some(asked.requested_at);
+        let shown = [CardReason::Asked, CardReason::Escalated].into_iter();
+        let shown = shown.flat_map(|why| plan_cards(&asked, why, &identities(), &config));
+        asked.trail.cards = shown.collect();
         asked.request.arguments = json!({ "text": "`".repeat(5_000) });
         asked.response = Some("_no_ ".repeat(5_000));
 
-        let decided = build_decided_cards(&asked, &identities(), &config);
+        let decided = build_decided_cards(&asked);
         assert_eq!(decided.len(), 3, "the conversation, the owner, and the owner again");
         let targets: std::collections::BTreeSet<_> = decided
             .iter()
@@ -465,7 +475,9 @@ mod tests {
         if let Some(asked_in) = &mut asked.request.asked_in {
             asked_in.place.channel = "telegram".to_owned();
         }
-        let card = build_cards(&asked, CardReason::Asked, &identities(), &ApprovalsConfig::default()).remove(0);
+        let config = ApprovalsConfig::default();
+        asked.trail.cards = plan_cards(&asked, CardReason::Asked, &identities(), &config);
+        let card = build_cards(&asked, CardReason::Asked, &config).remove(0);
         assert!(card.content.len() < 2_000 && card.content.contains("[cut]"));
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use shared::bus::{Bus, CasError, Kv, KvEntry, OutgoingMessage, PublishError, ReadStreamError, claim};
 use shared::clock::{IdSource as _, SharedClock, SystemIds};
 use shared::model::approval::{
-    ApprovalDecision, ApprovalParty, ApprovalRecord, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose,
+    ApprovalDecision, ApprovalParty, ApprovalRecord, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, CardReason,
     ConfirmationTerms, SessionDecision,
 };
 use shared::model::identity::Identities;
@@ -29,7 +29,7 @@ use shared::wire::topology::buckets::APPROVALS;
 use self::audit_records::AuditPosition;
 use self::codes::ApprovalCodes;
 use self::refused_decisions::RefusalCounts;
-use super::card::{CardReason, build_cards, build_decided_cards, mint_code};
+use super::card::{build_cards, build_decided_cards, mint_code, plan_cards};
 use super::machine::{DecisionEffect, DecisionInput, DecisionRejection, advance_status, apply_decision, by_ledger};
 use super::scope::identify_party;
 use super::timers;
@@ -201,6 +201,7 @@ impl ApprovalStore {
         let newest = self.newest_record(id, 0).await?;
         let mut wanted = self.with_record(wanted.clone(), newest, "asked", asker);
         wanted.trail.code = Some(mint_code(SystemIds.ulid()));
+        wanted.trail.cards = plan_cards(&wanted, CardReason::Asked, &self.identities(), &self.config);
 
         // The question's id is derived, so a second asker finds the first one's value.
         let standing = match self.values.create(&key(id), &wanted).await {
@@ -223,7 +224,7 @@ impl ApprovalStore {
     }
 
     async fn send(&self, confirmation: &ConfirmationTerms, why: CardReason) -> Result<(), KeepApprovalError> {
-        for card in build_cards(confirmation, why, &self.identities(), &self.config) {
+        for card in build_cards(confirmation, why, &self.config) {
             self.send_reply(&card).await?;
         }
         Ok(())
@@ -235,7 +236,7 @@ impl ApprovalStore {
     /// # Errors
     /// Returns [`KeepApprovalError`]; repeating the decision repeats the changes.
     pub(super) async fn send_decision(&self, confirmation: &ConfirmationTerms) -> Result<(), KeepApprovalError> {
-        for card in build_decided_cards(confirmation, &self.identities(), &self.config) {
+        for card in build_decided_cards(confirmation) {
             self.send_reply(&card).await?;
         }
         Ok(())
@@ -484,6 +485,8 @@ impl ApprovalStore {
 
             let mut next = before.value.clone();
             next.trail.escalated_at = Some(self.clock.now());
+            let planned = plan_cards(&next, CardReason::Escalated, &self.identities(), &self.config);
+            next.trail.cards.extend(planned);
 
             if let Some(next) = self.change_entry(&before, next, "escalated", (None, None)).await? {
                 return self.send(&next, CardReason::Escalated).await;

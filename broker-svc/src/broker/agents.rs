@@ -28,11 +28,11 @@ pub struct RunnerAgents {
 
 impl RunnerAgents {
     /// Returns the agents that need no model and no hooks.
-    pub(super) fn new(personas: &Personas, bus: &Bus) -> Self {
+    pub(super) fn new(personas: &Personas, bus: &Bus, clock: &SharedClock) -> Self {
         Self {
             echo: Arc::new(EchoAgent),
-            nats: Arc::new(NatsAgent::new(bus.clone())),
-            process: Arc::new(ProcessAgent::new(Arc::new(personas.clone()), bus.clone())),
+            nats: Arc::new(NatsAgent::new(bus.clone(), clock)),
+            process: Arc::new(ProcessAgent::new(Arc::new(personas.clone()), bus.clone(), clock)),
             llm: None,
             instead: None,
         }
@@ -50,8 +50,8 @@ impl RunnerAgents {
     }
 
     /// Takes the hooks that programs ask during a turn.
-    pub(super) fn set_hooks(&mut self, hooks: &Arc<TurnHooks>, personas: &Personas, bus: &Bus) {
-        let process = ProcessAgent::new(Arc::new(personas.clone()), bus.clone());
+    pub(super) fn set_hooks(&mut self, hooks: &Arc<TurnHooks>, personas: &Personas, bus: &Bus, clock: &SharedClock) {
+        let process = ProcessAgent::new(Arc::new(personas.clone()), bus.clone(), clock);
         self.process = Arc::new(process.with_hooks(Arc::clone(hooks)));
     }
 

@@ -18,6 +18,7 @@ use shared::model::ledger::{
 use shared::model::order::{OrderKind, SessionOrder};
 use shared::model::permission::PermissionSet;
 use shared::model::reply::Reply;
+use shared::model::reply::SendDecision;
 use shared::model::session::{QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
 use shared::wire::unknown::{UnknownFields, keeps_unknown};
@@ -85,6 +86,9 @@ pub struct SessionState {
     pub active_at: UnixMillis,
     /// Queue settings of this session alone.
     pub queue: QueueSettings,
+    /// What the session's own send policy says, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub send: Option<SendDecision>,
     /// Lines about dropped messages, for the next turn's context.
     pub notes: DroppedNotes,
     /// Keys of the reminders that a session gets only once and has got; at most [`MAX_REMINDED`].
@@ -275,6 +279,7 @@ impl SessionState {
         self.advance(Some(cursor));
         match &order.wanted {
             OrderKind::Queue { settings } => self.queue = *settings,
+            OrderKind::Send { decision } => self.send = *decision,
             // The dispatch may come after the order that withdraws it.
             OrderKind::Withdraw { dispatch, .. } => self.note_consumed(*dispatch),
             OrderKind::Abort | OrderKind::Interrupt | OrderKind::Reset => {}

@@ -13,6 +13,7 @@ use shared::model::hook::MadeIn;
 use shared::model::time::UnixMillis;
 
 use super::agents::{AgentStatus, SendMessage};
+use super::files::SendFile;
 use super::messages::change_tools;
 use super::service::{QuestionBuilder, ServiceTool, described};
 use super::{Tool, ToolCall};
@@ -46,15 +47,19 @@ pub(super) fn builtin_tools(bus: &Bus, clock: &SharedClock) -> Vec<Arc<dyn Tool>
         Arc::new(AgentStatus::new(bus.clone())),
     ];
 
+    let files: [Arc<dyn Tool>; 1] = [Arc::new(SendFile::new(bus, clock))];
     let changes = change_tools(bus).map(|tool| -> Arc<dyn Tool> { Arc::new(tool) });
 
-    services.chain(agents).chain(changes).collect()
+    services.chain(agents).chain(changes).chain(files).collect()
 }
 
 /// Returns the names of all built-in tools.
 pub fn builtin_names() -> impl Iterator<Item = &'static str> {
     let names = ROWS.iter().map(|row| row.name);
-    names.chain(super::agents::NAMES).chain(super::messages::NAMES)
+    names
+        .chain(super::agents::NAMES)
+        .chain(super::messages::NAMES)
+        .chain([super::files::NAME])
 }
 
 const ROWS: [Row; 10] = [

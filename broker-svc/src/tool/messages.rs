@@ -126,6 +126,7 @@ fn change_reply(call: &ToolCall, kind: ChangeKind, wanted: Wanted) -> Reply {
         causation: asked.origin.causation.clone(),
         action: Some(action),
         unknown: UnknownFields::default(),
+        send: asked.origin.send,
     }
 }
 

@@ -147,14 +147,14 @@ fn an_agent_that_cannot_be_understood_is_asked_three_times() {
 }
 
 #[test]
-fn an_agent_names_no_file_that_its_turn_does_not_have() {
+fn a_turn_has_the_files_of_its_messages_and_no_others() {
     let stored = |digit: &str| {
         let mut file = Attachment::default();
         file.set_stored(&digit.repeat(64), 5);
         file
     };
     let mut asked = pending(4, 1, "a", 50);
-    Arc::make_mut(&mut asked.dispatch).message.attachments = vec![stored("a")];
+    Arc::make_mut(&mut asked.dispatch).message.attachments = vec![stored("a"), Attachment::default()];
     let turn = Turn::for_pendings(
         &session(),
         &SessionState::default(),
@@ -163,18 +163,9 @@ fn an_agent_names_no_file_that_its_turn_does_not_have() {
         &PermissionPresets::default(),
     );
 
-    let answer = AgentAnswer {
-        attachments: vec![stored("a"), stored("b")],
-        ..AgentAnswer::default()
-    };
-    let [_, completed] = turn.completed_entries(answer, LedgerCursor::default());
-    let LedgerEntry::TurnCompleted { reply: Some(reply), .. } = completed else {
-        panic!("{completed:?}")
-    };
-    let [own, foreign] = reply.attachments.as_slice() else {
-        panic!("{reply:?}")
-    };
-    assert_eq!(*own, stored("a"));
-    assert!(foreign.state.is_remote(), "{foreign:?}");
-    assert_eq!((&foreign.storage_uri, &foreign.content_hash), (&None, &None));
+    let files = turn.origin().files;
+    assert!(files.contains(&"a".repeat(64)) && !files.contains(&"b".repeat(64)));
+    let uri = |digit: &str| format!("nexus-object:{}", digit.repeat(64));
+    assert_eq!(files.get_uri(&uri("a")), Some(&stored("a")));
+    assert_eq!(files.get_uri(&uri("b")), None);
 }

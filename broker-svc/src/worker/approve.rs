@@ -212,6 +212,7 @@ impl Worker<'_> {
             causation: dispatch.causation.clone(),
             action: None,
             unknown: UnknownFields::default(),
+            send: None,
         };
 
         self.broker.desk().send_reply(&answer).await?;

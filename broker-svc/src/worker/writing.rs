@@ -9,7 +9,6 @@ use std::time::Duration;
 use shared::bus::Bus;
 use shared::clock::pause;
 use shared::model::dispatch::{DeliveryContext, DispatchCause};
-use shared::model::event::EventId;
 use shared::model::live::WritingBeat;
 use shared::platform::accounts::is_platform;
 use shared::wire::envelope::PayloadFormat;
@@ -18,19 +17,10 @@ use shared::wire::subject;
 use tokio::task::JoinHandle;
 use ulid::Ulid;
 
+use crate::agent::live::is_silent;
+
 /// Interval of beats: less than any platform shows one call.
 const BEAT_EVERY: Duration = Duration::from_secs(3);
-
-/// Adapter of the events of timers.
-const TIMER: &str = "timer";
-
-/// Part of the ids of the events of reactions, behind the id of their message.
-const REACTION: &str = "/reaction";
-
-/// Returns whether nobody waits for the answer to `event`.
-fn is_silent(event: &EventId) -> bool {
-    event.adapter() == TIMER || event.as_str().contains(REACTION)
-}
 
 /// The beats of one turn; dropping it ends them.
 #[derive(Debug)]
@@ -45,6 +35,7 @@ impl WritingBeats {
         let beat = WritingBeat {
             turn,
             target: target.clone(),
+            preview: None,
         };
         Self(Some(tokio::spawn(send_beats(bus.clone(), beat))))
     }
@@ -67,24 +58,5 @@ async fn send_beats(bus: Bus, beat: WritingBeat) {
     loop {
         bus.core_publish(&subject, &headers, payload.clone()).await;
         pause(BEAT_EVERY).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn timers_and_reactions_are_silent() {
-        for (id, silent) in [
-            ("telegram:bot/-100/7", false),
-            ("telegram:bot/-100/7/press/1", false),
-            ("telegram:bot/-100/7/reaction/5/1-ab", true),
-            ("telegram:bot/-100/7/reactions/1-ab", true),
-            ("discord:bot/20/42/reaction/5/ab", true),
-            ("timer:x/1", true),
-        ] {
-            assert_eq!(is_silent(&EventId::parse(id).expect("an id")), silent, "{id}");
-        }
     }
 }

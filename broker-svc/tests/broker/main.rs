@@ -13,6 +13,7 @@ mod busy;
 mod commanded;
 mod event_search;
 mod faults;
+mod files;
 mod gated;
 mod healing;
 mod hooked;

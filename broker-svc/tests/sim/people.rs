@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use shared::model::approval::{ApprovalDecision, ApprovalStatus};
 use shared::model::dispatch::derived_ulid;
 use shared::model::order::{OrderKind, SessionOrder};
+use shared::model::reply::SendDecision;
 use shared::model::session::{QueueMode, QueueSettings};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
@@ -212,10 +213,13 @@ impl World {
             OrderKind::Interrupt,
             OrderKind::Reset,
             OrderKind::Queue { settings },
+            OrderKind::Send {
+                decision: Some(SendDecision::Deny),
+            },
             OrderKind::Withdraw { dispatch, spares_turn },
         ];
 
-        let wanted = wanted[usize::try_from(self.chance.below(5)).unwrap_or(0)].clone();
+        let wanted = wanted[usize::try_from(self.chance.below(6)).unwrap_or(0)].clone();
         let at = UnixMillis(self.now);
         let order = SessionOrder {
             id: derived_ulid(at, &["order", &sequence.to_string()]),

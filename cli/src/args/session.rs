@@ -52,6 +52,14 @@ pub enum SessionAction {
         #[arg(long)]
         overflow: Option<Overflow>,
     },
+    /// Set whether the replies of a session are sent, before any rule of the send policy.
+    Send {
+        /// The session.
+        #[command(flatten)]
+        order: SessionOrderOptions,
+        /// What happens to the session's replies.
+        decision: SendChoice,
+    },
     /// Release a session from quarantine.
     Release(SessionName),
     /// Copy the history of a session into a new session.
@@ -74,6 +82,17 @@ pub enum SessionAction {
         #[arg(long, default_value_t = 60, value_name = "N")]
         seconds: u64,
     },
+}
+
+/// What happens to the replies of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SendChoice {
+    /// They are sent.
+    Allow,
+    /// They are not sent; a receipt records each.
+    Deny,
+    /// The rules of the send policy decide.
+    Default,
 }
 
 /// Effect of a message that arrives during a turn.

@@ -91,6 +91,20 @@ fn judge_webhook(account: &TelegramAccount, webhook: Result<WebhookInfo, CallFau
         .and_then(|url| url.host_str().map(str::to_owned));
     let host = host.unwrap_or_else(|| "another program".to_owned());
     match (info.url.is_empty(), account.receive) {
+        (true, ReceiveMode::Webhook) => CheckFinding::fault(
+            "webhook",
+            "none is set yet: adapter-svc sets it once it holds the account",
+        ),
+        (false, ReceiveMode::Webhook) => match info.last_error_message {
+            Some(said) if info.pending_update_count > 0 => CheckFinding::fault(
+                "webhook",
+                format!(
+                    "{} updates wait for {host}; Telegram says: {said}",
+                    info.pending_update_count
+                ),
+            ),
+            Some(_) | None => CheckFinding::sound("webhook", format!("{host} receives the bot's updates")),
+        },
         (true, ReceiveMode::Poll) => CheckFinding::sound(
             "webhook",
             format!("none is set, {} updates wait to be read", info.pending_update_count),

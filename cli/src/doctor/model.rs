@@ -8,6 +8,7 @@ use futures_util::future::LocalBoxFuture;
 use reqwest::StatusCode;
 use serde_json::Value;
 use shared::llm::{LlmConfig, ModelProvider};
+use shared::platform::http_answer::{ReadBodyError, read_bounded};
 use shared::process::SecretValue;
 
 use super::{Finding, Surroundings};
@@ -87,15 +88,11 @@ async fn listing(config: &LlmConfig, base: &str) -> Result<(StatusCode, Option<V
     let mut answer = request.send().await.map_err(|error| error.without_url().to_string())?;
     let status = answer.status();
 
-    let mut body = Vec::new();
-    while let Some(part) = answer.chunk().await.map_err(|error| error.without_url().to_string())? {
-        body.extend_from_slice(&part);
-        if body.len() > MAX_ANSWER_BYTES {
-            break;
-        }
+    match read_bounded(&mut answer, MAX_ANSWER_BYTES).await {
+        Ok(body) => Ok((status, names(&body))),
+        Err(ReadBodyError::TooLong { .. }) => Ok((status, None)),
+        Err(ReadBodyError::Lost(error)) => Err(error.without_url().to_string()),
     }
-
-    Ok((status, names(&body)))
 }
 
 /// Returns the models of a list, in the providers' three forms, or `None` if `body` is not a list.

@@ -8,6 +8,7 @@
 
 mod answer;
 mod change;
+mod file;
 mod message;
 mod search;
 
@@ -18,20 +19,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 use reqwest::header::AUTHORIZATION;
 use reqwest::{Method, RequestBuilder};
+use shared::model::dispatch::DeliveryContext;
 use shared::model::time::UnixMillis;
 use shared::platform::discord::{ChannelPlace, DiscordAccount, USER_AGENT, is_snowflake};
 use shared::platform::policy::DoubtPolicy;
 
 use super::http::CallTimeouts;
-use super::raw_answer::{ANSWER_BYTES, PAGE_BYTES, call_for_answer, open_client};
+use super::raw_answer::{ANSWER_BYTES, PAGE_BYTES, call_for_answer, open_client, upload_time};
 use super::{Channel, ChannelTraits, MessageReaction, SendRequest, TypingPlace};
-use crate::account_gate::{CallRate, SendPace};
+use crate::account_gate::{CallRate, ChatPace, SendPace};
 use crate::attempt::{CallOutcome, LimitScope, PartSearch, Refusal, Repetition};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::discord::MESSAGE;
 use crate::plan::{PartLayout, TextFormat};
 use answer::{ApiAnswer, error_outcome, read_answer, read_change};
 use change::{MessageId, edit_body};
+use file::file_form;
 use message::{CreateMessage, PlaceNeeds, part_nonce, target_channel};
 use search::{PAGE, PageResult, SearchTerms, bot_user};
 
@@ -43,6 +46,9 @@ const MAX_CHANNELS: usize = 10_000;
 
 /// Maximum number of pages of a channel that are searched for a part.
 const MAX_PAGES: usize = 20;
+
+/// Maximum size of a file: what Discord takes from a bot in a server without boosts.
+const MAX_UPLOAD_BYTES: u64 = 10 * 1024 * 1024;
 
 /// Time for which Discord shows that a bot writes.
 const TYPING_LASTS: Duration = Duration::from_secs(10);
@@ -118,18 +124,19 @@ impl DiscordChannel {
 
     /// Makes the call `request` for `account`; returns its answer, or the outcome of a call without one.
     async fn call(&self, account: &DiscordAccount, request: RequestBuilder) -> Result<ApiAnswer, CallOutcome> {
-        self.call_within(account, request, ANSWER_BYTES).await
+        self.call_within(account, request, self.whole, ANSWER_BYTES).await
     }
 
-    /// Makes the call `request` for `account`, of whose answer at most `bound` bytes are read.
+    /// Makes the call `request` for `account` within `whole`, of whose answer at most `bound` bytes are read.
     async fn call_within(
         &self,
         account: &DiscordAccount,
         request: RequestBuilder,
+        whole: Duration,
         bound: usize,
     ) -> Result<ApiAnswer, CallOutcome> {
         let request = request.header(AUTHORIZATION, account.authorization());
-        call_for_answer(request, self.whole, bound).await.map(ApiAnswer::from)
+        call_for_answer(request, whole, bound).await.map(ApiAnswer::from)
     }
 
     /// Makes the change of the message `id` that `call`, a method, a path and a body, makes of it.
@@ -243,13 +250,21 @@ impl Channel for DiscordChannel {
             },
             finds_parts: true,
             typing_lasts: Some(TYPING_LASTS),
+            previews: account.is_some_and(|account| account.previews),
+            max_file_bytes: Some(MAX_UPLOAD_BYTES),
         }
     }
 
-    fn pace(&self, _account: &str, _peer: &str) -> Option<SendPace> {
-        Some(SendPace {
-            account: self.paces.account,
-            chat: self.paces.chat,
+    /// A thread is a channel of its own in the path of a call, which is what Discord counts by: the threads of a channel do
+    /// not wait for each other. Source: <https://docs.discord.com/developers/topics/rate-limits>, "top-level resources".
+    fn pace<'a>(&self, target: &'a DeliveryContext) -> Option<ChatPace<'a>> {
+        let channel = target.thread_id.as_deref().or(target.peer_id.as_deref());
+        Some(ChatPace {
+            chat: channel.unwrap_or_default(),
+            pace: SendPace {
+                account: self.paces.account,
+                chat: self.paces.chat,
+            },
         })
     }
 
@@ -293,7 +308,17 @@ impl Channel for DiscordChannel {
 
         let message = CreateMessage::from_part(account, shipment.reply, shipment.part, needs, place.as_ref());
         let url = account.base_url.join(&format!("channels/{channel}/messages"));
-        match self.call(account, self.client.post(url).json(&message)).await {
+        let (request, whole) = match shipment.part.file.as_ref().zip(shipment.file) {
+            Some((file, bytes)) => {
+                let form = file_form(&message, file, bytes);
+                (
+                    self.client.post(url).multipart(form),
+                    upload_time(self.whole, file.size),
+                )
+            }
+            None => (self.client.post(url).json(&message), self.whole),
+        };
+        match self.call_within(account, request, whole, ANSWER_BYTES).await {
             Ok(answer) => {
                 self.note_bucket(&key, &answer, shipment.now);
                 read_answer(&answer, shipment.now)
@@ -324,7 +349,10 @@ impl Channel for DiscordChannel {
                 url.query_pairs_mut().append_pair("before", &u64::to_string(&before));
             }
 
-            let page = match self.call_within(account, self.client.get(url), PAGE_BYTES).await {
+            let page = match self
+                .call_within(account, self.client.get(url), self.whole, PAGE_BYTES)
+                .await
+            {
                 Ok(answer) => terms.read_page(&answer, before.is_none(), shipment.now),
                 Err(outcome) => return PartSearch::Failed { outcome },
             };

@@ -77,6 +77,8 @@ impl Channel for NatsChannel {
             repetition: Repetition::Recognised,
             finds_parts: false,
             typing_lasts: None,
+            previews: false,
+            max_file_bytes: None,
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use shared::clock::run_for;
+use shared::platform::http_answer::read_start;
 
 use super::http::{failed_outcome, late_outcome};
 use crate::attempt::CallOutcome;
@@ -60,13 +61,7 @@ pub async fn call_for_answer(
         let headers = response.headers().clone();
 
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await? {
-            let room = bound.saturating_sub(body.len());
-            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-            if room <= chunk.len() {
-                break;
-            }
-        }
+        read_start(&mut response, &mut body, bound).await?;
 
         Ok(RawAnswer { status, headers, body })
     };
@@ -78,6 +73,14 @@ pub async fn call_for_answer(
         answered = answered => answered.map_err(failed_outcome),
         () = run_for(whole) => Err(late_outcome()),
     }
+}
+
+/// Slowest upload that is waited for, in bytes a second.
+const UPLOAD_RATE: u64 = 256 * 1024;
+
+/// Returns the maximum time of a call that sends `bytes`, if another one may take `whole`.
+pub fn upload_time(whole: Duration, bytes: u64) -> Duration {
+    whole + Duration::from_secs(bytes.div_ceil(UPLOAD_RATE))
 }
 
 /// Name of this program, as platforms that ask for no other form see it.

@@ -10,21 +10,24 @@ mod answer;
 mod change;
 mod message;
 mod search;
+mod upload;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use shared::model::dispatch::DeliveryContext;
 use shared::model::time::UnixMillis;
 use shared::platform::slack::SlackAccount;
 
 use super::http::CallTimeouts;
 use super::raw_answer::{ANSWER_BYTES, PAGE_BYTES, USER_AGENT, call_for_answer, open_client};
 use super::{Channel, ChannelTraits, MessageReaction, SendRequest};
-use crate::account_gate::{CallRate, SendPace};
+use crate::account_gate::{CallRate, ChatPace, SendPace};
 use crate::attempt::{CallOutcome, PartSearch, Refusal};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::slack::MESSAGE;
+use crate::outgoing_files::MAX_FILE_BYTES;
 use crate::plan::{PartLayout, TextFormat};
 use answer::{read_answer, read_change};
 use change::MessageStamp;
@@ -145,13 +148,19 @@ impl Channel for SlackChannel {
             repetition: on_doubt.into(),
             finds_parts: true,
             typing_lasts: None,
+            previews: account.is_some_and(|account| account.previews),
+            max_file_bytes: Some(MAX_FILE_BYTES),
         }
     }
 
-    fn pace(&self, _account: &str, _peer: &str) -> Option<SendPace> {
-        Some(SendPace {
-            account: self.paces.account,
-            chat: self.paces.channel,
+    fn pace<'a>(&self, target: &'a DeliveryContext) -> Option<ChatPace<'a>> {
+        // Slack counts by channel, whatever the thread.
+        Some(ChatPace {
+            chat: target.peer_id.as_deref().unwrap_or_default(),
+            pace: SendPace {
+                account: self.paces.account,
+                chat: self.paces.channel,
+            },
         })
     }
 
@@ -159,6 +168,9 @@ impl Channel for SlackChannel {
         let Some(account) = self.accounts.get(shipment.account()) else {
             return shipment.unknown_account();
         };
+        if let Some(file) = &shipment.part.file {
+            return self.send_file(account, shipment, file).await;
+        }
         let message = match PostMessage::from_part(
             account,
             shipment.reply,
@@ -194,6 +206,7 @@ impl Channel for SlackChannel {
         let Some(terms) = SearchTerms::new(channel, thread, event, since) else {
             return PartSearch::Unknown;
         };
+        let terms = terms.with_file(shipment.part.file.as_ref());
 
         let (mut cursor, mut nameless) = (None, BTreeSet::new());
         for _ in 0..MAX_PAGES {

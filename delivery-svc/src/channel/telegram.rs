@@ -7,24 +7,28 @@
 
 mod answer;
 mod change;
+mod file;
 mod message;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use shared::model::dispatch::DeliveryContext;
 use shared::platform::telegram::TelegramAccount;
 
 use super::http::CallTimeouts;
-use super::raw_answer::{ANSWER_BYTES, USER_AGENT, call_for_answer, open_client};
+use super::raw_answer::{ANSWER_BYTES, USER_AGENT, call_for_answer, open_client, upload_time};
 use super::{Channel, ChannelTraits, MessageReaction, SendRequest, TypingPlace};
-use crate::account_gate::{CallRate, SendPace};
+use crate::account_gate::{CallRate, ChatPace, SendPace};
 use crate::attempt::{CallOutcome, Refusal};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::telegram::MESSAGE;
+use crate::outgoing_files::MAX_FILE_BYTES;
 use crate::plan::{PartLayout, TextFormat};
 use answer::{AnswerMeaning, read_answer, read_change, read_typing};
 use change::{MessageNumber, typing_body};
+use file::{FileKind, file_form};
 use message::SendMessage;
 
 /// Time for which Telegram shows that a bot writes.
@@ -109,16 +113,49 @@ impl TelegramChannel {
         }
     }
 
-    /// Sends `message`; returns the meaning of the answer, or the outcome of a call without one.
+    /// Sends `message`, or the file of `shipment` where it goes; returns the meaning of the answer, or the outcome of a call
+    /// without one.
     async fn call(
         &self,
         account: &TelegramAccount,
         message: &SendMessage<'_>,
         shipment: &SendRequest<'_>,
     ) -> AnswerMeaning {
-        let request = self.client.post(account.method_url("sendMessage")).json(message);
-        match call_for_answer(request, self.whole, ANSWER_BYTES).await {
-            Ok(answer) => read_answer(&answer, message.chat(), shipment.now),
+        let Some((file, bytes)) = shipment.part.file.as_ref().zip(shipment.file) else {
+            let request = self.client.post(account.method_url("sendMessage")).json(message);
+            return self.ask(request, self.whole, message.chat(), shipment).await;
+        };
+
+        let whole = upload_time(self.whole, file.size);
+        let send = async |kind: FileKind| {
+            let (method, _) = kind.method();
+            let form = file_form(message, kind, file, bytes);
+            let request = self.client.post(account.method_url(method)).multipart(form);
+            self.ask(request, whole, message.chat(), shipment).await
+        };
+        let kind = FileKind::of_file(file);
+        let meaning = send(kind).await;
+        // A picture or a sound of a form that Telegram does not show is a document: nothing was shown.
+        let is_refused = matches!(
+            &meaning,
+            AnswerMeaning::Outcome(CallOutcome::Refused { refusal: Refusal::Permanent, reason }) if reason.starts_with("400")
+        );
+        if is_refused && kind != FileKind::Document && shipment.lease.is_live() {
+            return send(FileKind::Document).await;
+        }
+        meaning
+    }
+
+    /// Makes the call `request` for `chat`, within `whole`.
+    async fn ask(
+        &self,
+        request: reqwest::RequestBuilder,
+        whole: Duration,
+        chat: i64,
+        shipment: &SendRequest<'_>,
+    ) -> AnswerMeaning {
+        match call_for_answer(request, whole, ANSWER_BYTES).await {
+            Ok(answer) => read_answer(&answer, chat, shipment.now),
             Err(outcome) => AnswerMeaning::Outcome(outcome),
         }
     }
@@ -144,14 +181,21 @@ impl Channel for TelegramChannel {
             repetition: on_doubt.into(),
             finds_parts: false,
             typing_lasts: Some(TYPING_LASTS),
+            previews: account.is_some_and(|account| account.previews),
+            max_file_bytes: Some(MAX_FILE_BYTES),
         }
     }
 
-    fn pace(&self, _account: &str, peer: &str) -> Option<SendPace> {
-        let is_group = peer.starts_with('-');
-        Some(SendPace {
-            account: self.paces.account,
-            chat: if is_group { self.paces.group } else { self.paces.direct },
+    fn pace<'a>(&self, target: &'a DeliveryContext) -> Option<ChatPace<'a>> {
+        // The topics of a group are one chat.
+        let chat = target.peer_id.as_deref().unwrap_or_default();
+        let is_group = chat.starts_with('-');
+        Some(ChatPace {
+            chat,
+            pace: SendPace {
+                account: self.paces.account,
+                chat: if is_group { self.paces.group } else { self.paces.direct },
+            },
         })
     }
 

@@ -66,6 +66,8 @@ impl Channel for WebchatChannel {
             repetition: Repetition::Recognised,
             finds_parts: false,
             typing_lasts: None,
+            previews: false,
+            max_file_bytes: None,
         }
     }
 

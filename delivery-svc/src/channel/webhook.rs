@@ -15,6 +15,7 @@ use serde_json::Value;
 use shared::clock::run_for;
 use shared::model::event::Attachment;
 use shared::model::time::UnixMillis;
+use shared::platform::http_answer::read_start;
 use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::{TRACEPARENT, TRACESTATE};
 
@@ -177,6 +178,8 @@ impl Channel for WebhookChannel {
             repetition: Repetition::Recognised,
             finds_parts: false,
             typing_lasts: None,
+            previews: false,
+            max_file_bytes: None,
         }
     }
 
@@ -229,19 +232,12 @@ async fn read(mut response: reqwest::Response, now: UnixMillis) -> CallOutcome {
         .map(str::to_owned);
 
     let mut said = Vec::new();
-    let reason = async {
-        while let Ok(Some(chunk)) = response.chunk().await {
-            let room = MAX_REASON_BYTES.saturating_sub(said.len());
-            if room == 0 {
-                break;
-            }
-            said.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        }
-    };
+    let reason = read_start(&mut response, &mut said, MAX_REASON_BYTES);
 
     tokio::select! {
         biased;
-        () = reason => {}
+        // What was said before the body broke off is a reason too.
+        _ = reason => {}
         () = run_for(MAX_BODY_WAIT) => {}
     }
 

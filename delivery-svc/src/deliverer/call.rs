@@ -8,7 +8,6 @@ use futures_util::FutureExt as _;
 use shared::bus::PublishError;
 use shared::clock::pause;
 use shared::model::approval::is_decision;
-use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::receipt::{AttemptOutcome, PlanReference, ReceiptStep};
 use shared::model::reply::ReplyAction;
 use shared::model::time::UnixMillis;
@@ -22,8 +21,9 @@ use crate::channel::{Channel, MessageReaction, SendRequest};
 use crate::effects::DeliveryEffects;
 use crate::error::DeliverError;
 use crate::former_owners::FormerOwners;
-use crate::frozen_plan::{plan_hash, planned_parts, split_pieces};
+use crate::frozen_plan::{has_secret, planned_parts, reply_plan_hash, split_pieces};
 use crate::outbound::sent_event_id;
+use crate::outgoing_files::LoadedFile;
 use crate::plan::MessagePart;
 use crate::receipts::{ReceiptWrite, WriteReceiptError};
 use crate::resume::{DeliveryStanding, OpenCall, RemainingWork, StandingPlan, keep_doubt};
@@ -93,7 +93,7 @@ pub(super) async fn call(
         return Ok(Made::Call(call));
     }
 
-    let traits = effects.outfit.traits_of(&effects.job.reply);
+    let traits = effects.traits_of_part(id.part);
     if let Some(begun) = begun {
         if let Some(call) = reported_outcome(effects, begun, id).await? {
             return Ok(Made::Call(call));
@@ -200,6 +200,7 @@ async fn find_part(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
         carrier: effects.carrier,
         now: effects.now(),
         lease,
+        file: None,
     };
 
     // A channel that panics has found nothing.
@@ -238,21 +239,26 @@ async fn freeze_plan(
         StandingPlan::Whole | StandingPlan::Parts(_) => return Ok(None),
     }
     // One part has the whole text, whatever its form will be.
-    if effects.parts.len() == 1 {
+    if effects.parts.len() == 1 && !effects.outfit.has_files(&effects.job.reply) {
         *plan = StandingPlan::Whole;
         return Ok(None);
     }
 
-    let planned = planned_parts(effects.parts);
+    let reply = &effects.job.reply;
+    let stored = if has_secret(reply) {
+        Vec::new()
+    } else {
+        split_pieces(&planned_parts(effects.parts))
+    };
     let mut pieces = Vec::new();
-    for parts in split_pieces(&planned) {
+    for parts in stored {
         let step = ReceiptStep::Planned { first, parts };
         match effects.write_receipt(effects.now(), step).await {
             Ok(ReceiptWrite::Stored(sequence)) => pieces.push(sequence),
             Ok(ReceiptWrite::Superseded(found)) => return Ok(Some(found)),
             // The hash alone tells then whether the plan is the same later.
             Err(DeliverError::Receipt(WriteReceiptError::Publish(PublishError::TooLarge { size, .. }))) => {
-                tracing::warn!(delivery_id = %effects.job.reply.id, size, "part is too large to be stored with the plan");
+                tracing::warn!(delivery_id = %reply.id, size, "part is too large to be stored with the plan");
                 pieces.clear();
                 break;
             }
@@ -262,7 +268,7 @@ async fn freeze_plan(
 
     *plan = StandingPlan::Parts(PlanReference {
         parts: count(effects.parts),
-        sha256: plan_hash(&planned),
+        sha256: reply_plan_hash(reply, effects.parts),
         pieces,
     });
     Ok(None)
@@ -272,10 +278,8 @@ async fn freeze_plan(
 async fn await_slot(effects: &DeliveryEffects<'_>) -> Result<Option<Duration>, DeliverError> {
     let DeliveryEffects { outfit, job, lease, .. } = effects;
     let target = &job.reply.delivery_context;
-    let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
-    let peer = target.peer_id.as_deref().unwrap_or_default();
     let channel = outfit.channels.get(&target.channel);
-    let pace = channel.and_then(|channel| channel.pace(account, peer));
+    let pace = channel.and_then(|channel| channel.pace(target));
 
     match outfit.gates.admit(target, pace) {
         CallAdmission::NotBefore(wait) => Ok(Some(wait)),
@@ -337,14 +341,38 @@ async fn reported_outcome(
     Ok(call)
 }
 
-/// Sends the part of `shipment`, or makes `change`, an action and its message.
+/// Sends the part of `shipment` in place of the message `preview`, which shows the beginning of it.
+async fn send_whole(channel: &dyn Channel, shipment: &SendRequest<'_>, preview: &str) -> CallOutcome {
+    if shipment.part.file.is_some() {
+        // It shows the beginning of nothing.
+        channel.delete(shipment, preview).await;
+        return channel.send(shipment).await;
+    }
+    match channel.edit(shipment, preview).await {
+        // Somebody has deleted it, or the platform edits it no more.
+        CallOutcome::Refused {
+            refusal: Refusal::Permanent,
+            ..
+        } => channel.send(shipment).await,
+        outcome => outcome,
+    }
+}
+
+/// Sends the part of `shipment`, in place of the message `preview` if there is one, or makes `change`, an action and its
+/// message.
 async fn send_or_change(
     channel: &dyn Channel,
     shipment: &SendRequest<'_>,
     change: Option<(&ReplyAction, &Result<ChangedMessage, FindMessageError>)>,
+    preview: Option<&str>,
 ) -> CallOutcome {
     let (action, message) = match change {
-        None => return channel.send(shipment).await,
+        None => {
+            return match preview {
+                Some(preview) => send_whole(channel, shipment, preview).await,
+                None => channel.send(shipment).await,
+            };
+        }
         Some((action, Ok(message))) => (action, message.platform_id.as_str()),
         // A card that was never sent shows nothing that its decision could change.
         Some((_, Err(FindMessageError::Unsent(_)))) if is_decision(shipment.reply.interactive.as_ref()) => {
@@ -379,10 +407,19 @@ async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
         Some(action) => Some(find_message(&effects.outfit.bus, effects.job, action, effects.now()).await?),
         None => None,
     };
+    // As few files as possible are in the memory at once.
+    let file = match &part.file {
+        Some(file) => match effects.outfit.files.load(file).await {
+            Ok(loaded) => Some(loaded),
+            Err(error) => return Ok(error.outcome()),
+        },
+        None => None,
+    };
     let (outfit, job, lease) = (Arc::clone(effects.outfit), effects.job.clone(), effects.lease.clone());
     let (part, carrier, now) = (part.clone(), effects.carrier.clone(), effects.now());
     let event_id = sent_event_id(&job.reply, part.index)?;
     let parts = count(effects.parts);
+    let preview = effects.preview.filter(|_| part.index == 0).map(str::to_owned);
 
     let call = async move {
         // The last check before any byte is sent: a process that was stopped notices here that another replica has
@@ -400,6 +437,7 @@ async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
             carrier: &carrier,
             now,
             lease: &lease,
+            file: file.as_ref().map(LoadedFile::bytes),
         };
 
         // Another call may have met the account's limit since this one got its slot.
@@ -413,7 +451,7 @@ async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
         }
 
         let change = job.reply.action.as_ref().zip(message.as_ref());
-        let outcome = send_or_change(channel, &shipment, change).await;
+        let outcome = send_or_change(channel, &shipment, change, preview.as_deref()).await;
         gates.note_outcome(target, &outcome);
         match (outcome, part.without_markup()) {
             // Once, and as part of the same call: the platform has shown nothing yet.
@@ -424,7 +462,7 @@ async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId
                     part: &plain,
                     ..shipment
                 };
-                let outcome = send_or_change(channel, &plain, change).await;
+                let outcome = send_or_change(channel, &plain, change, preview.as_deref()).await;
                 gates.note_outcome(target, &outcome);
                 outcome
             }

@@ -21,6 +21,7 @@ fn of(delivery: Ulid, copy: StreamPlace, step: ReceiptStep) -> Option<LastReceip
         causation: reply.causation,
         at: AT,
         card: false,
+        changes: None,
         step,
     };
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 use shared::clock::{Clock as _, SystemClock};
 use shared::platform::accounts::read_platforms;
 use shared::platform::telegram::TelegramAccount;
+
+use crate::form::{Field, read_form, shown_file};
 
 /// What it does with a call instead of sending the message.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +27,8 @@ pub(crate) enum Lie {
     QuietLimit(u64),
     /// 400: the markup cannot be read.
     Unreadable,
+    /// 400: the picture cannot be shown.
+    Unshowable,
     /// 403: the user has blocked the bot.
     Blocked,
     /// 400: the group is now this one.
@@ -232,6 +236,7 @@ async fn change(api: &BotApi, method: &str, body: &Value) -> Response {
         platform.changes.push(format!("{method} {chat}/{number} {words}"));
         let lie = platform.lies.pop_front();
         let before = match method {
+            _ if matches!(lie, Some(Lie::Unreadable | Lie::Blocked)) => None,
             "editMessageText" => platform.shown.insert((chat, number), words.clone()),
             "deleteMessage" => platform.shown.remove(&(chat, number)),
             _ => None,
@@ -242,6 +247,11 @@ async fn change(api: &BotApi, method: &str, body: &Value) -> Response {
     match (lie, method, before) {
         (Some(Lie::Silent), _, _) => std::future::pending().await,
         (Some(Lie::Unreadable), _, _) => bad("Bad Request: can't parse entities: x"),
+        (Some(Lie::Blocked), _, _) => error(
+            StatusCode::FORBIDDEN,
+            "Forbidden: bot was blocked by the user",
+            &json!({}),
+        ),
         (_, "editMessageText", Some(before)) if before == words => {
             bad("Bad Request: message is not modified: specified new message content is exactly the same")
         }
@@ -251,7 +261,33 @@ async fn change(api: &BotApi, method: &str, body: &Value) -> Response {
     }
 }
 
-async fn answer(State(api): State<BotApi>, Path((bot, method)): Path<(String, String)>, body: Bytes) -> Response {
+/// The body of a call that sends a file, as that of a message: the file is its text.
+fn file_body(method: &str, headers: &HeaderMap, body: &[u8]) -> Value {
+    let fields = read_form(headers, body).expect("a form");
+    let text = |name: &str| {
+        let field = fields.iter().find(|field| field.name == name);
+        field.map(Field::text)
+    };
+    let file = fields.iter().find(|field| field.filename.is_some()).expect("a file");
+    assert_eq!(
+        method.to_lowercase(),
+        format!("send{}", file.name),
+        "the file has the name of the method"
+    );
+    let name = file.filename.as_deref().unwrap_or_default();
+    json!({
+        "method": method, "text": shown_file(name, &file.bytes),
+        "chat_id": text("chat_id").and_then(|chat| chat.parse::<i64>().ok()),
+        "message_thread_id": text("message_thread_id"), "reply_parameters": text("reply_parameters"),
+    })
+}
+
+async fn answer(
+    State(api): State<BotApi>,
+    Path((bot, method)): Path<(String, String)>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     let token = bot.trim_start_matches("bot").to_owned();
     if api.lock().refused.contains(&token) {
         if method == "sendMessage" {
@@ -264,8 +300,13 @@ async fn answer(State(api): State<BotApi>, Path((bot, method)): Path<(String, St
         return Json(json!({"ok": true, "result": {"id": 1, "is_bot": true, "first_name": "Bot"}})).into_response();
     }
 
-    let body: Value = serde_json::from_slice(&body).expect("a JSON body");
-    if method != "sendMessage" {
+    let is_file = ["sendPhoto", "sendVoice", "sendAudio", "sendVideo", "sendDocument"].contains(&method.as_str());
+    let body: Value = if is_file {
+        file_body(&method, &headers, &body)
+    } else {
+        serde_json::from_slice(&body).expect("a JSON body")
+    };
+    if method != "sendMessage" && !is_file {
         return change(&api, &method, &body).await;
     }
     let (lie, number) = api.note(&token, &body);
@@ -291,6 +332,11 @@ async fn answer(State(api): State<BotApi>, Path((bot, method)): Path<(String, St
             let text = "Bad Request: can't parse entities: Unsupported start tag \"x\"";
             error(StatusCode::BAD_REQUEST, text, &json!({}))
         }
+        Some(Lie::Unshowable) => error(
+            StatusCode::BAD_REQUEST,
+            "Bad Request: PHOTO_INVALID_DIMENSIONS",
+            &json!({}),
+        ),
         Some(Lie::Blocked) => error(
             StatusCode::FORBIDDEN,
             "Forbidden: bot was blocked by the user",

@@ -12,6 +12,7 @@ use shared::platform::discord::DISCORD;
 use shared::platform::slack::SLACK;
 use shared::platform::telegram::TELEGRAM;
 use shared::testing::eventually;
+use shared::wire::headers::REDRIVE;
 use shared::wire::subject;
 use ulid::Ulid;
 
@@ -345,5 +346,50 @@ async fn an_edit_whose_markup_cannot_be_read_is_made_plain() {
         .await;
     world.settled().await;
     assert_eq!(api.shown(), ["two"]);
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edit_that_an_operator_brings_back_undoes_no_newer_one() {
+    let world = World::start().await;
+    let api = BotApi::start(&[]).await;
+    let setup = || Setup {
+        telegram: BTreeMap::from([("bot".to_owned(), api.account("123456:AbC-dEf_1", ""))]),
+        ..Setup::default()
+    };
+    let fixture = telegram().await;
+    let replica = world.replica("a", setup());
+    let sent = [fixture.reply(1, "one", None), fixture.reply(2, "another", None)];
+    for reply in &sent {
+        world.publish(reply).await;
+    }
+    world.settled().await;
+
+    // Each first edit fails; of the first message another one follows.
+    let edit = |number, content: &str, of: &Reply| {
+        let target = format!("out:{}/0", of.id);
+        fixture.reply(number, content, Some(ReplyAction::Edit { target }))
+    };
+    let (first, lone) = (edit(3, "former", &sent[0]), edit(4, "late", &sent[1]));
+    for failed in [&first, &lone] {
+        api.lie(BotLie::Blocked);
+        world.publish(failed).await;
+        world.settled().await;
+    }
+    assert_eq!(world.dead_letters().await.len(), 2);
+    world.publish(&edit(5, "newer", &sent[0])).await;
+    world.settled().await;
+
+    for (number, redriven) in [&first, &lone].into_iter().enumerate() {
+        let out = OutgoingMessage::new(subject::delivery(&redriven.delivery_context), redriven);
+        let out = out.msg_id(format!("{REDRIVE}{number}:x"));
+        world.bus.publish(out).await.expect("it is stored");
+    }
+    world.settled().await;
+    // One without a successor is made.
+    assert_eq!(api.shown(), ["newer", "late"]);
+    let steps = world.outcomes(&sent[0].delivery_context).await;
+    let denied = |step: &&ReceiptStep| matches!(step, ReceiptStep::DeniedByPolicy { rule } if rule.contains("newer"));
+    assert_eq!(steps.iter().filter(denied).count(), 1, "{steps:?}");
     replica.stop().await;
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use delivery_svc::account_gate::CallRate;
+use delivery_svc::channel::discord::DiscordPaces;
 use serde_json::json;
 use shared::model::receipt::ReceiptStep;
 use shared::model::reply::Reply;
@@ -115,6 +117,33 @@ async fn limits_cost_no_attempt_and_no_call_is_earlier_than_told() {
         steps.last(),
         Some(ReceiptStep::Delivered { attempts: 21, .. })
     ));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_threads_of_a_channel_do_not_wait_for_each_other() {
+    let (world, api) = (World::start().await, DiscordApi::start(&[]).await);
+    let rate = |burst, interval| CallRate { burst, interval };
+    let paces = DiscordPaces {
+        account: rate(100, Duration::from_millis(1)),
+        chat: rate(1, Duration::from_hours(1)),
+    };
+    let setup = Setup {
+        discord_paces: Some(paces),
+        ..with_bot(&api, "")
+    };
+    let replica = world.replica("a", setup);
+    let threads = [GENERAL + 1, GENERAL + 2, GENERAL + 3];
+    for (number, thread) in (1..).zip(threads) {
+        let mut reply = to_channel(number, "bot", GENERAL);
+        reply.delivery_context.thread_id = Some(thread.to_string());
+        world.publish(&reply).await;
+    }
+    world.publish(&to_channel(9, "bot", GENERAL)).await;
+    world.settled().await;
+    for channel in threads.into_iter().chain([GENERAL]) {
+        assert_eq!(api.texts(channel).len(), 1, "{channel}");
+    }
+    replica.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

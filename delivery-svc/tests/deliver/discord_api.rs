@@ -16,6 +16,8 @@ use shared::clock::{Clock as _, SystemClock};
 use shared::platform::accounts::read_platforms;
 use shared::platform::discord::DiscordAccount;
 
+use crate::form::{read_form, shown_file};
+
 /// Direct channel of the stand-in; all others are of a guild.
 pub(crate) const DIRECT: u64 = 77;
 
@@ -301,12 +303,22 @@ async fn read(State(api): State<DiscordApi>, Path(channel): Path<u64>, headers: 
     Json(all).into_response()
 }
 
-async fn create(
-    State(api): State<DiscordApi>,
-    Path(channel): Path<u64>,
-    headers: HeaderMap,
-    Json(body): Json<Value>,
-) -> Response {
+/// The message in `body`; a file in a form is its text.
+fn read_body(headers: &HeaderMap, body: &[u8]) -> Value {
+    let Some(fields) = read_form(headers, body) else {
+        return serde_json::from_slice(body).expect("a JSON body");
+    };
+    let named = |name: &str| fields.iter().find(|field| field.name == name).expect("a field");
+    let mut message: Value = serde_json::from_str(&named("payload_json").text()).expect("a JSON payload");
+    let file = named("files[0]");
+    let name = file.filename.as_deref().expect("a name");
+    assert_eq!(message["attachments"], json!([{"id": 0, "filename": name}]));
+    message["content"] = json!(shown_file(name, &file.bytes));
+    message
+}
+
+async fn create(State(api): State<DiscordApi>, Path(channel): Path<u64>, headers: HeaderMap, body: Bytes) -> Response {
+    let body = read_body(&headers, &body);
     let (misdeed, is_refused) = api.lock().note(&token_of(&headers), channel, &body);
     if is_refused {
         return error(StatusCode::UNAUTHORIZED, 0, "401: Unauthorized");

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use delivery_svc::policy::{PolicyAction, PolicyRule, SendPolicy};
+use delivery_svc::policy::{PolicyRule, SendPolicy};
 use shared::bus::OutgoingMessage;
 use shared::model::receipt::ReceiptStep;
+use shared::model::reply::SendDecision;
 use shared::testing::eventually;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
@@ -236,7 +237,7 @@ async fn what_the_policy_denies_leaves_a_receipt_only() {
     let (world, receiver) = (World::start().await, Receiver::start(&[]).await);
     let rule = PolicyRule {
         channel: Some("webhook".to_owned()),
-        action: PolicyAction::Deny,
+        action: SendDecision::Deny,
         ..PolicyRule::default()
     };
 

@@ -10,8 +10,10 @@ use delivery_svc::job::{DELIVERY_COPY, DeliveryJob, StreamPlace};
 use delivery_svc::plan::{MessagePart, PartLayout, TextFormat, plan_parts};
 use delivery_svc::receipts::{PartitionReceipts, ReceiptWrite, receipts_witness};
 use delivery_svc::resume::{DeliveryStanding, RemainingWork, StandingPlan};
+use serde_json::json;
 use shared::bus::OutgoingMessage;
 use shared::clock::{Clock as _, SystemClock};
+use shared::model::approval::CARD;
 use shared::model::receipt::{PlanReference, Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
@@ -307,4 +309,29 @@ async fn of_two_owners_at_once_the_plan_of_the_first_call_holds() {
         panic!("{late:?}");
     };
     assert_eq!(plan, StandingPlan::Parts(of_present));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn receipts_of_a_card_in_parts_have_none_of_its_words_and_its_parts_go_on_after_a_crash() {
+    let (world, mut card) = (World::start().await, long());
+    card.content = format!("Reply: approve K7Q2-M9PX\n{}", card.content);
+    card.interactive = Some(json!({
+        "kind": CARD, "approval": "a1", "code": "K7Q2-M9PX", "arguments_hash": "ab",
+    }));
+    let planned = texts(&plan_parts(&card, BEFORE));
+    assert!(planned.len() > 3);
+    let first = Script::new(Repetition::Recognised, [accepted(), None]).with_layout(BEFORE);
+    let replica = world.replica("a", setup(&first));
+    world.publish(&card).await;
+    eventually("the next part is called", async || first.calls().len() == 2).await;
+    replica.kill();
+
+    let second = Script::new(Repetition::Recognised, []).with_layout(BEFORE);
+    let replica = world.replica("a", setup(&second));
+    world.settled().await;
+    replica.stop().await;
+    assert_eq!(second.calls(), planned[1..]);
+
+    let receipts = format!("{:?}", world.receipts(&card.delivery_context).await);
+    assert!(!receipts.contains("K7Q2") && !receipts.contains("word"), "{receipts}");
 }

@@ -65,6 +65,8 @@ impl Channel for Script {
             repetition: self.repetition,
             finds_parts: false,
             typing_lasts: None,
+            previews: false,
+            max_file_bytes: None,
         }
     }
 

@@ -33,7 +33,12 @@ fn to_peer(number: u64, channel: &str, peer: &str) -> Reply {
 async fn beat(world: &World, turn: Ulid, target: &DeliveryContext) {
     let target = target.clone();
     let subject = subject::live(&target);
-    let payload = serde_json::to_vec(&WritingBeat { turn, target }).expect("JSON");
+    let payload = serde_json::to_vec(&WritingBeat {
+        turn,
+        target,
+        preview: None,
+    })
+    .expect("JSON");
     world.bus.core_publish(&subject, &Headers::new(), payload.into()).await;
 }
 

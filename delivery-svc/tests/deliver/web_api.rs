@@ -16,6 +16,8 @@ use shared::clock::{Clock as _, SystemClock};
 use shared::platform::accounts::read_platforms;
 use shared::platform::slack::SlackAccount;
 
+use crate::form::shown_file;
+
 /// Id of the app's bot.
 const OWN_BOT: &str = "B1";
 
@@ -71,6 +73,10 @@ struct Workspace {
     chatter: usize,
     /// URLs with which conversations were read.
     searches: Vec<String>,
+    /// Files that were announced: name, length, and bytes once they are there.
+    files: Vec<(String, usize, Option<Bytes>)>,
+    /// Number of times that it was asked where files are shown.
+    asked_for: usize,
 }
 
 /// The stand-in; clones are the same server.
@@ -94,6 +100,7 @@ impl WebApi {
         };
         let router = Router::new()
             .route("/api/{method}", post(answer).get(read))
+            .route("/upload/{number}", post(take))
             .with_state(this.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         this
@@ -216,6 +223,18 @@ async fn read(State(api): State<WebApi>, Path(method): Path<String>, uri: Uri) -
         let found = pairs.into_iter().find(|(name, _)| *name == key);
         found.map(|(_, value)| value.to_owned())
     };
+    match method.as_str() {
+        "files.getUploadURLExternal" => {
+            let name = value("filename").expect("a name");
+            return announce(
+                &api,
+                name,
+                value("length").expect("a length").parse().expect("a number"),
+            );
+        }
+        "files.info" => return show_file(&api, &value("file").expect("a file")),
+        _ => {}
+    }
     let mut workspace = api.lock();
     workspace.searches.push(format!("{method}?{query}"));
     if let Some(name) = workspace.unread {
@@ -236,7 +255,8 @@ async fn read(State(api): State<WebApi>, Path(method): Path<String>, uri: Uri) -
         .map(|(number, call)| {
             let metadata = call.body["metadata"].clone();
             let metadata = if workspace.is_bare { Value::Null } else { metadata };
-            json!({"ts": format!("1700000000.{number:06}"), "bot_id": OWN_BOT, "metadata": metadata})
+            let files = call.body.get("shown_files").cloned().unwrap_or_else(|| json!([]));
+            json!({"ts": format!("1700000000.{number:06}"), "bot_id": OWN_BOT, "metadata": metadata, "files": files})
         })
         .collect();
     let text = "x".repeat(workspace.padding);
@@ -285,6 +305,55 @@ async fn change(api: &WebApi, method: &str, body: &Value) -> Response {
     }
 }
 
+/// Returns the place for the bytes of a file.
+fn announce(api: &WebApi, name: String, length: usize) -> Response {
+    let mut workspace = api.lock();
+    workspace.files.push((name, length, None));
+    let number = workspace.files.len() - 1;
+    let url = format!("{}/upload/{number}", api.base);
+    Json(json!({"ok": true, "upload_url": url, "file_id": format!("F{number}")})).into_response()
+}
+
+/// Takes the bytes of a file.
+async fn take(State(api): State<WebApi>, Path(number): Path<usize>, body: Bytes) -> Response {
+    let mut workspace = api.lock();
+    let (_, length, bytes) = &mut workspace.files[number];
+    assert_eq!(*length, body.len());
+    *bytes = Some(body);
+    "OK".into_response()
+}
+
+/// Says where a file is shown, a moment after it is.
+fn show_file(api: &WebApi, id: &str) -> Response {
+    let mut workspace = api.lock();
+    workspace.asked_for += 1;
+    let is_late = workspace.asked_for % 2 == 1;
+    let sent = (1..)
+        .zip(&workspace.calls)
+        .find(|(_, call)| call.is_sent && call.body["files"][0]["id"] == id);
+    let shares = match sent.filter(|_| !is_late) {
+        Some((number, call)) => {
+            let channel = call.body["channel"].as_str().expect("a channel");
+            json!({"private": {channel: [{"ts": format!("1700000000.{number:06}")}]}})
+        }
+        None => json!({}),
+    };
+    Json(json!({"ok": true, "file": {"id": id, "shares": shares}})).into_response()
+}
+
+/// Returns the message that shows the files of `body`, a call of `files.completeUploadExternal`.
+fn file_message(api: &WebApi, body: &Value) -> Value {
+    let id = body["files"][0]["id"].as_str().expect("a file");
+    let number: usize = id.trim_start_matches('F').parse().expect("a number");
+    let (name, length, bytes) = api.lock().files[number].clone();
+    let bytes = bytes.expect("the bytes are there");
+    let mut message = body.clone();
+    message["channel"] = body["channel_id"].clone();
+    message["text"] = json!(shown_file(&name, &bytes));
+    message["shown_files"] = json!([{"id": id, "name": name, "size": length}]);
+    message
+}
+
 fn error(name: &str) -> Json<Value> {
     Json(json!({"ok": false, "error": name}))
 }
@@ -293,7 +362,8 @@ async fn answer(State(api): State<WebApi>, Path(method): Path<String>, headers: 
     if method == "auth.test" {
         return Json(json!({"ok": true, "bot_id": OWN_BOT})).into_response();
     }
-    if method != "chat.postMessage" {
+    let is_file = method == "files.completeUploadExternal";
+    if method != "chat.postMessage" && !is_file {
         let body: Value = serde_json::from_slice(&body).expect("a JSON body");
         return change(&api, &method, &body).await;
     }
@@ -302,7 +372,10 @@ async fn answer(State(api): State<WebApi>, Path(method): Path<String>, headers: 
         .expect("text")
         .trim_start_matches("Bearer ")
         .to_owned();
-    let body: Value = serde_json::from_slice(&body).expect("a JSON body");
+    let mut body: Value = serde_json::from_slice(&body).expect("a JSON body");
+    if is_file {
+        body = file_message(&api, &body);
+    }
     let (lie, number) = api.note(&token, &body);
     let lie = match lie {
         Ok(lie) => lie,

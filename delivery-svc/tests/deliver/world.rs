@@ -22,9 +22,11 @@ use delivery_svc::effects::DelivererContext;
 use delivery_svc::former_owners;
 use delivery_svc::gate_table::GateTable;
 use delivery_svc::lost_replies::LostReplies;
+use delivery_svc::outgoing_files::OutgoingFiles;
 use delivery_svc::partition_worker::{WorkerBounds, run_partition};
 use delivery_svc::plan::PartLayout;
 use delivery_svc::policy::SendPolicy;
+use delivery_svc::previews::SharedPreviews;
 use delivery_svc::restore_gate::RestoreGate;
 use delivery_svc::stopped_accounts::StoppedAccounts;
 use delivery_svc::typing::SharedTyping;
@@ -112,10 +114,14 @@ pub(crate) struct Setup {
     pub(crate) telegram: BTreeMap<String, TelegramAccount>,
     /// Rates of channel `telegram`; `None` = as fast as it goes.
     pub(crate) paces: Option<TelegramPaces>,
-    /// Accounts of channel `discord`, which sends as fast as it goes.
+    /// Accounts of channel `discord`.
     pub(crate) discord: BTreeMap<String, DiscordAccount>,
+    /// Rates of channel `discord`; `None` = as fast as it goes.
+    pub(crate) discord_paces: Option<DiscordPaces>,
     /// Time by which the clock of deliveries is ahead.
     pub(crate) ahead: Duration,
+    /// Time after which a preview without beats is taken back; `None` = longer than any test.
+    pub(crate) abandoned_after: Option<Duration>,
     /// Time after a call for which its part may still appear.
     pub(crate) arrival_wait: Duration,
     /// Accounts of channel `slack`.
@@ -141,6 +147,8 @@ impl Channel for Numbered {
             repetition: Repetition::Recognised,
             finds_parts: false,
             typing_lasts: None,
+            previews: false,
+            max_file_bytes: None,
         }
     }
 
@@ -328,7 +336,8 @@ fn open_channels(bus: &Bus, setup: Setup) -> ChannelRegistry {
         )
         .with(
             DISCORD,
-            DiscordChannel::new(setup.discord, timeouts, UNPACED_DISCORD).expect("a client"),
+            DiscordChannel::new(setup.discord, timeouts, setup.discord_paces.unwrap_or(UNPACED_DISCORD))
+                .expect("a client"),
         )
         .with(
             SLACK,
@@ -356,6 +365,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
     tokio::spawn(exchange.keep_exchanged(shutdown.clone()));
 
     let (ahead, arrival_wait, policy) = (setup.ahead, setup.arrival_wait, setup.policy.clone());
+    let abandoned_after = setup.abandoned_after.unwrap_or(DEADLINE);
     let channels = open_channels(&bus, setup);
     let ahead = i64::try_from(ahead.as_millis()).expect("small");
     let clock: SharedClock = OffsetClock::over(Arc::new(SystemClock), ahead);
@@ -366,9 +376,11 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
         gates: Arc::clone(&gates),
         calls: ProcessCalls::new(Arc::new(SystemClock)),
         typing: SharedTyping::default(),
+        previews: SharedPreviews::new(abandoned_after),
         instance: instance.clone(),
         patience: Duration::from_secs(30),
         arrival_wait,
+        files: OutgoingFiles::new(&bus, Arc::new(SystemClock)),
         policy,
         restored: RestoreGate::open(&bus, SystemClock.now())
             .await
@@ -451,5 +463,6 @@ fn reply_of(id: Ulid, number: u64, channel: &str, peer: &str) -> Reply {
         causation: DispatchCause { event, hops: 0 },
         action: None,
         unknown: UnknownFields::default(),
+        send: None,
     }
 }

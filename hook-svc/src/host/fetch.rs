@@ -21,6 +21,7 @@ use reqwest::{Client, Method, Response, Url};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use shared::model::hook_api::OPERATOR;
+use shared::platform::http_answer::{ReadBodyError, read_bounded};
 use shared::platform::public_address::{NoPublicAddress, PublicResolver};
 use tokio::sync::Semaphore;
 
@@ -281,15 +282,13 @@ async fn read(mut response: Response) -> Result<Value, CallError> {
         }
     }
 
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| unreachable_error(&error))? {
-        body.extend_from_slice(&chunk);
-        if body.len() > MAX_BODY_BYTES {
-            let message = format!("fetch(): the response has more than {MAX_BODY_BYTES} bytes");
-            return Err(CallError::new("too_large", message));
+    let body = read_bounded(&mut response, MAX_BODY_BYTES).await;
+    let body = body.map_err(|error| match error {
+        ReadBodyError::Lost(error) => unreachable_error(&error),
+        ReadBodyError::TooLong { most } => {
+            CallError::new("too_large", format!("fetch(): the response has more than {most} bytes"))
         }
-    }
-
+    })?;
     let body = String::from_utf8(body).map_err(|_| CallError::new("not_text", "fetch(): the response is not text"))?;
     Ok(json!({"status": status, "headers": headers, "body": body}))
 }

@@ -139,6 +139,9 @@ fn ledger_session(subject: &str) -> String {
 fn step_text(step: &ReceiptStep) -> String {
     match step {
         ReceiptStep::Planned { first, parts } => format!("{} parts planned, from part {first} on", parts.len()),
+        ReceiptStep::Preview { closed: true, .. } => "preview ends".to_owned(),
+        ReceiptStep::Preview { message: None, .. } => "preview begins".to_owned(),
+        ReceiptStep::Preview { message: Some(id), .. } => format!("preview is message {id}"),
         ReceiptStep::AttemptStarted { attempt, part, by, .. } => {
             format!("attempt {attempt} of part {part} begins on {by}")
         }

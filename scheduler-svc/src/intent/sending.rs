@@ -86,7 +86,10 @@ pub async fn delivery_ending(bus: &Bus, reply: &Reply, before: u64) -> Result<Op
 /// Returns the end of a firing whose delivery is at `step`, or `None` if the delivery goes on.
 fn ending_of_step(step: ReceiptStep) -> Option<FiringEnd> {
     let (code, why) = match step {
-        ReceiptStep::Planned { .. } | ReceiptStep::AttemptStarted { .. } | ReceiptStep::AttemptFinished { .. } => {
+        ReceiptStep::Planned { .. }
+        | ReceiptStep::Preview { .. }
+        | ReceiptStep::AttemptStarted { .. }
+        | ReceiptStep::AttemptFinished { .. } => {
             return None;
         }
         ReceiptStep::Delivered { .. } => (IntentCode::Done, "delivered".to_owned()),

@@ -200,6 +200,7 @@ async fn a_text_that_is_gone_is_sent_again_until_its_receipt_is_there() {
         causation: first.causation.clone(),
         at: world.now(),
         card: false,
+        changes: None,
         step: ReceiptStep::Delivered {
             attempts: 1,
             parts: 1,

@@ -34,6 +34,7 @@ impl World {
             causation: reply.causation.clone(),
             at: self.now(),
             card: false,
+            changes: None,
             step,
         };
 

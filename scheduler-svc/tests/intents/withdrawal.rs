@@ -136,7 +136,11 @@ async fn a_firing_that_waited_behind_the_asking_turn_is_not_spared() {
     desk.decide_intent(yes(4)).await.expect("agreed");
     let spared = |order: &SessionOrder| match order.wanted {
         OrderKind::Withdraw { spares_turn, .. } => Some(spares_turn),
-        OrderKind::Abort | OrderKind::Interrupt | OrderKind::Reset | OrderKind::Queue { .. } => None,
+        OrderKind::Abort
+        | OrderKind::Interrupt
+        | OrderKind::Reset
+        | OrderKind::Queue { .. }
+        | OrderKind::Send { .. } => None,
     };
 
     let spared: Vec<_> = world.orders().await.iter().map(spared).collect();

@@ -18,6 +18,7 @@ use super::config::{LlmConfig, LlmFault, ModelProvider};
 use super::error::AskModelError;
 use super::wire::{AnswerReader, HeardAnswer};
 use crate::clock::SharedClock;
+use crate::platform::http_answer::read_start;
 
 /// Timeout of a connection: a caller learns within ten seconds that the provider cannot be reached.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -171,11 +172,9 @@ impl ProviderClient {
 
     async fn refusal_error(&self, mut response: Response) -> AskModelError {
         let mut body = Vec::new();
-        while body.len() < MAX_ERROR_BYTES
-            && let Ok(Ok(Some(part))) = tokio::time::timeout(self.idle, response.chunk()).await
-        {
-            body.extend_from_slice(&part[..part.len().min(MAX_ERROR_BYTES - body.len())]);
-        }
+        // The status says it already: what arrives in time of the words is enough.
+        let words = read_start(&mut response, &mut body, MAX_ERROR_BYTES);
+        let _ = tokio::time::timeout(self.idle, words).await;
 
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
         fault::of_answer(

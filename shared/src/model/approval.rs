@@ -281,6 +281,10 @@ pub struct ApprovalTrail {
     /// Time the owner was notified as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub escalated_at: Option<UnixMillis>,
+    /// Cards that show the approval, written before they are sent: the decision changes exactly these, whatever the
+    /// settings are by then.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cards: Vec<ShownCard>,
     /// Whether the session's ledger has recorded the decision. The value may be deleted only after that.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub taken: bool,
@@ -310,6 +314,30 @@ impl ApprovalTrail {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// Reason for which a card is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CardReason {
+    /// The question was asked.
+    Asked,
+    /// The question was not answered for a long time.
+    Escalated,
+}
+
+/// A card that shows an approval to humans.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownCard {
+    /// Id of its delivery.
+    pub id: Ulid,
+    /// Reason for which it is sent.
+    pub reason: CardReason,
+    /// Destination of the card.
+    pub place: DeliveryContext,
+    /// Ids of the persons whose own destination this is; none for the conversation that waits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub persons: Vec<String>,
 }
 
 /// One approval of several that are needed.

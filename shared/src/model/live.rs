@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
-use super::dispatch::DeliveryContext;
+use super::dispatch::{DeliveryContext, DispatchCause};
+use super::session::SessionRef;
 
 /// Filter of the subjects of all beats.
 pub const LIVE_SUBJECTS: &str = "nexus.live.*.*.*";
@@ -15,4 +16,18 @@ pub struct WritingBeat {
     pub turn: Ulid,
     /// Conversation of the reply.
     pub target: DeliveryContext,
+    /// The answer so far, if it is being made: accounts with previews show it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview: Option<Box<AnswerPreview>>,
+}
+
+/// The answer of a turn as far as it is made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerPreview {
+    /// Session of the turn.
+    pub session: SessionRef,
+    /// Event that led to the turn.
+    pub causation: DispatchCause,
+    /// Beginning of the text.
+    pub text: String,
 }

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
+use super::reply::SendDecision;
 use super::session::{QueueSettings, SessionRef};
 use super::time::UnixMillis;
 use crate::wire::unknown::lenient;
@@ -25,6 +26,12 @@ pub enum OrderKind {
         /// The new settings of the queue.
         #[serde(deserialize_with = "lenient")]
         settings: QueueSettings,
+    },
+    /// Replace the session's own send policy; without a decision, remove it.
+    Send {
+        /// Whether the session's replies are sent, before any rule.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        decision: Option<SendDecision>,
     },
     /// Withdraw one dispatch. It is dropped if it waits or arrives later, and the running turn is canceled if it runs
     /// for this dispatch alone.
@@ -48,7 +55,7 @@ impl OrderKind {
     pub const fn is_for_now(&self) -> bool {
         match self {
             Self::Abort | Self::Interrupt | Self::Reset => true,
-            Self::Queue { .. } | Self::Withdraw { .. } => false,
+            Self::Queue { .. } | Self::Send { .. } | Self::Withdraw { .. } => false,
         }
     }
 
@@ -60,6 +67,7 @@ impl OrderKind {
             Self::Interrupt => "interrupt",
             Self::Reset => "reset",
             Self::Queue { settings: _ } => "queue",
+            Self::Send { decision: _ } => "send",
             Self::Withdraw { .. } => "withdraw",
         }
     }

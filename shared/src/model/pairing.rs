@@ -325,6 +325,7 @@ pub fn code_reply(pairing: &Pairing, event: &Event) -> Option<Reply> {
         },
         action: None,
         unknown: UnknownFields::default(),
+        send: None,
     })
 }
 

@@ -53,6 +53,24 @@ pub struct PlannedPart {
     /// Styles of the text, on platforms that take them beside it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub styles: Vec<PlannedStyle>,
+    /// File that the part is; absent if it is a text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PlannedFile>,
+}
+
+/// A file that is a part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedFile {
+    /// SHA-256 of its bytes in hex, under which the object store has them.
+    pub hash: String,
+    /// Size of its bytes.
+    pub size: u64,
+    /// Name of the file.
+    pub name: String,
+    /// MIME type by its content.
+    pub mime_type: String,
+    /// `image`, `audio`, `voice`, `video` or `document`.
+    pub media_type: String,
 }
 
 /// A style on a range of a part.
@@ -89,6 +107,16 @@ pub enum ReceiptStep {
         first: u32,
         /// Parts of the piece, in order.
         parts: Vec<PlannedPart>,
+    },
+    /// A change of the message that shows the answer while it is made. Written before the message is sent, once its id is
+    /// known, and before it is deleted. Such receipts are of no copy of the delivery, which begins later.
+    Preview {
+        /// Platform's id of the message; absent as long as it is not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
+        /// Whether the message is shown no more.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        closed: bool,
     },
     /// An attempt starts. Written before the call, on channels with calls that may take long.
     AttemptStarted {
@@ -184,6 +212,9 @@ pub struct Receipt {
     /// Whether the delivery is a card of an approval, which its decision alone may change.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub card: bool,
+    /// Message that the delivery edits or deletes, as its reply names it; absent if it sends one, or reacts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<String>,
     /// Step of the delivery that happened.
     pub step: ReceiptStep,
 }

@@ -34,9 +34,23 @@ pub struct Reply {
     /// Change of an earlier message of the destination, which the reply is instead of a new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<ReplyAction>,
+    /// What the session's own send policy says; absent = the rules of delivery-svc decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub send: Option<SendDecision>,
     /// Fields that a later release has set.
     #[serde(skip)]
     pub unknown: UnknownFields,
+}
+
+/// Whether replies are sent: the decision of a rule, or of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SendDecision {
+    /// The reply is sent.
+    #[default]
+    Allow,
+    /// The reply is not sent; a receipt records it.
+    Deny,
 }
 
 keeps_unknown!(Reply);

@@ -53,6 +53,12 @@ pub struct WebhookInfo {
     /// Number of updates that wait.
     #[serde(default)]
     pub pending_update_count: u64,
+    /// Time of the last post that failed, in seconds since 1970.
+    #[serde(default)]
+    pub last_error_date: Option<i64>,
+    /// Reason for which it failed, for people.
+    #[serde(default)]
+    pub last_error_message: Option<String>,
 }
 
 /// A file, as `getFile` says.

@@ -59,6 +59,9 @@ pub struct DiscordAccount {
     /// Treatment of a message whose sending had no answer, once Discord does not recognise a repetition any more.
     #[serde(default)]
     pub on_doubt: DoubtPolicy,
+    /// Whether an answer is shown while it is made, by a message that is edited until it is whole.
+    #[serde(default)]
+    pub previews: bool,
     /// Maximum length of a sent message, in characters; `None` = Discord's own limit.
     #[serde(default)]
     pub text_limit: Option<usize>,

@@ -29,13 +29,28 @@ pub enum ReadBodyError {
 /// Returns [`ReadBodyError`] if the body breaks off, or is longer.
 pub async fn read_bounded(response: &mut Response, most: usize) -> Result<Vec<u8>, ReadBodyError> {
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(ReadBodyError::Lost)? {
-        if body.len() + chunk.len() > most {
-            return Err(ReadBodyError::TooLong { most });
-        }
-        body.extend_from_slice(&chunk);
+    read_start(response, &mut body, most.saturating_add(1))
+        .await
+        .map_err(ReadBodyError::Lost)?;
+    if body.len() > most {
+        return Err(ReadBodyError::TooLong { most });
     }
     Ok(body)
+}
+
+/// Reads the first `most` bytes of the body of `response` into `body`, which is empty. What has arrived before an error, or
+/// before the future is dropped, is there.
+///
+/// # Errors
+/// Returns the client's error if the body breaks off before them.
+pub async fn read_start(response: &mut Response, body: &mut Vec<u8>, most: usize) -> Result<(), reqwest::Error> {
+    while body.len() < most
+        && let Some(chunk) = response.chunk().await?
+    {
+        let room = most - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+    }
+    Ok(())
 }
 
 /// Returns the time in the header `Date`; `None` if there is none that can be read.
@@ -100,6 +115,15 @@ mod tests {
         let error = read_bounded(&mut answer("12345"), 4).await.expect_err("too long");
         assert!(matches!(error, ReadBodyError::TooLong { most: 4 }), "{error}");
         assert_eq!(error.to_string(), "more than 4 bytes");
+    }
+
+    #[tokio::test]
+    async fn of_a_long_body_the_start_is_read() {
+        for (most, expected) in [(0, ""), (4, "1234"), (5, "12345"), (6, "12345")] {
+            let mut body = Vec::new();
+            read_start(&mut answer("12345"), &mut body, most).await.expect("read");
+            assert_eq!(body, expected.as_bytes());
+        }
     }
 
     #[test]

@@ -58,6 +58,9 @@ pub struct SlackAccount {
     /// Treatment of a message whose sending had no answer: Slack does not recognise a repetition.
     #[serde(default)]
     pub on_doubt: DoubtPolicy,
+    /// Whether an answer is shown while it is made, by a message that is edited until it is whole.
+    #[serde(default)]
+    pub previews: bool,
     /// Maximum length of a sent message, in characters; `None` = the most that Slack shows whole.
     #[serde(default)]
     pub text_limit: Option<usize>,

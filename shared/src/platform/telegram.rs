@@ -17,6 +17,9 @@ pub const TELEGRAM: &str = "telegram";
 /// Base URL of Telegram's own servers.
 const OFFICIAL: &str = "https://api.telegram.org";
 
+/// Length of a webhook's secret, in characters: the vendor's maximum, and our minimum.
+const SECRET_LENGTHS: std::ops::RangeInclusive<usize> = 16..=256;
+
 /// Maximum time for an album to be complete, in milliseconds.
 const MAX_ALBUM_WAIT_MS: u64 = 10_000;
 
@@ -32,6 +35,12 @@ pub struct TelegramAccount {
     /// How messages are received.
     #[serde(default)]
     pub receive: ReceiveMode,
+    /// Address of adapter-svc on the internet, with [`ReceiveMode::Webhook`]: Telegram posts to `/telegram/{account}` below it.
+    #[serde(default)]
+    pub webhook_url: Option<BaseUrl>,
+    /// Secret by which Telegram's posts are known, with [`ReceiveMode::Webhook`].
+    #[serde(default)]
+    pub webhook_secret: Option<SecretValue>,
     /// Who may write to the bot directly.
     #[serde(default)]
     pub direct: DirectPolicy,
@@ -45,6 +54,9 @@ pub struct TelegramAccount {
     /// Treatment of a message whose sending had no answer: Telegram does not recognise a repetition.
     #[serde(default)]
     pub on_doubt: DoubtPolicy,
+    /// Whether an answer is shown while it is made, by a message that is edited until it is whole.
+    #[serde(default)]
+    pub previews: bool,
     /// Maximum length of a sent message, in UTF-16 units of its text; `None` = Telegram's own limit.
     #[serde(default)]
     pub text_limit: Option<usize>,
@@ -60,6 +72,8 @@ pub enum ReceiveMode {
     /// adapter-svc asks for them with `getUpdates`.
     #[default]
     Poll,
+    /// Telegram posts them to adapter-svc, at `webhook_url`.
+    Webhook,
     /// Not at all: the account only sends.
     None,
 }
@@ -88,6 +102,15 @@ impl TelegramAccount {
         self.base_url.join(&format!("bot{}/{method}", self.token.reveal()))
     }
 
+    /// Returns the URL to which Telegram posts the updates of the account `name`; `None` if it posts none.
+    #[must_use]
+    pub fn posted_url(&self, name: &str) -> Option<Url> {
+        match self.receive {
+            ReceiveMode::Webhook => Some(self.webhook_url.as_ref()?.join(&webhook_path(name))),
+            ReceiveMode::Poll | ReceiveMode::None => None,
+        }
+    }
+
     /// Returns the URL of the file at `path`. It contains the token, as [`TelegramAccount::method_url`].
     #[must_use]
     pub fn file_url(&self, path: &str) -> Url {
@@ -99,6 +122,18 @@ impl TelegramAccount {
     pub fn token_hash(&self) -> String {
         hash_token(&self.token)
     }
+}
+
+/// Returns the path of adapter-svc to which Telegram posts the updates of the account `name`, below its address.
+#[must_use]
+pub fn webhook_path(name: &str) -> String {
+    format!("{TELEGRAM}/{name}")
+}
+
+/// Returns whether `url` is a webhook of the account `name`, set by Nexus.
+#[must_use]
+pub fn is_own_webhook(url: &str, name: &str) -> bool {
+    Url::parse(url).is_ok_and(|url| url.path().ends_with(&format!("/{}", webhook_path(name))))
 }
 
 fn official_url() -> BaseUrl {
@@ -130,6 +165,37 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, TelegramAc
                 ".token",
                 &format!("expected another token than that of `{other}`: a bot is one account"),
             );
+        }
+
+        let is_secret = |secret: &SecretValue| {
+            let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+            let text = secret.reveal();
+            SECRET_LENGTHS.contains(&text.len()) && text.chars().all(is_allowed)
+        };
+        match account.receive {
+            ReceiveMode::Webhook => {
+                if account.webhook_url.is_none() {
+                    fault(
+                        ".webhook_url",
+                        "expected the address of adapter-svc, as in https://nexus.example.com",
+                    );
+                }
+                if !account.webhook_secret.as_ref().is_some_and(is_secret) {
+                    fault(
+                        ".webhook_secret",
+                        "expected 16 to 256 letters, digits, `-` and `_`, with `receive: webhook`",
+                    );
+                }
+            }
+            ReceiveMode::Poll | ReceiveMode::None => {
+                let given = [
+                    (".webhook_url", account.webhook_url.is_some()),
+                    (".webhook_secret", account.webhook_secret.is_some()),
+                ];
+                for (key, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+                    fault(key, "expected none without `receive: webhook`");
+                }
+            }
         }
 
         if account.album_wait_ms > MAX_ALBUM_WAIT_MS {

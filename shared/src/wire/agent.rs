@@ -92,8 +92,19 @@ pub enum AgentReply {
         content: String,
         /// Files to send with the text.
         #[serde(default, deserialize_with = "lenient")]
-        attachments: Vec<Attachment>,
+        attachments: Vec<AgentFile>,
     },
+}
+
+/// A file of an agent's answer.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct AgentFile {
+    /// What the agent says about the file.
+    #[serde(flatten)]
+    pub file: Attachment,
+    /// Bytes of the file, in base64; absent if they are where `file` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
 }
 
 impl WireMessage for AgentRequest {

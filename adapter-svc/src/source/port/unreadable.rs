@@ -5,14 +5,42 @@ use std::sync::PoisonError;
 
 use serde_json::{Value, json};
 use shared::error_chain::describe_error;
+use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 
 use super::sink::{SERVICE, SourceSink};
 
 /// Maximum number of dead letters of an account in an hour; further ones are counted and logged.
-const MAX_LETTERS: u32 = 60;
+pub const MAX_LETTERS: u32 = 60;
 /// Maximum size of a payload that is kept, in bytes of JSON.
 const MAX_PAYLOAD_BYTES: usize = 64 * 1024;
+
+/// Returns the dead letter of `payload` of an account, named with its channel, as [`SourceSink::give_up_payload`] makes it.
+pub fn unreadable_letter(
+    (channel, account): (&str, &str),
+    payload: &Value,
+    reason: &str,
+    detail: &str,
+    at: UnixMillis,
+) -> DeadLetter {
+    let mut bytes = payload.to_string().into_bytes();
+    if bytes.len() > MAX_PAYLOAD_BYTES {
+        bytes = json!({"left_out_bytes": bytes.len()}).to_string().into_bytes();
+    }
+    DeadLetter {
+        service: SERVICE.to_owned(),
+        subject: String::new(),
+        redrive_subject: String::new(),
+        stream: String::new(),
+        sequence: 0,
+        headers: Vec::new(),
+        payload: DeadLetter::encode_payload(&bytes),
+        reason: reason.to_owned(),
+        detail: format!("{channel}/{account}: {detail}"),
+        attempts: 1,
+        at,
+    }
+}
 
 impl SourceSink {
     /// Makes a dead letter of `payload`, which cannot be read because of `detail`; `reason` is its name. It must contain
@@ -28,24 +56,7 @@ impl SourceSink {
         }
 
         let (channel, account) = self.names();
-        let mut bytes = payload.to_string().into_bytes();
-        if bytes.len() > MAX_PAYLOAD_BYTES {
-            bytes = json!({"left_out_bytes": bytes.len()}).to_string().into_bytes();
-        }
-
-        let letter = DeadLetter {
-            service: SERVICE.to_owned(),
-            subject: String::new(),
-            redrive_subject: String::new(),
-            stream: String::new(),
-            sequence: 0,
-            headers: Vec::new(),
-            payload: DeadLetter::encode_payload(&bytes),
-            reason: reason.to_owned(),
-            detail: format!("{channel}/{account}: {detail}"),
-            attempts: 1,
-            at: self.now(),
-        };
+        let letter = unreadable_letter((channel, account), payload, reason, detail, self.now());
         if let Err(error) = self.bus().dead_letter_record(letter).await {
             let error = describe_error(&error);
             tracing::error!(channel, account, error, "failed to store a dead letter");

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use shared::clock::{SharedClock, SharedIds};
-use shared::error_chain::describe_error;
+use shared::clock::SharedIds;
 use shared::model::event::Event;
 use shared::platform::slack::{SlackAccount, SlackReceive};
 use shared::process::{Health, ShutdownSignal};
@@ -17,10 +16,9 @@ use super::client::open_http;
 use super::identity::IdentityKeeper;
 use super::threads::apply_policy;
 use crate::attachments::AttachmentFetcher;
-use crate::error::RequestRejection;
-use crate::pairing::{PairingError, PairingStore};
+use crate::pairing::PairingStore;
+use crate::source::door::AccountDoor;
 use crate::source::port::apply_age_gate;
-use crate::source::port::strangers::{settle_remembered, settle_strangers};
 use crate::source::webhook::signature::{SignatureChecks, SigningKey};
 
 /// Maximum distance of a signed time from now, in seconds; Slack's own figure.
@@ -29,49 +27,8 @@ const TOLERANCE_S: u32 = 300;
 /// Maximum wait of a request for the account's identity, which is asked for at start.
 const IDENTITY_WAIT: Duration = Duration::from_secs(1);
 
-/// Maximum time for reading the pairings of a payload's senders, which leaves time for storing its events.
-const PAIRINGS_WITHIN: Duration = Duration::from_millis(900);
-
-/// Maximum time for which a payload's events wait for their files.
-const FILES_WITHIN: Duration = Duration::from_secs(1);
-
-/// Maximum time for noting the files that are still to be fetched.
-const NOTE_WITHIN: Duration = Duration::from_millis(500);
-
-/// Time that is left for storing a payload's events, whatever came before.
-const STORE_TIME: Duration = Duration::from_millis(300);
-
 /// Maximum time for a payload. Slack waits for three seconds, in which the payload also comes and the answer goes.
-const PAYLOAD_WITHIN: Duration = Duration::from_millis(2_200);
-
-/// The time that is left for a payload.
-#[derive(Debug, Clone)]
-pub struct PayloadTime {
-    clock: SharedClock,
-    end: Instant,
-}
-
-impl PayloadTime {
-    /// Returns the time for a payload that has come now.
-    #[must_use]
-    pub fn start(clock: &SharedClock) -> Self {
-        Self {
-            end: clock.monotonic() + PAYLOAD_WITHIN,
-            clock: Arc::clone(clock),
-        }
-    }
-
-    /// Returns the time that is left.
-    #[must_use]
-    pub fn left(&self) -> Duration {
-        self.end.saturating_duration_since(self.clock.monotonic())
-    }
-
-    /// Returns the time that is left if `reserve` of it is kept for other steps.
-    fn left_but(&self, reserve: Duration) -> Duration {
-        self.left().saturating_sub(reserve)
-    }
-}
+pub const PAYLOAD_WITHIN: Duration = Duration::from_millis(2_200);
 
 /// The accounts that receive over HTTP.
 pub type SlackEndpoints = HashMap<String, SlackEndpoint>;
@@ -83,8 +40,8 @@ pub struct SlackEndpoint {
     pub checks: SignatureChecks,
     known: watch::Receiver<Option<SlackBot>>,
     recheck: Arc<Notify>,
-    pairings: PairingStore,
-    attachments: AttachmentFetcher,
+    /// Steps before events are durable.
+    pub door: AccountDoor,
     age_gate_ms: i64,
 }
 
@@ -113,62 +70,6 @@ impl SlackEndpoint {
         let policy = self.account.access();
         apply_policy(&policy, event);
         apply_age_gate(event, self.age_gate_ms);
-    }
-
-    /// Lets those of the senders of `events` in who are paired, has `store` make the events durable, and sends the others
-    /// their codes. No step takes more than is left of `time`. After an error the same payload may be handled again.
-    ///
-    /// # Errors
-    /// Returns [`RequestRejection::UnknownPairings`] if the pairings cannot be read or written now,
-    /// [`RequestRejection::UnnotedFiles`] if files that are not there in time cannot be noted now, or the error of `store`.
-    pub async fn store_with_pairings(
-        &self,
-        mut events: Vec<Event>,
-        time: &PayloadTime,
-        store: impl AsyncFnOnce(&[Event]) -> Result<(), RequestRejection>,
-    ) -> Result<(), RequestRejection> {
-        let failed = |error: PairingError| {
-            let error = describe_error(&error);
-            tracing::warn!(
-                error,
-                "failed to read or write a pairing; Slack posts the payload again"
-            );
-            RequestRejection::UnknownPairings
-        };
-        let settled = settle_strangers(&self.pairings, self.account.direct, &mut events);
-        let within = PAIRINGS_WITHIN.min(time.left_but(NOTE_WITHIN + STORE_TIME));
-        let settled = tokio::time::timeout(within, settled).await;
-        let strangers = match settled.map(|settled| settled.map_err(failed)) {
-            Ok(Ok(strangers)) => strangers,
-            // Slack posts a payload for five minutes only: those who were paired a moment ago need not wait for the bus.
-            Ok(Err(_)) | Err(_) if settle_remembered(&self.pairings, self.account.direct, &mut events) => Vec::new(),
-            Ok(Err(rejection)) => return Err(rejection),
-            Err(_) => return Err(RequestRejection::UnknownPairings),
-        };
-        let within = FILES_WITHIN.min(time.left_but(NOTE_WITHIN + STORE_TIME));
-        self.attachments.fetch_new(&mut events, within).await;
-        self.note_files(&mut events, NOTE_WITHIN.min(time.left_but(STORE_TIME)))
-            .await?;
-        store(&events).await?;
-        for message in &strangers {
-            self.pairings.offer_code(message).await.map_err(failed)?;
-        }
-        Ok(())
-    }
-
-    /// Notes the files of `events` that are still to be fetched.
-    async fn note_files(&self, events: &mut [Event], within: Duration) -> Result<(), RequestRejection> {
-        let Err(error) = self.attachments.note_open(events, within).await else {
-            return Ok(());
-        };
-        let error = describe_error(&error);
-        if events.iter().any(|event| self.attachments.has_open(event)) {
-            tracing::warn!(error, "failed to note open files; Slack posts the payload again");
-            return Err(RequestRejection::UnnotedFiles);
-        }
-        // An edit or a deletion is worth more than the note of an earlier version, whose text no reader takes after it.
-        tracing::warn!(error, "failed to remove the note of an earlier version");
-        Ok(())
     }
 }
 
@@ -231,8 +132,11 @@ pub fn open_endpoints(
             },
             known,
             recheck,
-            pairings: context.pairings.clone(),
-            attachments: context.attachments.clone(),
+            door: AccountDoor {
+                pairings: context.pairings.clone(),
+                attachments: context.attachments.clone(),
+                direct: account.direct,
+            },
             age_gate_ms: context.age_gate_ms,
         };
         endpoints.insert(name.clone(), endpoint);

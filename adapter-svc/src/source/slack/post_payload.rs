@@ -14,10 +14,12 @@ use shared::wire::headers::TraceCarrier;
 use tracing::Instrument;
 
 use super::RefusePayloadError;
-use super::endpoint::PayloadTime;
+use super::endpoint::PAYLOAD_WITHIN;
 use super::normalize::payload_events;
+use crate::encoded_event::NoteStep;
 use crate::error::{AcceptEventsError, RequestRejection};
 use crate::gateway::GatewayState;
+use crate::source::door::PostTime;
 use crate::source::webhook::{MAX_BODY_BYTES, payload, slack};
 use crate::trace::accept_span;
 
@@ -41,7 +43,7 @@ pub async fn post_payload(
         .ok_or_else(|| RequestRejection::UnknownAccount(account.chars().take(64).collect()))?;
 
     let body = gateway.reception.read_body(&parts, body, MAX_BODY_BYTES).await?;
-    let (now, time) = (gateway.clock.now(), PayloadTime::start(&gateway.clock));
+    let (now, time) = (gateway.clock.now(), PostTime::start(&gateway.clock, PAYLOAD_WITHIN));
     // The signature covers the raw bytes, so it is checked before they are parsed.
     slack::verify(&endpoint.checks, &parts.headers, &body, now)?;
 
@@ -65,8 +67,11 @@ pub async fn post_payload(
 
     let ids: Vec<String> = events.iter().map(|event| event.id.to_string()).collect();
     let (span, carrier) = accept_span(&parts.headers);
-    let store = async |events: &[Event]| store_events(&gateway, &account, events, &carrier).await;
-    let stored = endpoint.store_with_pairings(events, &time, store).instrument(span);
+    let store =
+        async |events: &[Event], steps: &[NoteStep]| store_events(&gateway, &account, events, steps, &carrier).await;
+    let may_spool = gateway.intake.keeps_on_disk();
+    let stored = endpoint.door.store_with_pairings(events, &time, may_spool, store);
+    let stored = stored.instrument(span);
     let stored = tokio::time::timeout(time.left(), stored).await;
     stored.unwrap_or(Err(AcceptEventsError::Busy.into()))?;
 
@@ -90,9 +95,10 @@ async fn store_events(
     gateway: &GatewayState,
     account: &str,
     events: &[Event],
+    steps: &[NoteStep],
     carrier: &TraceCarrier,
 ) -> Result<(), RequestRejection> {
-    match gateway.intake.accept_events(SLACK, events, carrier).await {
+    match gateway.intake.accept_unnoted(SLACK, events, steps, carrier).await {
         Ok(()) => Ok(()),
         Err(error @ (AcceptEventsError::Invalid { .. } | AcceptEventsError::TooLarge { .. })) => {
             tracing::error!(account, %error, "event refused");

@@ -5,17 +5,21 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use reqwest::Url;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shared::model::time::UnixMillis;
 use shared::platform::bot_api::{BotAnswer, BotFile, BotUser, WebhookInfo};
 use shared::platform::http_answer::{ReadBodyError, read_bounded, read_http_date, read_retry_after};
 use shared::platform::telegram::TelegramAccount;
+use shared::process::SecretValue;
 
 /// Maximum time for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time of a call beyond the time for which the server was asked to wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Number of posts that the server makes at once: each waits until its event is durable.
+const MAX_CONNECTIONS: u32 = 20;
 /// Maximum size of an answer, in bytes: 100 updates, each far larger than those of the vendor.
 const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
 /// Maximum length of the vendor's words in an error, in bytes.
@@ -91,13 +95,35 @@ impl BotClient {
         self.call("getMe", &json!({}), Duration::ZERO).await
     }
 
-    /// Returns whether a webhook is set, which excludes polling.
+    /// Returns the webhook of the bot, which excludes polling if it has a URL.
     ///
     /// # Errors
     /// Returns [`BotCallError`] if the call fails.
-    pub async fn has_webhook(&self) -> Result<bool, BotCallError> {
-        let info: WebhookInfo = self.call("getWebhookInfo", &json!({}), Duration::ZERO).await?;
-        Ok(!info.url.is_empty())
+    pub async fn webhook(&self) -> Result<WebhookInfo, BotCallError> {
+        self.call("getWebhookInfo", &json!({}), Duration::ZERO).await
+    }
+
+    /// Has the server post updates to `url` from now on, with `secret` in a header.
+    ///
+    /// # Errors
+    /// Returns [`BotCallError`] if the call fails.
+    pub async fn set_webhook(&self, url: &Url, secret: &SecretValue) -> Result<(), BotCallError> {
+        let body = json!({
+            "url": url.as_str(), "secret_token": secret.reveal(), "allowed_updates": ALLOWED_UPDATES,
+            "max_connections": MAX_CONNECTIONS,
+        });
+        let _: Value = self.call("setWebhook", &body, Duration::ZERO).await?;
+        Ok(())
+    }
+
+    /// Removes the webhook. Updates that wait are kept.
+    ///
+    /// # Errors
+    /// Returns [`BotCallError`] if the call fails.
+    pub async fn delete_webhook(&self) -> Result<(), BotCallError> {
+        let body = json!({"drop_pending_updates": false});
+        let _: Value = self.call("deleteWebhook", &body, Duration::ZERO).await?;
+        Ok(())
     }
 
     /// Returns the next updates. `offset` confirms all updates below it; the server waits up to `wait` for the first.

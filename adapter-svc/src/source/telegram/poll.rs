@@ -11,7 +11,7 @@ use shared::clock::{SharedClock, SharedIds, pause};
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
 use shared::platform::policy::DirectPolicy;
-use shared::platform::telegram::{TELEGRAM, TelegramAccount};
+use shared::platform::telegram::{TELEGRAM, TelegramAccount, is_own_webhook};
 use shared::wire::watermark::SourceWatermark;
 
 use super::album::{AlbumMerger, ReadyEvent};
@@ -143,9 +143,22 @@ impl<'a> UpdatePoller<'a> {
             }
         };
         loop {
-            match poller.client.has_webhook().await {
-                Ok(false) => break,
-                Ok(true) => return Err(webhook_is_set()),
+            let found = match poller.client.webhook().await {
+                Ok(found) => found.url,
+                Err(error) => {
+                    poller.wait_after(error).await?;
+                    continue;
+                }
+            };
+            if found.is_empty() {
+                break;
+            }
+            // Nexus has set it, when the account received by webhook. What waits for it is read then.
+            if !is_own_webhook(&found, &source.name) {
+                return Err(webhook_is_set());
+            }
+            match poller.client.delete_webhook().await {
+                Ok(()) => tracing::info!(account = source.name, "the account's webhook is removed, it is polled"),
                 Err(error) => poller.wait_after(error).await?,
             }
         }

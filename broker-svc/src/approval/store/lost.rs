@@ -5,13 +5,13 @@
 
 use shared::bus::KvEntry;
 use shared::clock::{IdSource as _, SystemIds};
-use shared::model::approval::{ApprovalRequest, ApprovalStatus, ApprovalTrail, ConfirmationTerms};
+use shared::model::approval::{ApprovalRequest, ApprovalStatus, ApprovalTrail, CardReason, ConfirmationTerms};
 use shared::model::ledger::LedgerEntry;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 
-use super::{ApprovalStore, CardReason, CasError, KEPT, KeepApprovalError, key};
-use crate::approval::card::mint_code;
+use super::{ApprovalStore, CasError, KEPT, KeepApprovalError, key};
+use crate::approval::card::{mint_code, plan_cards};
 use crate::broker::BrokerContext;
 use crate::error::RunSessionError;
 use crate::ledger::writer::read_stretch;
@@ -145,6 +145,9 @@ impl ApprovalStore {
         let mut next = self.with_record(next, newest, "asked", (Some(&asker), None));
         // A new code: the old card must not decide the new question.
         next.trail.code = Some(mint_code(SystemIds.ulid()));
+        // The old card shows the decision too, once there is one.
+        let planned = plan_cards(&next, CardReason::Asked, &self.identities(), &self.config);
+        next.trail.cards = [standing.trail.cards.clone(), planned].concat();
 
         match self.values.update(&key(id), &next, before.revision).await {
             Ok(_) => {}

@@ -17,6 +17,7 @@ use shared::platform::slack_api::{WebAnswer, is_conversation_id, is_credential_e
 use super::message::METADATA_TYPE;
 use crate::attempt::{CallOutcome, PartSearch, Refusal};
 use crate::channel::raw_answer::RawAnswer;
+use crate::file_parts::PartFile;
 
 /// Number of messages asked for at once; an app outside the marketplace gets fewer.
 const PAGE: &str = "50";
@@ -35,6 +36,8 @@ pub(super) struct SearchTerms<'a> {
     /// Id of the event of the part.
     event: &'a str,
     since: UnixMillis,
+    /// File that the part is. Messages of files have no metadata: the file's name and size tell.
+    file: Option<&'a PartFile>,
 }
 
 /// The result of one page of a search.
@@ -70,6 +73,16 @@ struct FoundMessage {
     bot_id: Option<String>,
     #[serde(default)]
     metadata: Option<FoundMetadata>,
+    #[serde(default)]
+    files: Vec<FoundFile>,
+}
+
+#[derive(Debug, Deserialize)]
+struct FoundFile {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    size: u64,
 }
 
 /// The answer to `auth.test`.
@@ -102,7 +115,13 @@ impl<'a> SearchTerms<'a> {
             thread,
             event,
             since,
+            file: None,
         })
+    }
+
+    /// Returns the terms for a part that is `file`, if it is one.
+    pub(super) const fn with_file(self, file: Option<&'a PartFile>) -> Self {
+        Self { file, ..self }
     }
 
     /// Returns the URL of the page at `cursor`.
@@ -147,6 +166,9 @@ impl<'a> SearchTerms<'a> {
             let metadata = message.metadata.as_ref();
             metadata.is_some_and(|found| found.event_type == METADATA_TYPE && found.event_payload.event == self.event)
         };
+        if let Some(file) = self.file {
+            return self.file_result(&page, file, nameless);
+        }
         if let Some(found) = page.messages.iter().find(is_ours) {
             return PageResult::Ended(PartSearch::Found {
                 platform_ids: vec![message_name(self.channel, &found.ts)],
@@ -160,11 +182,36 @@ impl<'a> SearchTerms<'a> {
         let bots = page.messages.iter().filter(|message| is_nameless(message));
         nameless.extend(bots.filter_map(|message| message.bot_id.clone()));
 
-        let cursor = page.response_metadata.map(|page| page.next_cursor);
+        page.next_result()
+    }
+
+    /// Returns the result of `page` for the part `file`. A message with such a file may be that of another delivery: it is
+    /// then found for this one, so that the file is there once and not twice.
+    fn file_result(&self, page: &HistoryPage, file: &PartFile, nameless: &mut BTreeSet<String>) -> PageResult {
+        let has_file = |message: &&FoundMessage| {
+            let is_it = |found: &FoundFile| found.name == file.name && found.size == file.size;
+            message.bot_id.is_some() && message.files.iter().any(is_it)
+        };
+        match page.messages.iter().find(has_file) {
+            Some(found) => PageResult::Ended(PartSearch::Found {
+                platform_ids: vec![message_name(self.channel, &found.ts)],
+            }),
+            None => {
+                nameless.clear();
+                page.next_result()
+            }
+        }
+    }
+}
+
+impl HistoryPage {
+    /// Returns the result of the page if the part is not on it.
+    fn next_result(&self) -> PageResult {
+        let cursor = self.response_metadata.as_ref().map(|page| page.next_cursor.clone());
         match cursor.filter(|cursor| !cursor.is_empty()) {
             Some(cursor) => PageResult::Next(cursor),
             // There is more, and no way to it.
-            None if page.has_more => PageResult::Ended(PartSearch::Unknown),
+            None if self.has_more => PageResult::Ended(PartSearch::Unknown),
             None => PageResult::Ended(PartSearch::Absent),
         }
     }

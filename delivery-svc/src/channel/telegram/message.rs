@@ -92,6 +92,19 @@ impl<'a> SendMessage<'a> {
         })
     }
 
+    /// Returns the fields of a form that say where it goes.
+    pub(super) fn place_fields(&self) -> Vec<(&'static str, String)> {
+        let thread = self
+            .message_thread_id
+            .map(|thread| ("message_thread_id", thread.to_string()));
+        let quoted = self.reply_parameters.as_ref().and_then(|quoted| {
+            let text = serde_json::to_string(quoted).ok()?;
+            Some(("reply_parameters", text))
+        });
+        let chat = std::iter::once(("chat_id", self.chat_id.to_string()));
+        chat.chain(thread).chain(quoted).collect()
+    }
+
     /// Returns the chat to which it is sent.
     pub(super) const fn chat(&self) -> i64 {
         self.chat_id

@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use shared::embed::{EmbedTextsError, TextEmbedder, embedded_text};
+use shared::platform::http_answer::{ReadBodyError, read_bounded};
 use shared::process::SecretValue;
 
 /// Time limit for one request.
@@ -74,15 +75,11 @@ impl RemoteEmbedder {
             return Err(EmbedTextsError::Unavailable(format!("the server answered {status}")));
         }
 
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(unavailable)? {
-            // Bounded: a server must not fill the memory.
-            body.extend_from_slice(&chunk);
-            if body.len() > MAX_ANSWER_BYTES {
-                return Err(EmbedTextsError::Answer(format!("more than {MAX_ANSWER_BYTES} bytes")));
-            }
-        }
-
+        let body = read_bounded(&mut response, MAX_ANSWER_BYTES).await;
+        let body = body.map_err(|error| match error {
+            ReadBodyError::Lost(error) => unavailable(error),
+            ReadBodyError::TooLong { .. } => EmbedTextsError::Answer(error.to_string()),
+        })?;
         read(&body, count)
     }
 }

@@ -87,6 +87,13 @@ impl LeaseDeadline {
 pub struct PartitionLease(pub(super) LeaseDeadline);
 
 impl PartitionLease {
+    /// Returns a lease without a server that was taken at `asked_at` and is never refreshed.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn taken_at(clock: SharedClock, asked_at: Instant) -> Self {
+        Self(LeaseDeadline::new(clock, asked_at))
+    }
+
     /// Returns whether this replica may still act on the partition.
     #[must_use]
     pub fn is_live(&self) -> bool {

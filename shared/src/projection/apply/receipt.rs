@@ -25,6 +25,7 @@ fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
 
     match step {
         ReceiptStep::Planned { first: _, parts: _ } => plain("attempting", 0),
+        ReceiptStep::Preview { message: _, closed: _ } => plain("preview", 0),
         ReceiptStep::AttemptStarted {
             attempt,
             part: _,

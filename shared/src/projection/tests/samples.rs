@@ -191,6 +191,7 @@ pub(super) fn completed(n: u64) -> LedgerEntry {
         causation: causation(n),
         action: None,
         unknown: UnknownFields::default(),
+        send: None,
     };
 
     LedgerEntry::TurnCompleted {
@@ -233,6 +234,7 @@ pub(super) fn receipt(sequence: u64, n: u64, step: ReceiptStep) -> AppliedRecord
         causation: causation(n),
         at: at(sequence),
         card: false,
+        changes: None,
         step,
     };
 

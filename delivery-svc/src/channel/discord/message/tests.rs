@@ -34,6 +34,7 @@ fn part(index: u32) -> MessagePart {
         format: TextFormat::Discord,
         plain: Some("x".to_owned()),
         styles: Vec::new(),
+        file: None,
     }
 }
 

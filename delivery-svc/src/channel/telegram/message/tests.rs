@@ -33,6 +33,7 @@ fn part(index: u32) -> MessagePart {
         format: TextFormat::TelegramHtml,
         plain: Some("x".to_owned()),
         styles: Vec::new(),
+        file: None,
     }
 }
 

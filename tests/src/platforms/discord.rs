@@ -3,102 +3,191 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Json, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{any, get};
+use axum::routing::{any, get, patch, post};
 use serde_json::{Value, json};
 use shared::clock::{Clock as _, SystemClock, pause};
+use shared::platform::discord::snowflake::first_id_at;
 use tokio::sync::watch;
 
-use super::{ANSWERED_AFTER, OpenReader, Readers};
+use super::{OpenReader, Readers};
 
-const BOT: &str = "700";
-const GUILD: &str = "20";
-/// Beginning of the vendor's time, in milliseconds since 1970.
-const EPOCH_MS: i64 = 1_420_070_400_000;
+/// Id of the bot.
+pub const BOT: &str = "700";
+/// The server in which it is.
+pub const GUILD: &str = "20";
+/// Variable with the bot's token, and the token.
+pub const TOKEN: (&str, &str) = ("DISCORD_TOKEN", "NzAw.secret.word");
 
 /// The stand-in; clones are the same server.
 #[derive(Debug, Clone)]
-pub(super) struct Discord {
+pub struct Discord {
     address: String,
     state: Arc<Mutex<Guild>>,
     changed: watch::Sender<usize>,
-    pub(super) readers: Readers,
+    answered_after: Duration,
+    /// Open sessions of the gateway.
+    pub readers: Readers,
 }
 
 #[derive(Debug, Default)]
 struct Guild {
     /// What was dispatched in each session of the gateway.
     sessions: Vec<Vec<Value>>,
-    messages: i64,
+    messages: u64,
     /// Messages of persons by channel.
     history: BTreeMap<String, Vec<Value>>,
-    /// Channels and texts of the bot's messages.
-    sent: Vec<(String, String)>,
+    /// Threads that the bot began, with their channels.
+    threads: BTreeMap<String, String>,
+    /// Channels for direct messages, with the persons.
+    direct: BTreeMap<String, String>,
+    /// Messages of the bot, as Discord shows them.
+    sent: Vec<Value>,
+    /// Bodies of the messages of the bot with buttons, with the messages.
+    buttons: Vec<(Value, Value)>,
     /// Messages of the bot by channel and nonce.
     known: BTreeMap<(String, String), Value>,
+    /// Edits of messages: the message's id, and the body.
+    edits: Vec<(String, Value)>,
+    /// Answers to interactions.
+    answered: Vec<Value>,
 }
 
 impl Discord {
-    pub(super) async fn start() -> Self {
+    /// Starts it. A message is answered `answered_after` it is there.
+    ///
+    /// # Panics
+    /// Panics if no port is free.
+    pub async fn start(answered_after: Duration) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let this = Self {
             address: listener.local_addr().expect("an address").to_string(),
             state: Arc::default(),
             changed: watch::channel(0).0,
+            answered_after,
             readers: Readers::default(),
         };
         let routes = Router::new()
             .route("/gateway/", any(open_gateway))
             .route("/api/{*path}", get(look_up))
             .route("/api/channels/{channel}/messages", get(history).post(create))
+            .route("/api/channels/{channel}/typing", post(async || StatusCode::NO_CONTENT))
+            .route("/api/channels/{channel}/messages/{message}", patch(edit))
+            .route("/api/interactions/{id}/{token}/callback", post(take_answer))
             .with_state(this.clone());
         tokio::spawn(async move { axum::serve(listener, routes).await });
         this
     }
 
-    /// The section of channels.yaml.
-    pub(super) fn account(&self) -> String {
-        let address = &self.address;
+    /// Returns the section of channels.yaml, with the account `main` and its other `keys`.
+    #[must_use]
+    pub fn account(&self, keys: &str) -> String {
+        let (address, variable) = (&self.address, TOKEN.0);
         format!(
-            "discord: {{accounts: {{main: {{token: 'env:DISCORD_TOKEN', base_url: 'http://{address}/api', groups: {{{GUILD}: \
-             {{require_mention: false}}}}}}}}}}\n"
+            "discord: {{accounts: {{main: {{token: 'env:{variable}', base_url: 'http://{address}/api', {keys}}}}}}}\n"
         )
     }
 
-    pub(super) fn environment() -> (String, String) {
-        ("DISCORD_TOKEN".to_owned(), "NzAw.secret.word".to_owned())
+    /// Returns the variable that the account needs.
+    #[must_use]
+    pub fn environment() -> (String, String) {
+        (TOKEN.0.to_owned(), TOKEN.1.to_owned())
     }
 
     fn lock(&self) -> MutexGuard<'_, Guild> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a session was begun.
-    pub(super) fn is_connected(&self) -> bool {
+    /// Returns whether a session was begun.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
         !self.lock().sessions.is_empty()
     }
 
-    pub(super) fn write(&self, chat: u64, text: &str) {
+    /// Has the bot have begun the thread `thread` of `channel`.
+    pub fn begin_thread(&self, channel: &str, thread: &str) {
+        self.lock().threads.insert(thread.to_owned(), channel.to_owned());
+    }
+
+    /// Opens the direct channel `channel` with `person`.
+    pub fn open_direct(&self, channel: &str, person: &str) {
+        self.lock().direct.insert(channel.to_owned(), person.to_owned());
+    }
+
+    /// Dispatches `data` in the newest session.
+    pub fn dispatch(&self, kind: &str, data: &Value) {
+        dispatch(&mut self.lock(), kind, data);
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Returns an id that nothing has yet.
+    #[must_use]
+    pub fn next_id(&self) -> String {
+        next_id(&mut self.lock())
+    }
+
+    /// `author` writes `text` in `channel`.
+    pub fn write(&self, channel: &str, author: &str, text: &str) {
         let mut state = self.lock();
-        let message = message(
-            &mut state.messages,
-            &chat.to_string(),
-            (&format!("5{chat}"), false),
-            text,
-        );
-        state.history.entry(chat.to_string()).or_default().push(message.clone());
+        let message = message(&mut state, channel, (author, false), text);
+        state
+            .history
+            .entry(channel.to_owned())
+            .or_default()
+            .push(message.clone());
         dispatch(&mut state, "MESSAGE_CREATE", &message);
         drop(state);
         self.changed.send_modify(|count| *count += 1);
     }
 
-    pub(super) fn sent(&self) -> Vec<(String, String)> {
+    /// `person` presses the button with `custom_id` of `message`, in a direct channel.
+    pub fn press(&self, person: &str, message: &Value, custom_id: &str) {
+        let interaction = json!({
+            "id": self.next_id(), "application_id": BOT, "type": 3, "token": "press", "version": 1,
+            "channel_id": message["channel_id"], "channel": {"id": message["channel_id"], "type": 1},
+            "user": {"id": person, "username": "somebody"}, "message": message,
+            "data": {"custom_id": custom_id, "component_type": 2},
+        });
+        self.dispatch("INTERACTION_CREATE", &interaction);
+    }
+
+    /// Returns the messages of the bot, as Discord shows them.
+    #[must_use]
+    pub fn messages(&self) -> Vec<Value> {
         self.lock().sent.clone()
+    }
+
+    /// Returns the channels and texts of the bot's messages.
+    #[must_use]
+    pub fn sent(&self) -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let sent = self.messages().into_iter();
+        sent.map(|sent| (text(&sent["channel_id"]), text(&sent["content"])))
+            .collect()
+    }
+
+    /// Returns the messages with buttons: the message, and its components.
+    #[must_use]
+    pub fn buttons(&self) -> Vec<(Value, Value)> {
+        self.lock().buttons.clone()
+    }
+
+    /// Returns the edits of messages: the message's id, and the body.
+    #[must_use]
+    pub fn edits(&self) -> Vec<(String, Value)> {
+        self.lock().edits.clone()
+    }
+
+    /// Returns the answers to interactions.
+    #[must_use]
+    pub fn answered(&self) -> Vec<Value> {
+        self.lock().answered.clone()
     }
 
     /// Begins a session; returns its number.
@@ -135,9 +224,18 @@ fn dispatch(state: &mut Guild, kind: &str, data: &Value) {
     }
 }
 
+fn next_id(state: &mut Guild) -> String {
+    state.messages += 1;
+    (first_id_at(SystemClock.now()) + state.messages).to_string()
+}
+
 /// The guild with its channels, and the newest message of each.
 fn guild(state: &Guild) -> Value {
-    let channels = state.history.iter().map(|(channel, messages)| {
+    let here = state
+        .history
+        .iter()
+        .filter(|(channel, _)| !state.direct.contains_key(*channel));
+    let channels = here.map(|(channel, messages)| {
         let newest = messages.last().map(|last| last["id"].clone());
         json!({"id": channel, "type": 0, "name": "talk", "last_message_id": newest})
     });
@@ -146,14 +244,17 @@ fn guild(state: &Guild) -> Value {
 }
 
 /// The next message, in `channel`.
-fn message(count: &mut i64, channel: &str, (author, is_bot): (&str, bool), text: &str) -> Value {
-    *count += 1;
+fn message(state: &mut Guild, channel: &str, (author, is_bot): (&str, bool), text: &str) -> Value {
     let now = SystemClock.now();
-    json!({
-        "id": (((now.0 - EPOCH_MS) << 22) + *count).to_string(), "channel_id": channel, "guild_id": GUILD, "type": 0,
+    let mut message = json!({
+        "id": next_id(state), "channel_id": channel, "type": 0,
         "content": text, "edited_timestamp": null, "timestamp": now.to_rfc3339(), "mentions": [], "mention_roles": [],
         "author": {"id": author, "username": "somebody", "bot": is_bot}, "attachments": [], "embeds": [],
-    })
+    });
+    if !state.direct.contains_key(channel) {
+        message["guild_id"] = json!(GUILD);
+    }
+    message
 }
 
 async fn open_gateway(State(discord): State<Discord>, upgrade: WebSocketUpgrade) -> Response {
@@ -206,14 +307,19 @@ async fn serve_gateway(discord: Discord, mut socket: WebSocket) -> Option<()> {
 }
 
 async fn look_up(State(discord): State<Discord>, Path(path): Path<String>) -> Response {
-    let found = match path.as_str() {
-        "users/@me" => json!({"id": BOT, "username": "nexus"}),
-        "gateway/bot" => json!({"url": format!("ws://{}/gateway", discord.address), "shards": 1,
+    let state = discord.lock();
+    let found = match (path.as_str(), path.strip_prefix("channels/")) {
+        ("users/@me", _) => json!({"id": BOT, "username": "nexus"}),
+        ("gateway/bot", _) => json!({"url": format!("ws://{}/gateway", discord.address), "shards": 1,
             "session_start_limit": {"total": 1_000, "remaining": 999, "reset_after": 0, "max_concurrency": 1}}),
-        _ => match path.strip_prefix("channels/") {
-            Some(channel) => json!({"id": channel, "type": 0, "guild_id": GUILD, "name": "talk"}),
-            None => return StatusCode::NOT_FOUND.into_response(),
+        (_, Some(channel)) => match (state.threads.get(channel), state.direct.get(channel)) {
+            (Some(parent), _) => {
+                json!({"id": channel, "type": 11, "guild_id": GUILD, "parent_id": parent, "owner_id": BOT})
+            }
+            (None, Some(person)) => json!({"id": channel, "type": 1, "recipients": [{"id": person}]}),
+            (None, None) => json!({"id": channel, "type": 0, "guild_id": GUILD, "name": "talk"}),
         },
+        (_, None) => return StatusCode::NOT_FOUND.into_response(),
     };
     Json(found).into_response()
 }
@@ -243,12 +349,29 @@ async fn create(State(discord): State<Discord>, Path(channel): Path<String>, Jso
         if let Some(known) = state.known.get(&key) {
             known.clone()
         } else {
-            let sent = message(&mut state.messages, &channel, (BOT, true), &text("content"));
-            state.sent.push((channel, text("content")));
+            let sent = message(&mut state, &channel, (BOT, true), &text("content"));
+            state.sent.push(sent.clone());
+            if let Some(components) = body.get("components") {
+                state.buttons.push((sent.clone(), components.clone()));
+            }
             state.known.insert(key, sent.clone());
             sent
         }
     };
-    pause(ANSWERED_AFTER).await;
+    pause(discord.answered_after).await;
     Json(sent)
+}
+
+async fn edit(
+    State(discord): State<Discord>,
+    Path((channel, message)): Path<(String, String)>,
+    Json(body): Json<Value>,
+) -> Json<Value> {
+    discord.lock().edits.push((message.clone(), body));
+    Json(json!({"id": message, "channel_id": channel}))
+}
+
+async fn take_answer(State(discord): State<Discord>, Json(body): Json<Value>) -> StatusCode {
+    discord.lock().answered.push(body);
+    StatusCode::NO_CONTENT
 }

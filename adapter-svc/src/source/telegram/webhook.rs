@@ -1,0 +1,310 @@
+//! Bots to which Telegram posts: the holder of an account sets its webhook, and every replica has a door for the posts.
+//!
+//! Source: <https://core.telegram.org/bots/api#setwebhook>.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use shared::bus::Bus;
+use shared::clock::{SharedClock, SharedIds, pause};
+use shared::error_chain::describe_error;
+use shared::model::event::Event;
+use shared::platform::bot_api::WebhookInfo;
+use shared::platform::policy::DirectPolicy;
+use shared::platform::telegram::{ReceiveMode, TELEGRAM, TelegramAccount};
+use shared::process::ShutdownSignal;
+use shared::wire::watermark::SourceWatermark;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::BotAccount;
+use super::client::{BotCallError, BotClient};
+use super::normalize::without_own_messages;
+use crate::attachments::AttachmentFetcher;
+use crate::hourly_allowance::HourlyAllowance;
+use crate::pairing::PairingStore;
+use crate::source::door::AccountDoor;
+use crate::source::port::access::apply_access;
+use crate::source::port::unreadable::{MAX_LETTERS, unreadable_letter};
+use crate::source::port::{CALL_RETRY, Source, SourceEnd, SourceSink, apply_age_gate};
+use crate::source::webhook::signature::{SignatureChecks, SigningKey};
+
+/// Time between two looks at the webhook.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Time after which an account whose token was refused is tried again.
+const TOKEN_AGAIN: Duration = Duration::from_mins(5);
+/// Maximum wait that the vendor may ask for.
+const MAX_ASKED: Duration = Duration::from_hours(24);
+/// Age from which a failed post says nothing about the state of the account, in seconds.
+const FAILED_LATELY_S: i64 = 300;
+/// Longest wait after failed calls.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// Maximum wait of a post for the account's identity, which is asked for at start.
+const IDENTITY_WAIT: Duration = Duration::from_secs(2);
+
+/// A bot to which Telegram posts, as its holder sees it.
+#[derive(Debug)]
+pub struct TelegramWebhookSource {
+    name: String,
+    account: TelegramAccount,
+    client: BotClient,
+    ids: SharedIds,
+}
+
+impl TelegramWebhookSource {
+    /// Returns the source of the account `name`, which calls by `http`.
+    #[must_use]
+    pub fn new(name: String, account: TelegramAccount, http: reqwest::Client, ids: SharedIds) -> Self {
+        Self {
+            client: BotClient::new(http, account.clone()),
+            name,
+            account,
+            ids,
+        }
+    }
+
+    /// Sets the webhook if it is not the account's, and returns the state of the account.
+    async fn look(&self, sink: &SourceSink) -> Result<Result<String, String>, BotCallError> {
+        let bot = self.client.identify().await?;
+        let (Some(url), Some(secret)) = (self.account.posted_url(&self.name), &self.account.webhook_secret) else {
+            return Ok(Err("`webhook_url` or `webhook_secret` is missing".to_owned()));
+        };
+        let mut found = self.client.webhook().await?;
+        if found.url != url.as_str() {
+            if !found.url.is_empty() {
+                tracing::warn!(
+                    account = self.name,
+                    "another webhook is set for the bot; it is replaced"
+                );
+            }
+            self.client.set_webhook(&url, secret).await?;
+            found = WebhookInfo::default();
+        }
+
+        let waiting = found.pending_update_count;
+        let failed_lately = |at: i64| sink.now().0 / 1_000 - at < FAILED_LATELY_S;
+        match found.last_error_message {
+            Some(said) if waiting > 0 && found.last_error_date.is_some_and(failed_lately) => {
+                Ok(Err(format!("{waiting} updates wait, Telegram says: {said}")))
+            }
+            Some(_) | None => Ok(Ok(format!("receiving by webhook as @{}", bot.username))),
+        }
+    }
+
+    fn draw_jitter(&self) -> f64 {
+        let random = self.ids.ulid().random() & 0xFFFF;
+        #[expect(clippy::cast_precision_loss, reason = "16 bits fit")]
+        let drawn = random as f64 / 65_536.0;
+        drawn
+    }
+}
+
+#[async_trait]
+impl Source for TelegramWebhookSource {
+    fn channel(&self) -> &'static str {
+        TELEGRAM
+    }
+
+    fn account(&self) -> &str {
+        &self.name
+    }
+
+    fn direct_policy(&self) -> DirectPolicy {
+        self.account.direct
+    }
+
+    async fn run(&self, _from: Option<SourceWatermark>, sink: &SourceSink) -> SourceEnd {
+        let mut failures = 0;
+        while sink.is_held() {
+            let wait = match self.look(sink).await {
+                Ok(state) => {
+                    failures = 0;
+                    sink.report(state.as_deref().map_err(String::as_str));
+                    LOOK_EVERY
+                }
+                Err(error @ BotCallError::Unauthorized(_)) => {
+                    return SourceEnd::Stopped {
+                        reason: error.to_string(),
+                        again: Some(TOKEN_AGAIN),
+                    };
+                }
+                Err(error) => {
+                    failures += 1;
+                    metrics::counter!("nexus_source_failures_total", "source" => TELEGRAM).increment(1);
+                    sink.report(Err(&format!("failed to look at the webhook: {error}")));
+                    wait_after(&error, failures, self.draw_jitter())
+                }
+            };
+            pause(wait).await;
+        }
+        SourceEnd::Fenced
+    }
+}
+
+/// Returns the wait after `error`, the last of `failures`.
+fn wait_after(error: &BotCallError, failures: u32, jitter: f64) -> Duration {
+    let scheduled = CALL_RETRY.delay(failures, jitter).unwrap_or(LONGEST_WAIT);
+    match error {
+        // Never sooner than the vendor says.
+        BotCallError::Limited(asked) => (*asked).min(MAX_ASKED),
+        BotCallError::Unauthorized(_) => TOKEN_AGAIN,
+        BotCallError::Conflict(_)
+        | BotCallError::Refused { .. }
+        | BotCallError::Unreachable(_)
+        | BotCallError::Malformed(_) => scheduled,
+    }
+}
+
+/// The accounts to which Telegram posts, by name.
+pub type TelegramDoors = HashMap<String, TelegramDoor>;
+
+/// An account to which Telegram posts.
+pub struct TelegramDoor {
+    account: TelegramAccount,
+    /// Checks of the secret of its posts.
+    pub checks: SignatureChecks,
+    /// Steps before events are durable.
+    pub door: AccountDoor,
+    known: watch::Receiver<Option<BotAccount>>,
+    bus: Bus,
+    clock: SharedClock,
+    letters: Mutex<HourlyAllowance>,
+    age_gate_ms: i64,
+}
+
+// By hand: the account's secrets must not be printed.
+impl std::fmt::Debug for TelegramDoor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TelegramDoor(…)")
+    }
+}
+
+impl TelegramDoor {
+    /// Returns who the bot is. Waits for a moment if Telegram has not said it yet; `None` if it does not in time.
+    pub async fn identity(&self) -> Option<BotAccount> {
+        let mut known = self.known.clone();
+        let found = tokio::time::timeout(IDENTITY_WAIT, known.wait_for(Option::is_some)).await;
+        found.ok()?.ok()?.clone()
+    }
+
+    /// Applies the account's settings to `event`.
+    pub fn apply_settings(&self, event: &mut Event) {
+        apply_access(&self.account.access(), event);
+        apply_age_gate(event, self.age_gate_ms);
+    }
+
+    /// Makes a dead letter of the update `raw` of `bot`, which cannot be read, as a source that polls does. Returns whether
+    /// it need not come again.
+    pub async fn give_up(&self, bot: &BotAccount, raw: &Value, reason: &str, detail: &str) -> bool {
+        {
+            let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = self.clock.monotonic();
+            if letters.is_spent(MAX_LETTERS, now) {
+                return true;
+            }
+            letters.spend(now);
+        }
+        // Without the texts of the bot's own messages, which may have codes.
+        let payload = without_own_messages(raw, bot.bot_id);
+        let letter = unreadable_letter((TELEGRAM, &bot.name), &payload, reason, detail, self.clock.now());
+        match self.bus.dead_letter_record(letter).await {
+            Ok(()) => true,
+            Err(error) => {
+                let error = describe_error(&error);
+                tracing::error!(account = bot.name, error, "failed to store a dead letter");
+                false
+            }
+        }
+    }
+}
+
+/// Parts of the process that the doors use.
+#[derive(Debug, Clone)]
+pub struct DoorContext {
+    /// Bus of dead letters.
+    pub bus: Bus,
+    /// Clock of the process.
+    pub clock: SharedClock,
+    /// Source of randomness for waits.
+    pub ids: SharedIds,
+    /// Request to stop the service.
+    pub shutdown: ShutdownSignal,
+    /// Strangers who may write, and those who have a code.
+    pub pairings: PairingStore,
+    /// Files of messages.
+    pub attachments: AttachmentFetcher,
+    /// Age from which an event is stored and fires nothing, in milliseconds.
+    pub age_gate_ms: i64,
+}
+
+/// Opens the doors of those of `accounts` to which Telegram posts, and a task for each that learns who its bot is, by `http`.
+pub fn open_doors(
+    accounts: &BTreeMap<String, TelegramAccount>,
+    http: &reqwest::Client,
+    context: &DoorContext,
+) -> (TelegramDoors, Vec<JoinHandle<()>>) {
+    let (mut doors, mut tasks) = (TelegramDoors::new(), Vec::new());
+    for (name, account) in accounts {
+        let secret = match (account.receive, &account.webhook_secret) {
+            (ReceiveMode::Webhook, Some(secret)) => secret,
+            (ReceiveMode::Webhook, None) | (ReceiveMode::Poll | ReceiveMode::None, _) => continue,
+        };
+        let (sender, known) = watch::channel(None);
+        let client = BotClient::new(http.clone(), account.clone());
+        let learned = learn_identity(name.clone(), client, sender, context.ids.clone());
+        let shutdown = context.shutdown.clone();
+        tasks.push(tokio::spawn(async move {
+            tokio::select! {
+                () = learned => shutdown.requested().await,
+                () = shutdown.requested() => {}
+            }
+        }));
+        let door = TelegramDoor {
+            checks: SignatureChecks {
+                keys: vec![SigningKey::new(secret.reveal())],
+                tolerance_s: 0,
+            },
+            door: AccountDoor {
+                pairings: context.pairings.clone(),
+                attachments: context.attachments.clone(),
+                direct: account.direct,
+            },
+            account: account.clone(),
+            known,
+            bus: context.bus.clone(),
+            clock: Arc::clone(&context.clock),
+            letters: Mutex::default(),
+            age_gate_ms: context.age_gate_ms,
+        };
+        doors.insert(name.clone(), door);
+    }
+    (doors, tasks)
+}
+
+/// Asks who the bot of the account `name` is until it is known.
+async fn learn_identity(name: String, client: BotClient, known: watch::Sender<Option<BotAccount>>, ids: SharedIds) {
+    let mut failures = 0;
+    loop {
+        match client.identify().await {
+            Ok(bot) => {
+                known.send_replace(Some(BotAccount {
+                    name,
+                    bot_id: bot.id,
+                    username: bot.username,
+                }));
+                return;
+            }
+            Err(error) => {
+                failures += 1;
+                tracing::warn!(account = name, failures, %error, "failed to identify an account of Telegram");
+                let random = ids.ulid().random() & 0xFFFF;
+                #[expect(clippy::cast_precision_loss, reason = "16 bits fit")]
+                let drawn = random as f64 / 65_536.0;
+                pause(wait_after(&error, failures, drawn)).await;
+            }
+        }
+    }
+}
