@@ -26,6 +26,7 @@ use crate::error::DeliverError;
 use crate::frozen_plan::{read_plan, reply_plan_hash};
 use crate::job::DeliveryJob;
 use crate::plan::MessagePart;
+use crate::previews::end_preview;
 use crate::receipts::{PartitionReceipts, ReceiptWrite};
 use crate::resume::{DeliveryStanding, RemainingWork, StandingPlan, attempts_before, keep_doubt, keep_ids, sent_part};
 use call::{Made, PartsBefore, call};
@@ -156,7 +157,7 @@ impl<'a> PartitionDeliverer<'a> {
         span.record("dispatch_id", job.dispatch_id());
 
         let carrier = carrier_of(&span, &incoming);
-        let preview = self.outfit.previews.end(self.outfit, job, &self.lease).await?;
+        let preview = end_preview(self.outfit, job, &self.lease).await?;
         async {
             // Another process may have written a receipt: its state replaces ours, and its plan.
             for _ in 0..MAX_OVERTAKEN {

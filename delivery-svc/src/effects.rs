@@ -28,10 +28,10 @@ use crate::outbound::sent_event;
 use crate::outgoing_files::OutgoingFiles;
 use crate::plan::{MessagePart, plan_parts};
 use crate::policy::SendPolicy;
-use crate::previews::SharedPreviews;
 use crate::receipts::{PartitionReceipts, ReceiptWrite};
 use crate::restore_gate::RestoreGate;
 use crate::resume::SentPart;
+use crate::shown_previews::SharedPreviews;
 use crate::typing::SharedTyping;
 
 /// The context that all deliveries of this process share.

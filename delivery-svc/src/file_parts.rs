@@ -1,48 +1,9 @@
 //! Files of replies as parts of their own, for platforms that take them. *Pure.*
 
-use shared::model::event::Attachment;
 use shared::model::reply::Reply;
 
+use crate::part_file::PartFile;
 use crate::plan::{MessagePart, PartLayout, plan_parts};
-
-/// Name of a file that has none.
-const NAMELESS: &str = "file";
-
-/// A file that is a part: its bytes are in the object store, under their hash.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PartFile {
-    /// SHA-256 of the bytes, in hex.
-    pub hash: String,
-    /// Size of the bytes.
-    pub size: u64,
-    /// Name of the file.
-    pub name: String,
-    /// MIME type by the content.
-    pub mime_type: String,
-    /// `image`, `audio`, `voice`, `video` or `document`.
-    pub media_type: String,
-}
-
-impl PartFile {
-    /// Returns the file of `attachment`; `None` if its bytes are not stored.
-    #[must_use]
-    pub fn of_attachment(attachment: &Attachment) -> Option<Self> {
-        let text = |value: &Option<String>, other: &str| value.clone().unwrap_or_else(|| other.to_owned());
-        Some(Self {
-            hash: attachment.stored_hash()?.to_owned(),
-            size: attachment.size_bytes.unwrap_or(0),
-            name: text(&attachment.filename, NAMELESS),
-            mime_type: text(&attachment.mime_type, "application/octet-stream"),
-            media_type: attachment.media_type.clone(),
-        })
-    }
-
-    /// Returns whether `attachment` is this file.
-    #[must_use]
-    pub fn is_of(&self, attachment: &Attachment) -> bool {
-        attachment.stored_hash() == Some(self.hash.as_str())
-    }
-}
 
 /// Returns the parts of `reply` in order: its text as `layout` requires, and then each of its stored files. A file of more
 /// than `max_file_bytes` is named with its size instead.
@@ -95,6 +56,7 @@ mod tests {
     use super::*;
     use crate::chunk::{ChunkLimit, LengthUnit};
     use crate::examples::reply;
+    use crate::part_file::PartFile;
     use crate::plan::TextFormat;
 
     fn stored(name: &str, size: u64) -> Attachment {

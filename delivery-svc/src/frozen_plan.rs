@@ -14,9 +14,9 @@ use shared::model::receipt::{PlanReference, PlannedFile, PlannedPart, PlannedSty
 use shared::model::reply::Reply;
 use shared::wire::topology::streams;
 
-use crate::file_parts::PartFile;
 use crate::job::DeliveryJob;
 use crate::markdown::signal::{StyleRange, known_style};
+use crate::part_file::PartFile;
 use crate::plan::MessagePart;
 
 /// Size from which a piece of a plan takes no further part, in bytes of text.

@@ -33,6 +33,10 @@ pub const METRICS: &[Metric] = &[
         "calls by which an account showed that it writes",
     ),
     Metric::counter(
+        "nexus_delivery_previews_total",
+        "calls that showed the beginning of an answer",
+    ),
+    Metric::counter(
         "nexus_delivery_replanned_total",
         "deliveries whose stored plan was lost, and which would be cut otherwise now",
     ),

@@ -9,7 +9,7 @@ use shared::clock::SharedClock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::attempt::{CallOutcome, Refusal, RequestSent};
-use crate::file_parts::PartFile;
+use crate::part_file::PartFile;
 
 /// Maximum size of a file that is sent, in bytes: it is in the memory as a whole.
 pub const MAX_FILE_BYTES: u64 = 20 * 1024 * 1024;

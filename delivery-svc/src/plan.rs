@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use shared::model::reply::Reply;
 
 use crate::chunk::{ChunkLimit, split};
-use crate::file_parts::PartFile;
 use crate::markdown::signal::StyleRange;
 use crate::markdown::{TextMarkup, render_parts};
+use crate::part_file::PartFile;
 
 /// A form of text that an account can ask for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,8 +8,7 @@
 mod message;
 mod receipts;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shared::bus::ReadStreamError;
@@ -21,142 +20,48 @@ use shared::model::live::{AnswerPreview, WritingBeat};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::wire::unknown::UnknownFields;
-use tokio::sync::Mutex as TurnLock;
 use ulid::Ulid;
 
-use self::message::PreviewMessage;
 use self::receipts::{FoundPreview, find_preview};
 use crate::destination::partition_of;
 use crate::effects::DelivererContext;
 use crate::job::DeliveryJob;
+use crate::shown_previews::TurnPreview;
 
 /// Least interval between two edits of a message.
 const MIN_EVERY: Duration = Duration::from_secs(1);
 /// Time between two looks at what is to be shown.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Time without a beat of its turn after which a preview is taken back: the turn has ended without an answer.
-const ABANDONED_AFTER: Duration = Duration::from_mins(2);
-/// Maximum number of turns whose answers are shown at once.
-const MAX_TURNS: usize = 1_024;
 
-/// The text that is to be shown, and the time of the last sign of life.
-#[derive(Debug)]
-struct Wanted {
-    text: String,
-    alive_at: Instant,
-}
-
-/// The preview of one turn. Its message is locked during each call.
-#[derive(Debug)]
-struct TurnPreview {
-    wanted: Mutex<Wanted>,
-    message: TurnLock<PreviewMessage>,
-}
-
-impl TurnPreview {
-    fn lock_wanted(&self) -> MutexGuard<'_, Wanted> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The previews that this process shows, by turn.
-#[derive(Debug)]
-pub struct SharedPreviews {
-    turns: Mutex<HashMap<Ulid, Arc<TurnPreview>>>,
-    abandoned_after: Duration,
-}
-
-impl Default for SharedPreviews {
-    fn default() -> Self {
-        Self::new(ABANDONED_AFTER)
-    }
-}
-
-impl SharedPreviews {
-    /// Returns no previews. Each is taken back `abandoned_after` the last beat of its turn.
-    #[must_use]
-    pub fn new(abandoned_after: Duration) -> Self {
-        Self {
-            turns: Mutex::default(),
-            abandoned_after,
-        }
+/// Ends the preview of the turn whose reply is `job`, and returns the platform's id of its message, if there is one. No
+/// call for it is made any more when this returns.
+///
+/// # Errors
+/// Returns [`ReadStreamError`] if the receipts cannot be read.
+pub async fn end_preview(
+    outfit: &DelivererContext,
+    job: &DeliveryJob,
+    lease: &PartitionLease,
+) -> Result<Option<String>, ReadStreamError> {
+    let reply = &job.reply;
+    let shows = outfit.traits_of(reply).previews;
+    if !shows || reply.id != reply.turn || reply.action.is_some() {
+        return Ok(None);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Ulid, Arc<TurnPreview>>> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    let now = outfit.clock.monotonic();
+    let _new = outfit.previews.note_text(reply.turn, "", now);
+    let Some(preview) = outfit.previews.get(reply.turn) else {
+        // More turns than are remembered: this one was not shown by this process.
+        return found_message(outfit, reply, lease).await;
+    };
+    let mut message = preview.message.lock().await;
+    if let Some(ended) = message.end() {
+        return Ok(ended);
     }
-
-    fn get(&self, turn: Ulid) -> Option<Arc<TurnPreview>> {
-        self.lock().get(&turn).cloned()
-    }
-
-    /// Notes that `turn` goes on.
-    pub fn note_alive(&self, turn: Ulid, now: Instant) {
-        if let Some(preview) = self.get(turn) {
-            preview.lock_wanted().alive_at = now;
-        }
-    }
-
-    /// Forgets `turn`, whose reply was sent.
-    pub fn forget(&self, turn: Ulid) {
-        self.lock().remove(&turn);
-    }
-
-    /// Notes that `turn` has come to `text`. Returns its preview if nothing shows it yet.
-    fn note_text(&self, turn: Ulid, text: &str, now: Instant) -> Option<Arc<TurnPreview>> {
-        let mut turns = self.lock();
-        if let Some(known) = turns.get(&turn) {
-            let mut wanted = known.lock_wanted();
-            text.clone_into(&mut wanted.text);
-            wanted.alive_at = now;
-            return None;
-        }
-        if turns.len() >= MAX_TURNS {
-            return None;
-        }
-        let wanted = Wanted {
-            text: text.to_owned(),
-            alive_at: now,
-        };
-        let preview = Arc::new(TurnPreview {
-            wanted: Mutex::new(wanted),
-            message: TurnLock::default(),
-        });
-        turns.insert(turn, Arc::clone(&preview));
-        Some(preview)
-    }
-
-    /// Ends the preview of the turn whose reply is `job`, and returns the platform's id of its message, if there is one. No
-    /// call for it is made any more when this returns.
-    ///
-    /// # Errors
-    /// Returns [`ReadStreamError`] if the receipts cannot be read.
-    pub async fn end(
-        &self,
-        outfit: &DelivererContext,
-        job: &DeliveryJob,
-        lease: &PartitionLease,
-    ) -> Result<Option<String>, ReadStreamError> {
-        let reply = &job.reply;
-        let shows = outfit.traits_of(reply).previews;
-        if !shows || reply.id != reply.turn || reply.action.is_some() {
-            return Ok(None);
-        }
-
-        let now = outfit.clock.monotonic();
-        let _new = self.note_text(reply.turn, "", now);
-        let Some(preview) = self.get(reply.turn) else {
-            // More turns than are remembered: this one was not shown by this process.
-            return found_message(outfit, reply, lease).await;
-        };
-        let mut message = preview.message.lock().await;
-        if let Some(ended) = message.end() {
-            return Ok(ended);
-        }
-        let found = found_message(outfit, reply, lease).await?;
-        message.close_with(found.clone());
-        Ok(found)
-    }
+    let found = found_message(outfit, reply, lease).await?;
+    message.close_with(found.clone());
+    Ok(found)
 }
 
 /// Returns the message that the receipts have for the preview of `reply`. One whose sending had no answer is searched for.

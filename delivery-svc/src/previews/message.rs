@@ -17,6 +17,7 @@ use crate::channel::{Channel, SendRequest};
 use crate::effects::DelivererContext;
 use crate::outbound::sent_event_id;
 use crate::plan::{MessagePart, plan_parts};
+use crate::shown_previews::{PreviewMessage, PreviewStage};
 
 /// Number of attempts to write a receipt while others write to the same subject.
 const MAX_TRIES: u32 = 8;
@@ -25,56 +26,7 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// Number of parts that the preview is said to be of: its only one is not the last, which has the buttons.
 const PARTS: u32 = 2;
 
-/// The stage of a preview.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-enum Stage {
-    /// Nothing is known of it.
-    #[default]
-    Unopened,
-    /// The message with this id shows it.
-    Shown(String),
-    /// It may be there. Nothing more is shown, and the reply looks for it.
-    Doubtful,
-    /// Nothing more is shown; the reply makes the message whole, if there is one.
-    Closed(Option<String>),
-}
-
-/// The message of a preview.
-#[derive(Debug, Default)]
-pub(super) struct PreviewMessage {
-    stage: Stage,
-    /// Text that was shown last.
-    shown: String,
-}
-
 impl PreviewMessage {
-    pub(super) const fn is_closed(&self) -> bool {
-        matches!(self.stage, Stage::Closed(_) | Stage::Doubtful)
-    }
-
-    /// Returns whether the message shows `text`.
-    pub(super) fn shows(&self, text: &str) -> bool {
-        self.shown == text
-    }
-
-    /// Closes the preview, whose message is `message`.
-    pub(super) fn close_with(&mut self, message: Option<String>) {
-        self.stage = Stage::Closed(message);
-    }
-
-    /// Closes the preview. Returns its message; `None` if only the receipts can tell.
-    pub(super) fn end(&mut self) -> Option<Option<String>> {
-        match &self.stage {
-            Stage::Unopened | Stage::Doubtful => None,
-            Stage::Shown(id) => {
-                let id = Some(id.clone());
-                self.stage = Stage::Closed(id.clone());
-                Some(id)
-            }
-            Stage::Closed(id) => Some(id.clone()),
-        }
-    }
-
     /// Shows `text`, as `reply` has it. Returns the wait before the next call.
     pub(super) async fn show_text(
         &mut self,
@@ -86,12 +38,12 @@ impl PreviewMessage {
         let Some(channel) = outfit.channels.get(&reply.delivery_context.channel) else {
             return Duration::ZERO;
         };
-        if self.stage == Stage::Unopened {
+        if self.stage == PreviewStage::Unopened {
             self.stage = open(outfit, channel, reply, lease).await;
             text.clone_into(&mut self.shown);
             return Duration::ZERO;
         }
-        let Stage::Shown(id) = self.stage.clone() else {
+        let PreviewStage::Shown(id) = self.stage.clone() else {
             return Duration::ZERO;
         };
 
@@ -114,7 +66,7 @@ impl PreviewMessage {
             | CallOutcome::TooLarge { .. }
             | CallOutcome::Unformattable { .. }
             | CallOutcome::Withheld => {
-                self.stage = Stage::Closed(Some(id));
+                self.stage = PreviewStage::Closed(Some(id));
                 Duration::ZERO
             }
             CallOutcome::Refused {
@@ -127,8 +79,8 @@ impl PreviewMessage {
 
     /// Takes the message back: the turn has ended without an answer.
     pub(super) async fn take_back(&mut self, outfit: &DelivererContext, reply: &Reply, lease: &PartitionLease) {
-        let Stage::Shown(id) = self.stage.clone() else {
-            self.stage = Stage::Closed(None);
+        let PreviewStage::Shown(id) = self.stage.clone() else {
+            self.stage = PreviewStage::Closed(None);
             return;
         };
         let step = ReceiptStep::Preview {
@@ -137,10 +89,10 @@ impl PreviewMessage {
         };
         // A reply that comes nevertheless is a message of its own.
         if !note(outfit, reply, &step, lease).await {
-            self.stage = Stage::Closed(Some(id));
+            self.stage = PreviewStage::Closed(Some(id));
             return;
         }
-        self.stage = Stage::Closed(None);
+        self.stage = PreviewStage::Closed(None);
         let (Some(channel), Ok(event_id)) = (
             outfit.channels.get(&reply.delivery_context.channel),
             sent_event_id(reply, 0),
@@ -164,7 +116,7 @@ impl PreviewMessage {
 }
 
 /// Sends the message; returns the stage afterwards.
-async fn open(outfit: &DelivererContext, channel: &dyn Channel, reply: &Reply, lease: &PartitionLease) -> Stage {
+async fn open(outfit: &DelivererContext, channel: &dyn Channel, reply: &Reply, lease: &PartitionLease) -> PreviewStage {
     let opening = ReceiptStep::Preview {
         message: None,
         closed: false,
@@ -175,15 +127,15 @@ async fn open(outfit: &DelivererContext, channel: &dyn Channel, reply: &Reply, l
             Ok(found) => found,
             Err(error) => {
                 tracing::debug!(%error, "unknown if a preview is shown already");
-                return Stage::Unopened;
+                return PreviewStage::Unopened;
             }
         };
         match found {
             FoundPreview::None => {}
-            FoundPreview::Shown(id) => return Stage::Shown(id),
+            FoundPreview::Shown(id) => return PreviewStage::Shown(id),
             // The message may be there: a second one would stay.
-            FoundPreview::Opening(_) => return Stage::Doubtful,
-            FoundPreview::Ended => return Stage::Closed(None),
+            FoundPreview::Opening(_) => return PreviewStage::Doubtful,
+            FoundPreview::Ended => return PreviewStage::Closed(None),
         }
         let written = write_preview(&outfit.bus, reply, outfit.clock.now(), opening.clone(), last).await;
         match written {
@@ -191,21 +143,21 @@ async fn open(outfit: &DelivererContext, channel: &dyn Channel, reply: &Reply, l
             Err(PublishError::WrongLastSequence { .. }) => {}
             Err(error) => {
                 tracing::debug!(%error, "failed to note a preview");
-                return Stage::Unopened;
+                return PreviewStage::Unopened;
             }
         }
     }
-    Stage::Unopened
+    PreviewStage::Unopened
 }
 
-async fn send(outfit: &DelivererContext, channel: &dyn Channel, reply: &Reply, lease: &PartitionLease) -> Stage {
+async fn send(outfit: &DelivererContext, channel: &dyn Channel, reply: &Reply, lease: &PartitionLease) -> PreviewStage {
     let outcome = call(outfit, reply, lease, async |shipment| channel.send(&shipment).await).await;
     outfit.gates.note_outcome(&reply.delivery_context, &outcome);
     metrics::counter!("nexus_delivery_previews_total").increment(1);
     match outcome {
         CallOutcome::Accepted { platform_ids, .. } => {
             let Some(id) = platform_ids.into_iter().next() else {
-                return Stage::Closed(None);
+                return PreviewStage::Closed(None);
             };
             let shown = ReceiptStep::Preview {
                 message: Some(id.clone()),
@@ -213,13 +165,13 @@ async fn send(outfit: &DelivererContext, channel: &dyn Channel, reply: &Reply, l
             };
             // A replica that follows finds it by this receipt alone.
             note(outfit, reply, &shown, lease).await;
-            Stage::Shown(id)
+            PreviewStage::Shown(id)
         }
         // It may be there, and is looked for once the answer is whole.
         CallOutcome::Unreachable {
             sent: RequestSent::Maybe,
             ..
-        } => Stage::Doubtful,
+        } => PreviewStage::Doubtful,
         CallOutcome::Unreachable {
             sent: RequestSent::No, ..
         }
@@ -235,7 +187,7 @@ async fn send(outfit: &DelivererContext, channel: &dyn Channel, reply: &Reply, l
                 closed: true,
             };
             note(outfit, reply, &closed, lease).await;
-            Stage::Closed(None)
+            PreviewStage::Closed(None)
         }
     }
 }

@@ -217,7 +217,9 @@ mod tests {
 
     #[test]
     fn every_stream_and_bucket_has_its_series() {
-        for stream in &topology(1).streams {
+        // No position is in a stream of objects.
+        let streams = topology(1).streams;
+        for stream in streams.iter().filter(|stream| !stream.name.starts_with("OBJ_")) {
             let name = stream.name.as_str();
             let bucket = name.strip_prefix("KV_");
             let is_listed = bucket.map_or_else(|| STREAMS.contains(&name), |bucket| BUCKETS.contains(&bucket));

@@ -3,7 +3,7 @@
 //! The messages are JSON, so that an agent in any language needs only a NATS client. Source:
 //! `docs/design/sessions.md` §6.2.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use ulid::Ulid;
 
 use crate::model::event::Attachment;
@@ -97,14 +97,31 @@ pub enum AgentReply {
 }
 
 /// A file of an agent's answer.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 pub struct AgentFile {
     /// What the agent says about the file.
     #[serde(flatten)]
     pub file: Attachment,
     /// Bytes of the file, in base64; absent if they are where `file` says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub data: Option<String>,
+}
+
+impl Serialize for AgentFile {
+    /// Without bytes the file is written as a map of known length, as every other attachment.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct WithData<'a> {
+            #[serde(flatten)]
+            file: &'a Attachment,
+            data: &'a str,
+        }
+
+        match &self.data {
+            None => self.file.serialize(serializer),
+            Some(data) => WithData { file: &self.file, data }.serialize(serializer),
+        }
+    }
 }
 
 impl WireMessage for AgentRequest {

@@ -1,4 +1,4 @@
-//! The form of a message with a file. *Pure.* Source: <https://docs.discord.com/developers/reference#uploading-files>.
+//! The form of a message with a file. Source: <https://docs.discord.com/developers/reference#uploading-files>.
 
 use bytes::Bytes;
 use reqwest::Body;
@@ -6,7 +6,7 @@ use reqwest::multipart::{Form, Part};
 use serde_json::json;
 
 use super::message::CreateMessage;
-use crate::file_parts::PartFile;
+use crate::part_file::PartFile;
 
 /// Returns the form that sends `file` with `bytes` as `message`.
 pub(super) fn file_form(message: &CreateMessage<'_>, file: &PartFile, bytes: &Bytes) -> Form {

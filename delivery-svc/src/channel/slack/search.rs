@@ -17,7 +17,7 @@ use shared::platform::slack_api::{WebAnswer, is_conversation_id, is_credential_e
 use super::message::METADATA_TYPE;
 use crate::attempt::{CallOutcome, PartSearch, Refusal};
 use crate::channel::raw_answer::RawAnswer;
-use crate::file_parts::PartFile;
+use crate::part_file::PartFile;
 
 /// Number of messages asked for at once; an app outside the marketplace gets fewer.
 const PAGE: &str = "50";

@@ -20,7 +20,7 @@ use super::message::thread_of;
 use crate::attempt::{CallOutcome, Refusal, RequestSent};
 use crate::channel::SendRequest;
 use crate::channel::raw_answer::{ANSWER_BYTES, RawAnswer, call_for_answer, upload_time};
-use crate::file_parts::PartFile;
+use crate::part_file::PartFile;
 
 /// Number of times that the message of a file is asked for, and the pause between them: Slack shows it a moment later.
 const LOOKS: u32 = 5;

@@ -1,11 +1,11 @@
-//! The form of a message with a file. *Pure.* Source: <https://core.telegram.org/bots/api#sending-files>.
+//! The form of a message with a file. Source: <https://core.telegram.org/bots/api#sending-files>.
 
 use bytes::Bytes;
 use reqwest::Body;
 use reqwest::multipart::{Form, Part};
 
 use super::message::SendMessage;
-use crate::file_parts::PartFile;
+use crate::part_file::PartFile;
 
 /// Maximum size of a picture; a larger one is sent as a document.
 const MAX_PHOTO_BYTES: u64 = 10_000_000;

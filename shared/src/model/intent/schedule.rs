@@ -233,6 +233,7 @@ mod tests {
     use crate::model::event::EventId;
     use crate::model::origin::EventOrigin;
     use crate::model::time::UnixMillis;
+    use crate::wire::unknown::read_strict;
 
     fn event(channel: &str, content: &str) -> Event {
         let id = EventId::parse(format!("{channel}:1")).expect("an id");
@@ -284,7 +285,8 @@ mod tests {
             r#"{"type":"tomorrow"}"#,
             r#"{"type":"event_matches","match":{"colour":"red"}}"#,
         ] {
-            assert!(serde_json::from_str::<IntentSchedule>(bad).is_err(), "{bad}");
+            let written: serde_json::Value = serde_json::from_str(bad).expect("JSON");
+            assert!(read_strict::<IntentSchedule, _>(written).is_err(), "{bad}");
         }
     }
 }

@@ -53,7 +53,7 @@ fn unknown_fields_are_written_again_where_they_were() {
     let mut bytes = Vec::new();
     ciborium::into_writer(&read, &mut bytes).expect("CBOR");
     let again: Outer = ciborium::from_reader(bytes.as_slice()).expect("it is read again");
-    assert_eq!(again, read);
+    assert_eq!(serde_json::to_value(&again).expect("JSON"), expected);
 }
 
 #[test]
