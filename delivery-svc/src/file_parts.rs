@@ -56,7 +56,8 @@ mod tests {
     use super::*;
     use crate::chunk::{ChunkLimit, LengthUnit};
     use crate::examples::reply;
-    use crate::part_file::PartFile;
+    use shared::model::event::Attachment;
+
     use crate::plan::TextFormat;
 
     fn stored(name: &str, size: u64) -> Attachment {

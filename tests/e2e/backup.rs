@@ -426,7 +426,7 @@ async fn nothing_is_left_to_decide(world: &World) {
     assert!(list.contains("0 deliveries are held"), "{list}");
 
     let replicas = ask_replicas(&world.bus, REPLICAS_WITHIN).await.expect("asked");
-    assert_eq!(replicas.len(), 4, "{replicas:?}");
+    assert_eq!(replicas.len(), 5, "{replicas:?}");
 
     for replica in replicas {
         assert!(replica.ready, "{replica:?}");

@@ -27,13 +27,7 @@ fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
         ReceiptStep::Planned { first: _, parts: _ } => plain("attempting", 0),
         ReceiptStep::Preview { message: _, closed: _ } => plain("preview", 0),
         ReceiptStep::AttemptStarted {
-            attempt,
-            part: _,
-            by: _,
-            platform_ids,
-            unconfirmed: _,
-            uncounted: _,
-            plan: _,
+            attempt, platform_ids, ..
         } => ReceiptStanding {
             platform_ids,
             ..plain("attempting", *attempt)
