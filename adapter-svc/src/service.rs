@@ -219,20 +219,7 @@ impl RunningAdapter {
         let address = listener.local_addr()?;
         around.health.set("gateway", true, format!("listens at {address}"));
 
-        let bounds = ListenerLimits {
-            limits: ConnectionLimits {
-                total: config.max_connections,
-                per_address: config.max_connections_per_address,
-                head: Duration::from_millis(config.header_timeout_ms),
-                answer: Duration::from_millis(config.request_timeout_ms),
-            },
-            trusted: config
-                .trusted_networks()
-                .map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?,
-            // The other half is for publishing, after the last request has ended.
-            drain: around.drain / 2,
-        };
-
+        let bounds = listener_limits(config, around.drain)?;
         let serving = tokio::spawn(listener::serve(listener, gateway.router(), bounds, shutdown));
         Ok(Self {
             address,
@@ -280,6 +267,23 @@ fn read_accounts(path: &str) -> anyhow::Result<PlatformAccounts> {
         std::fs::read_to_string(path).with_context(|| format!("files.channels: cannot read `{path}`"))?
     };
     read_platforms(&text).with_context(|| format!("files.channels: `{path}`"))
+}
+
+/// Returns the bounds of the listener. `drain` is the time within which the service ends.
+fn listener_limits(config: &AdapterConfig, drain: Duration) -> anyhow::Result<ListenerLimits> {
+    Ok(ListenerLimits {
+        limits: ConnectionLimits {
+            total: config.max_connections,
+            per_address: config.max_connections_per_address,
+            head: Duration::from_millis(config.header_timeout_ms),
+            answer: Duration::from_millis(config.request_timeout_ms),
+        },
+        trusted: config
+            .trusted_networks()
+            .map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?,
+        // The other half is for publishing, after the last request has ended.
+        drain: drain / 2,
+    })
 }
 
 /// Starts the tasks of all accounts; returns them with the doors of those to which platforms post.

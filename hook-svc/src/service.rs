@@ -121,9 +121,8 @@ impl Service for HookService {
         let people = KnownPeople::read(file, &shell.bus)
             .await
             .context("failed to read the owner's chat pages")?;
-        let identities = people.all_identities();
-
-        let (rules, followed_rules) = watch::channel(Arc::new(routing_rules(config, &identities, presets)));
+        let routing = routing_rules(config, &people.all_identities(), presets);
+        let (rules, followed_rules) = watch::channel(Arc::new(routing));
 
         log_warning(config.dm_scope);
         let bindings = LiveBindings::load(&config.bindings)?;

@@ -5,12 +5,13 @@ use std::time::Duration;
 use broker_svc::approval;
 use serde_json::json;
 use shared::model::approval::{
-    ApprovalRecord, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, ApprovalTrail, ConfirmationTerms,
+    ApprovalRecord, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, ApprovalTrail, CardReason, ConfirmationTerms,
 };
 use shared::model::ledger::LedgerEntry;
 use shared::model::session::QueueMode;
 use shared::testing::eventually;
 use shared::wire::topology::{APPROVAL_TIMERS, streams};
+use ulid::Ulid;
 
 use crate::approvals::{Story, personas, say, serving, word};
 
@@ -275,6 +276,10 @@ async fn whoever_rings_again_sends_the_card_that_a_dead_one_did_not() {
 
     write(&story, &id, |value| {
         value.trail.escalated_at = Some(value.requested_at);
+        // The cards are written with the change that shows them.
+        let mut card = value.trail.cards.first().expect("the card of the question").clone();
+        (card.id, card.reason) = (Ulid::from_parts(9, 9), CardReason::Escalated);
+        value.trail.cards.push(card);
         let before = value.trail.record.take().expect("what was asked");
         value.trail.record = Some(Box::new(ApprovalRecord {
             what: "escalated".to_owned(),

@@ -134,7 +134,7 @@ impl HeldDesk {
                     }
                 }
                 wanted if wanted == request.decision.wanted() => {}
-                wanted => return Err(decided_before(request.id, wanted)),
+                wanted @ (HeldUntil::Redo | HeldUntil::Skip) => return Err(decided_before(request.id, wanted)),
             }
 
             if request.decision == HeldDecision::Redo {

@@ -25,7 +25,7 @@ pub fn service_spec(context: &OperatorContext) -> ServiceSpec {
         let (context, slots) = (context.clone(), Arc::clone(&slots));
         async move {
             let _slot = slots.acquire().await.map_err(|error| (503_usize, error.to_string()))?;
-            Ok(read_status(&context, &question).await)
+            Ok(Box::pin(read_status(&context, &question)).await)
         }
     })
 }

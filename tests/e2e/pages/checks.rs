@@ -91,6 +91,7 @@ fn secrets(text: &str) -> impl Iterator<Item = &str> {
 fn example_value(name: &str) -> &'static str {
     let platforms = [
         ("TELEGRAM_TOKEN", TOKEN),
+        ("TELEGRAM_WEBHOOK_SECRET", "0123456789abcdef0123456789abcdef"),
         ("DISCORD_TOKEN", DISCORD_TOKEN),
         ("SLACK_TOKEN", "xoxb-1-2-AbC"),
         ("SLACK_APP_TOKEN", "xapp-1-A1-2-c"),

@@ -28,10 +28,10 @@ pub(super) async fn read(context: &OperatorContext) -> WorkStatus {
         dead_letters: dead_letters(bus).await.into(),
         claimed: count_messages(bus, streams::CLAIMS).await,
         quarantined: survey(&bus.kv(buckets::SESSION_OVERRIDES), quarantined).await,
-        held: survey(&bus.held_bucket(), count_open).await,
+        held: survey(&bus.held_bucket(), |held| count_open(&held)).await,
         witnessed: witnessed(bus).await.into(),
         paused_hooks: survey(&bus.kv(buckets::BREAKERS), paused_hooks).await,
-        schedules: survey(&bus.kv(buckets::SCHEDULES), count_schedules).await,
+        schedules: survey(&bus.kv(buckets::SCHEDULES), |all| count_schedules(&all)).await,
         pairings: pairings(context).await.into(),
     }
 }
@@ -89,12 +89,12 @@ async fn dead_letters(bus: &Bus) -> Result<u64, ReadStreamError> {
 }
 
 /// Returns the number of held messages that nobody has decided.
-fn count_open(held: Vec<HeldMessage>) -> (usize, usize) {
+fn count_open(held: &[HeldMessage]) -> (usize, usize) {
     let open = held.iter().filter(|held| held.wanted == HeldUntil::Decided);
     (open.count(), 0)
 }
 
-fn count_schedules(all: Vec<ScheduleRecord>) -> (ScheduleCount, usize) {
+fn count_schedules(all: &[ScheduleRecord]) -> (ScheduleCount, usize) {
     let paused = all.iter().filter(|record| record.paused.is_some()).count();
     (ScheduleCount { all: all.len(), paused }, 0)
 }
