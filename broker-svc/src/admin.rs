@@ -188,12 +188,12 @@ pub async fn serve(broker: &Arc<BrokerContext>) -> Result<ServiceHandle, String>
 
 async fn load_session_fold(broker: &BrokerContext, session: &SessionRef) -> Result<SessionState, Refusal> {
     let remembered = load(broker, session, None).await;
-    let fold = remembered.map_err(|error| match error {
-        RunSessionError::NewerLedger { sequence, source } => (
-            NEWER,
-            format!("{session} waits for a broker of a later release: record {sequence}: {source}"),
-        ),
-        error => (500, error.to_string()),
+    let fold = remembered.map_err(|error| {
+        if let RunSessionError::NewerLedger { sequence, source } = &error {
+            let waits = format!("{session} waits for a broker of a later release: record {sequence}: {source}");
+            return (NEWER, waits);
+        }
+        (500, error.to_string())
     });
     let fold = fold?.fold;
     if fold.last_sequence == 0 {

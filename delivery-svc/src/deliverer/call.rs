@@ -348,14 +348,22 @@ async fn send_whole(channel: &dyn Channel, shipment: &SendRequest<'_>, preview: 
         channel.delete(shipment, preview).await;
         return channel.send(shipment).await;
     }
-    match channel.edit(shipment, preview).await {
-        // Somebody has deleted it, or the platform edits it no more.
-        CallOutcome::Refused {
-            refusal: Refusal::Permanent,
-            ..
-        } => channel.send(shipment).await,
-        outcome => outcome,
+
+    let outcome = channel.edit(shipment, preview).await;
+    let is_gone = |outcome: &CallOutcome| {
+        matches!(
+            outcome,
+            CallOutcome::Refused {
+                refusal: Refusal::Permanent,
+                ..
+            }
+        )
+    };
+    // Somebody has deleted it, or the platform edits it no more.
+    if is_gone(&outcome) {
+        return channel.send(shipment).await;
     }
+    outcome
 }
 
 /// Sends the part of `shipment`, in place of the message `preview` if there is one, or makes `change`, an action and its
