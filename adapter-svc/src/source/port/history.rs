@@ -1,7 +1,7 @@
 //! The port to what an account's conversations kept: read page by page, oldest first.
 //!
 //! A source reads what happens from now on; a history, what was written before. The events of both have the same ids.
-//! Source: `docs/design/channels.md` §1.5.
+//! Source: `docs/design/channels.md` §1.11.
 
 use async_trait::async_trait;
 use serde_json::Value;

@@ -1,8 +1,9 @@
 //! Reads what an app's conversations kept: `conversations.history`, and the answers in threads.
 //!
 //! Slack hands a time's messages over newest first, page by page. So a conversation is read in windows of time, the oldest
-//! first, each of which is read whole before its messages are stored in their order; a window with too many messages is made
-//! smaller. Sources: <https://docs.slack.dev/reference/methods/conversations.history>,
+//! first, each of which is read whole before its messages are stored in their order. Where a window has more messages than
+//! fit, those before its newest ones become a window of their own: many messages are asked for twice, and never all of them
+//! held in memory. Sources: <https://docs.slack.dev/reference/methods/conversations.history>,
 //! <https://docs.slack.dev/reference/methods/conversations.replies>,
 //! <https://docs.slack.dev/reference/methods/users.conversations>.
 
@@ -21,7 +22,7 @@ use tokio::sync::OnceCell;
 
 use super::SlackBot;
 use super::client::{ListPage, WebCallError, identify_account, read_list};
-use super::history_position::{MAX_WINDOW, MIN_WINDOW_US, SlackPosition, end_of, is_reply, stamp_of, thread_of, time_of};
+use super::history_position::{MAX_WINDOW, SlackPosition, end_of, is_reply, stamp_of, thread_of, time_of};
 use super::normalize::history_event;
 use super::post_payload::note_refused;
 use super::threads::apply_policy;
@@ -107,14 +108,15 @@ impl SlackHistory {
         page.await
     }
 
-    /// Reads the messages of `conversation` behind the time `from_us` and up to `end_us`.
+    /// Reads the messages of `conversation` behind the time `from_us` and up to `end_us`. `may_split` says whether it may be told
+    /// that they are too many.
     async fn read_window(
         &self,
         conversation: &str,
         (from_us, end_us): (i64, i64),
+        may_split: bool,
         calls: &HistoryCalls,
     ) -> Result<Window, HistoryRefused> {
-        let may_be_smaller = end_us.saturating_sub(from_us) > MIN_WINDOW_US;
         // Messages of the bounds themselves are left out.
         let (oldest, latest) = (stamp_of(from_us), stamp_of(end_us.saturating_add(1)));
         let fields = [
@@ -125,9 +127,8 @@ impl SlackHistory {
 
         let (mut messages, mut cursor): (Vec<(i64, Value)>, Option<String>) = (Vec::new(), None);
         loop {
-            let page = self
-                .list("conversations.history", &fields, cursor.as_deref(), calls)
-                .await?;
+            let page = self.list("conversations.history", &fields, cursor.as_deref(), calls);
+            let page = page.await?;
             cursor = page.next_cursor();
             let timed = page.messages.into_iter().filter_map(|message| {
                 let at = time_of(&message).filter(|at| *at > from_us && *at <= end_us);
@@ -139,7 +140,7 @@ impl SlackHistory {
                 break;
             }
             let oldest = messages.iter().map(|(at, _)| *at).min();
-            if let Some(oldest) = oldest.filter(|_| may_be_smaller && messages.len() >= MAX_WINDOW) {
+            if let Some(oldest) = oldest.filter(|_| may_split && messages.len() >= MAX_WINDOW) {
                 return Ok(Window::TooMany(oldest));
             }
         }
@@ -149,7 +150,7 @@ impl SlackHistory {
         Ok(Window::Whole(messages))
     }
 
-    /// Reads the next window behind `position`, made smaller as often as it takes.
+    /// Reads the next window behind `position`; or finds out that it is two.
     async fn read_messages(
         &self,
         conversation: &str,
@@ -158,20 +159,18 @@ impl SlackHistory {
         calls: &HistoryCalls,
     ) -> Result<HistoryPage, HistoryRefused> {
         let bot = self.identify(calls).await?;
-        let (messages, end_us) = loop {
-            let end_us = position.window_end(span);
-            let window = self.read_window(conversation, (position.read_us, end_us), calls);
-            match window.await? {
-                Window::Whole(messages) => break (messages, end_us),
-                Window::TooMany(oldest_us) => position.shrink(oldest_us),
-            }
-        };
-
-        let threads = messages.iter().filter_map(|(_, message)| thread_of(message)).collect();
-        position.note_window(end_us, messages.len(), threads);
+        let end_us = position.window_end(span);
+        let window = self.read_window(conversation, (position.read_us, end_us), position.may_split(), calls);
         let mut page = HistoryPage::default();
-        for (_, message) in &messages {
-            self.add_event(&mut page, bot, conversation, message);
+        match window.await? {
+            Window::TooMany(oldest_us) => position.split(oldest_us),
+            Window::Whole(messages) => {
+                let threads = messages.iter().filter_map(|(_, message)| thread_of(message));
+                position.note_window(end_us, threads.collect());
+                for (_, message) in &messages {
+                    self.add_event(&mut page, bot, conversation, message);
+                }
+            }
         }
         page.next = position.to_value(span);
         Ok(page)

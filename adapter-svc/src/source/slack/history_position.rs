@@ -7,14 +7,10 @@ use shared::platform::slack_api::parse_stamp;
 
 use crate::source::port::history::HistorySpan;
 
-/// Number of messages from which a window is made smaller.
+/// Number of messages from which a window of time is read in two.
 pub(super) const MAX_WINDOW: usize = 1_000;
-/// Number of messages below which the next window is made larger.
-const SMALL_WINDOW: usize = MAX_WINDOW / 4;
-/// Factor by which it is.
-const GROWTH: i64 = 4;
-/// Length of a window that is read whole in any case, in microseconds.
-pub(super) const MIN_WINDOW_US: i64 = 1_000;
+/// Maximum number of windows that are left, which a position names.
+const MAX_BOUNDS: usize = 10_000;
 /// Number of microseconds in a millisecond.
 const US_PER_MS: i64 = 1_000;
 
@@ -23,8 +19,9 @@ const US_PER_MS: i64 = 1_000;
 pub(super) struct SlackPosition {
     /// Time up to which its messages are stored, in microseconds.
     pub(super) read_us: i64,
-    /// Length of the next window, in microseconds.
-    pub(super) window_us: i64,
+    /// Ends of the windows that are left, the next one last. The last window ends with the time that is read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    bounds_us: Vec<i64>,
     /// Threads that are read before the next window: the stamps of their first messages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) threads: Vec<String>,
@@ -39,10 +36,9 @@ pub(super) struct SlackPosition {
 impl SlackPosition {
     /// Returns the beginning of `span`. The first window is all of it, as most conversations have few messages.
     pub(super) fn start(span: HistorySpan) -> Self {
-        let read_us = span.since.0.saturating_mul(US_PER_MS).saturating_sub(1);
         Self {
-            read_us,
-            window_us: end_of(span).saturating_sub(read_us),
+            read_us: span.since.0.saturating_mul(US_PER_MS).saturating_sub(1),
+            bounds_us: Vec::new(),
             threads: Vec::new(),
             cursor: None,
             is_again: false,
@@ -51,21 +47,23 @@ impl SlackPosition {
 
     /// Returns the end of the next window.
     pub(super) fn window_end(&self, span: HistorySpan) -> i64 {
-        self.read_us.saturating_add(self.window_us).min(end_of(span))
+        self.bounds_us.last().copied().unwrap_or(end_of(span))
     }
 
-    /// Makes the next window smaller: its messages up to `oldest_us` are too many.
-    pub(super) fn shrink(&mut self, oldest_us: i64) {
-        let rest = oldest_us.saturating_sub(self.read_us) / 2;
-        self.window_us = rest.clamp(MIN_WINDOW_US, (self.window_us / 2).max(MIN_WINDOW_US));
+    /// Returns whether the next window may be read in two.
+    pub(super) fn may_split(&self) -> bool {
+        self.bounds_us.len() < MAX_BOUNDS
     }
 
-    /// Takes in that a window of `count` messages, up to `end_us`, is stored but for the answers in `threads`.
-    pub(super) fn note_window(&mut self, end_us: i64, count: usize, threads: Vec<String>) {
+    /// Takes in that the next window has more messages than those from `oldest_us` on, which are enough for a window.
+    pub(super) fn split(&mut self, oldest_us: i64) {
+        self.bounds_us.push(oldest_us.saturating_sub(1).max(self.read_us));
+    }
+
+    /// Takes in that the window up to `end_us` is stored but for the answers in `threads`.
+    pub(super) fn note_window(&mut self, end_us: i64, threads: Vec<String>) {
         self.read_us = end_us;
-        if count < SMALL_WINDOW {
-            self.window_us = self.window_us.saturating_mul(GROWTH);
-        }
+        self.bounds_us.pop();
         self.threads = threads;
     }
 
@@ -135,30 +133,34 @@ mod tests {
         let mut position = SlackPosition::start(SPAN);
         assert_eq!((position.read_us, position.window_end(SPAN)), (999_999, 2_000_999));
 
-        // The newest ones, from 1.8 s on, are too many: half of the rest is tried, and never more than half.
-        position.shrink(1_800_000);
-        assert_eq!(position.window_end(SPAN), 1_400_000 - 1);
-        position.shrink(1_399_999);
-        assert_eq!(position.window_us, 200_000);
-        for _ in 0..100 {
-            position.shrink(position.read_us);
-        }
-        assert_eq!(position.window_us, MIN_WINDOW_US, "it ends");
+        // The newest ones begin at 1.8 s, and those before them at 1.3 s.
+        position.split(1_800_000);
+        position.split(1_300_000);
+        assert_eq!(position.window_end(SPAN), 1_299_999);
+        let kept = position.to_value(SPAN).expect("all of it is left");
+        assert_eq!(SlackPosition::deserialize(&kept).expect("readable"), position);
 
-        position.note_window(1_200_000, MAX_WINDOW, Vec::new());
-        assert_eq!((position.read_us, position.window_us), (1_200_000, MIN_WINDOW_US));
-        position.note_window(1_201_000, 1, Vec::new());
-        assert_eq!(position.window_us, GROWTH * MIN_WINDOW_US);
-        for _ in 0..40 {
-            position.note_window(position.window_end(SPAN), 0, Vec::new());
+        let mut ends = Vec::new();
+        while position.to_value(SPAN).is_some() {
+            let end = position.window_end(SPAN);
+            ends.push((position.read_us, end));
+            position.note_window(end, Vec::new());
         }
-        assert_eq!(position.to_value(SPAN), None);
+        assert_eq!(ends, [(999_999, 1_299_999), (1_299_999, 1_799_999), (1_799_999, 2_000_999)]);
+
+        // It never goes back, whatever the times say, and its stored form is bounded.
+        position.split(0);
+        assert_eq!(position.window_end(SPAN), position.read_us);
+        while position.may_split() {
+            position.split(0);
+        }
+        assert_eq!(position.bounds_us.len(), MAX_BOUNDS);
     }
 
     #[test]
     fn threads_are_read_before_the_next_window() {
         let mut position = SlackPosition::start(SPAN);
-        position.note_window(2_000_999, 2, vec!["1.100000".to_owned(), "1.200000".to_owned()]);
+        position.note_window(2_000_999, vec!["1.100000".to_owned(), "1.200000".to_owned()]);
         let kept = position.to_value(SPAN).expect("threads are left");
         assert_eq!(SlackPosition::deserialize(&kept).expect("readable"), position);
 
