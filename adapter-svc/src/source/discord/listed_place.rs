@@ -8,32 +8,32 @@ use serde::Deserialize;
 /// A channel or thread in a list.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct ListedPlace {
+pub(super) struct ListedPlace {
     /// Id.
-    pub id: String,
+    pub(super) id: String,
     /// Type.
     #[serde(rename = "type")]
-    pub kind: u64,
+    pub(super) kind: u64,
     /// Id of the newest message that it ever had.
-    pub last_message_id: Option<String>,
+    pub(super) last_message_id: Option<String>,
     /// Of a thread: when it was archived.
-    pub thread_metadata: Option<ThreadMetadata>,
+    pub(super) thread_metadata: Option<ThreadMetadata>,
 }
 
 /// What a list says of a thread.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct ThreadMetadata {
+pub(super) struct ThreadMetadata {
     /// Time at which it was archived, or opened again, as RFC 3339.
-    pub archive_timestamp: Option<String>,
+    pub(super) archive_timestamp: Option<String>,
 }
 
 /// A page of threads.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct ThreadPage {
+pub(super) struct ThreadPage {
     /// Threads; of archived ones those first that were archived last.
-    pub threads: Vec<ListedPlace>,
+    pub(super) threads: Vec<ListedPlace>,
     /// Whether there are more.
-    pub has_more: bool,
+    pub(super) has_more: bool,
 }

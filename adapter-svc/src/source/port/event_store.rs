@@ -19,7 +19,7 @@ use crate::pairing::PairingStore;
 /// Name of this service in dead letters.
 pub(super) const SERVICE: &str = "adapter-svc";
 /// Wait before something that failed is tried again.
-pub(super) const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Maximum time for which events wait for their files, whatever is configured.
 const FILES_WITHIN: Duration = Duration::from_secs(10);
