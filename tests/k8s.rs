@@ -7,8 +7,8 @@ use std::process::Command;
 
 use serde::Deserialize as _;
 use serde_json::Value;
-use tests::kubelet::objects::Objects;
 use tests::autoscaler::Autoscaler;
+use tests::kubelet::objects::Objects;
 
 const SERVICES: [&str; 5] = ["adapter-svc", "hook-svc", "broker-svc", "delivery-svc", "scheduler-svc"];
 
