@@ -66,7 +66,10 @@ async fn start(common: &Common, options: StartBackfillOptions) -> Result<()> {
     let account = AccountId::parse(&options.account.account)?;
     let now = SystemClock.now();
     let since = parse_when("--since", &options.since, now)?;
-    let until = options.until.map(|text| parse_when("--until", &text, now)).transpose()?;
+    let until = options
+        .until
+        .map(|text| parse_when("--until", &text, now))
+        .transpose()?;
 
     let Caller { bus, name: by } = connect_caller(common).await?;
     let order = StartBackfill {

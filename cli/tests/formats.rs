@@ -206,7 +206,9 @@ async fn the_exit_code_says_what_went_wrong() {
     let both = world.nexus(&["dlq", "list", "--json", "--quiet"]).await;
     assert_eq!(both.code, 2, "{both:?}");
 
-    world.fails(2, &["backfill", "show", "slack"], "expected CHANNEL/NAME").await;
+    world
+        .fails(2, &["backfill", "show", "slack"], "expected CHANNEL/NAME")
+        .await;
 
     // 3: the thing does not exist.
     world.fails(3, &["dlq", "show", "99"], "no dead letter 99").await;
@@ -216,7 +218,9 @@ async fn the_exit_code_says_what_went_wrong() {
         .await;
     world.fails(3, &["owner", "remove", "nobody"], "nobody").await;
     let backfill = |account| ["backfill", "start", account, "--since", "2d"];
-    world.fails(3, &backfill("slack/nobody"), "no account `slack/nobody`").await;
+    world
+        .fails(3, &backfill("slack/nobody"), "no account `slack/nobody`")
+        .await;
     world
         .fails(3, &["backfill", "show", "slack/main"], "no backfill of `slack/main`")
         .await;
@@ -242,7 +246,11 @@ async fn the_exit_code_says_what_went_wrong() {
         .fails(5, &["breaker", "reset", "rests"], "rests is not paused")
         .await;
     world
-        .fails(5, &backfill("telegram/main"), "telegram/main has no history: bots have none")
+        .fails(
+            5,
+            &backfill("telegram/main"),
+            "telegram/main has no history: bots have none",
+        )
         .await;
     world.fails(5, &["dlq", "drop", &held], "nexus recover list").await;
     assert_eq!(world.nexus(&["init", "new"]).await.code, 0);

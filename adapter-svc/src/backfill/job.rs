@@ -58,7 +58,11 @@ pub fn start_job(order: &StartBackfill, last: Option<BackfillJob>, id: Ulid, now
             // An order that is sent again names no later end.
             let is_until = order.until.is_none_or(|until| until == last.until);
             let is_same = last.since == begun.since && last.conversations == begun.conversations && is_until;
-            if is_same { StartStep::Known(last) } else { StartStep::Busy }
+            if is_same {
+                StartStep::Known(last)
+            } else {
+                StartStep::Busy
+            }
         }
         Some(_) | None => StartStep::Begin(begun),
     }
@@ -91,7 +95,9 @@ pub fn check_order(
         Some(odd) => {
             let shown: String = odd.chars().take(64).collect();
             let channel = &order.channel;
-            Err(format!("conversations: `{shown}` is no id of a conversation on {channel}"))
+            Err(format!(
+                "conversations: `{shown}` is no id of a conversation on {channel}"
+            ))
         }
         None => Ok(()),
     }
@@ -226,7 +232,10 @@ mod tests {
         let (id, running) = (Ulid::from_parts(2, 2), job());
         let start = |order: &StartBackfill, last: &BackfillJob| start_job(order, Some(last.clone()), id, NOW.plus(5));
         assert_eq!(start(&order(5, None, &[]), &running), StartStep::Known(running.clone()));
-        assert_eq!(start(&order(5, Some(10_000), &[]), &running), StartStep::Known(running.clone()));
+        assert_eq!(
+            start(&order(5, Some(10_000), &[]), &running),
+            StartStep::Known(running.clone())
+        );
         for other in [order(6, None, &[]), order(5, Some(9), &[]), order(5, None, &["C1"])] {
             assert_eq!(start(&other, &running), StartStep::Busy);
         }
@@ -250,7 +259,10 @@ mod tests {
             (order(10_001, None, &[]), "since: "),
             (order(5, Some(4), &[]), "until: "),
             (order(5, Some(10_001), &[]), "until: "),
-            (order(5, None, &["C1", "x"]), "conversations: `x` is no id of a conversation on slack"),
+            (
+                order(5, None, &["C1", "x"]),
+                "conversations: `x` is no id of a conversation on slack",
+            ),
         ] {
             let fault = check(&wrong).expect_err("it is wrong");
             assert!(fault.starts_with(told), "{fault}");

@@ -24,11 +24,7 @@ impl JobFile {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the bucket cannot be read.
-    pub async fn open(
-        jobs: &Kv<BackfillJob>,
-        key: &str,
-        clock: SharedClock,
-    ) -> Result<Option<Self>, ReadStreamError> {
+    pub async fn open(jobs: &Kv<BackfillJob>, key: &str, clock: SharedClock) -> Result<Option<Self>, ReadStreamError> {
         let (found, revision) = jobs.find(key).await?;
         // A job under another account's key would be read for the wrong one.
         let is_own = |job: &BackfillJob| job.is_running() && backfill_key(&job.channel, &job.account) == key;
@@ -77,7 +73,11 @@ impl JobFile {
             Ok(Some(entry)) => entry.revision == known.1,
             Ok(None) => false,
             Err(error) => {
-                tracing::debug!(key = self.key, error = describe_error(&error), "failed to look for a backfill");
+                tracing::debug!(
+                    key = self.key,
+                    error = describe_error(&error),
+                    "failed to look for a backfill"
+                );
                 true
             }
         }

@@ -42,8 +42,6 @@ pub fn open_histories(
         histories.push(Arc::new(DiscordHistory::new(context.clone())));
     }
 
-    let absent = telegram
-        .keys()
-        .map(|name| (TELEGRAM, name.clone(), TELEGRAM_HAS_NONE));
+    let absent = telegram.keys().map(|name| (TELEGRAM, name.clone(), TELEGRAM_HAS_NONE));
     Ok(BackfillAccounts::new(histories, absent))
 }

@@ -68,7 +68,9 @@ impl BackfillRunner {
                     continue;
                 }
             };
-            let Some(history) = runner.accounts.history(&key) else { continue };
+            let Some(history) = runner.accounts.history(&key) else {
+                continue;
+            };
 
             let wake = woken.entry(key.clone()).or_insert_with(|| {
                 let wake = Arc::new(Notify::new());
@@ -123,7 +125,11 @@ impl JobReader {
             Ok(Some(file)) => file,
             Ok(None) => return false,
             Err(error) => {
-                tracing::debug!(key = self.key, error = describe_error(&error), "failed to look for a backfill");
+                tracing::debug!(
+                    key = self.key,
+                    error = describe_error(&error),
+                    "failed to look for a backfill"
+                );
                 return true;
             }
         };
@@ -131,7 +137,11 @@ impl JobReader {
             Ok(true) => {}
             Ok(false) => return true,
             Err(error) => {
-                tracing::debug!(key = self.key, error = describe_error(&error), "failed to ask for the lease of a backfill");
+                tracing::debug!(
+                    key = self.key,
+                    error = describe_error(&error),
+                    "failed to ask for the lease of a backfill"
+                );
                 return true;
             }
         }
@@ -251,7 +261,9 @@ impl HistoryReading<'_> {
             let counts = (events.len() as u64, passed_over);
             self.store(events).await?;
             let noted = next.clone();
-            self.file.update(|job| note_page(job, conversation, counts, noted)).await?;
+            self.file
+                .update(|job| note_page(job, conversation, counts, noted))
+                .await?;
             metrics::counter!("nexus_backfill_events_total", "source" => self.history.channel()).increment(counts.0);
             match next {
                 Some(next) => position = next,

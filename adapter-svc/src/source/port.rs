@@ -179,7 +179,10 @@ mod tests {
 
         // A message that was edited before it was read is as old as it is.
         let received = |edited_at: Option<i64>| tags_of(EventDirection::Received, 1, edited_at);
-        assert_eq!((received(None), received(Some(9_500))), (vec![BACKFILLED.to_owned()], vec![BACKFILLED.to_owned()]));
+        assert_eq!(
+            (received(None), received(Some(9_500))),
+            (vec![BACKFILLED.to_owned()], vec![BACKFILLED.to_owned()])
+        );
 
         // The message is old, and when it was deleted is not said, or is.
         let deleted = |edited_at: Option<i64>| tags_of(EventDirection::Deleted, 1, edited_at);

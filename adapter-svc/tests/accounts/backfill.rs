@@ -29,7 +29,9 @@ pub(crate) const DAY_MS: i64 = 24 * 3_600_000;
 /// The content of `channels.yaml` for the stand-in; `keys` are those of account `main`.
 fn channels(world: &World, api: &WebApi, keys: &str) -> String {
     let (main, secret, base) = (world.secret(TOKEN), world.secret(SECRET), &api.base);
-    format!("slack: {{accounts: {{main: {{token: '{main}', signing_secret: '{secret}', base_url: '{base}', {keys}}}}}}}")
+    format!(
+        "slack: {{accounts: {{main: {{token: '{main}', signing_secret: '{secret}', base_url: '{base}', {keys}}}}}}}"
+    )
 }
 
 const OPEN: &str = "direct: open, groups: {'*': {require_mention: false}}";
@@ -54,7 +56,8 @@ pub(crate) async fn ask<A: DeserializeOwned>(
     question: &impl Serialize,
 ) -> Result<A, RequestError> {
     let subject = format!("nexus.svc.backfill.{endpoint}");
-    bus.request(&subject, Headers::new(), question, Duration::from_secs(10)).await
+    bus.request(&subject, Headers::new(), question, Duration::from_secs(10))
+        .await
 }
 
 /// An order about account `main` of `channel`.
@@ -111,20 +114,28 @@ async fn a_history_is_stored_once_and_in_order_beside_what_was_received() {
     shelf.set_page(7);
     let (mut expected, mut threads) = (Vec::new(), Vec::new());
     for number in 1..=40_usize {
-        let ts = stamp(number, since.plus(DAY_MS * i64::try_from(number).expect("small") - 3_600_000));
+        let ts = stamp(
+            number,
+            since.plus(DAY_MS * i64::try_from(number).expect("small") - 3_600_000),
+        );
         shelf.add("C1", &message(&ts, &json!({})));
         shelf.add("D1", &message(&ts, &json!({})));
         expected.push(ts);
     }
     for first in [4, 20] {
-        let answers: Vec<String> = (101..=115).map(|n| format!("{}{n:03}", &expected[first][..14])).collect();
+        let answers: Vec<String> = (101..=115)
+            .map(|n| format!("{}{n:03}", &expected[first][..14]))
+            .collect();
         for ts in &answers {
             shelf.add("C1", &message(ts, &json!({"thread_ts": expected[first]})));
         }
         threads.push(answers);
     }
     // The account's own message, and an answer that is shown in the conversation too.
-    shelf.add("C1", &message(&stamp(999, since.plus(DAY_MS)), &json!({"user": "U7", "bot_id": "B7"})));
+    shelf.add(
+        "C1",
+        &message(&stamp(999, since.plus(DAY_MS)), &json!({"user": "U7", "bot_id": "B7"})),
+    );
     let shown = format!("{}900", &expected[20][..14]);
     let shared_keys = json!({"thread_ts": expected[20], "subtype": "thread_broadcast"});
     shelf.add("C1", &message(&shown, &shared_keys));
@@ -148,7 +159,11 @@ async fn a_history_is_stored_once_and_in_order_beside_what_was_received() {
     let begun: BackfillJob = ask(&world.bus, "start", &order("slack", since)).await.expect("begun");
     assert_eq!((begun.state, begun.until), (BackfillState::Running, START));
     let job = ended(&world.bus, "slack").await;
-    assert_eq!((job.state, job.reason.as_deref()), (BackfillState::Done, None), "{job:?}");
+    assert_eq!(
+        (job.state, job.reason.as_deref()),
+        (BackfillState::Done, None),
+        "{job:?}"
+    );
     assert_eq!((job.found, job.finished), (Some(3), 3), "{job:?}");
     assert_eq!((job.events, job.passed_over), (40 + 40 + 30 + 1, 1), "{job:?}");
     let skipped: Vec<(&str, &str)> = job
@@ -156,7 +171,10 @@ async fn a_history_is_stored_once_and_in_order_beside_what_was_received() {
         .iter()
         .map(|one| (one.conversation.as_str(), one.reason.as_str()))
         .collect();
-    assert_eq!(skipped, [("private_channel", "missing_scope"), ("C2", "not_in_channel")]);
+    assert_eq!(
+        skipped,
+        [("private_channel", "missing_scope"), ("C2", "not_in_channel")]
+    );
 
     let events = world.stored(111).await;
     let unique: BTreeSet<String> = events.iter().map(|event| event.id.to_string()).collect();
@@ -171,8 +189,13 @@ async fn a_history_is_stored_once_and_in_order_beside_what_was_received() {
     for (answers, first) in threads.iter().zip([4, 20]) {
         let places: Vec<usize> = answers.iter().map(|ts| place(ts).expect("stored")).collect();
         assert!(places.is_sorted() && places[0] > place(&expected[first]).expect("stored"));
-        let answer = events.iter().find(|event| event.id.to_string().ends_with(&format!("C1/{}", answers[0])));
-        assert_eq!(answer.and_then(|event| event.thread_id.as_deref()), Some(expected[first].as_str()));
+        let answer = events
+            .iter()
+            .find(|event| event.id.to_string().ends_with(&format!("C1/{}", answers[0])));
+        assert_eq!(
+            answer.and_then(|event| event.thread_id.as_deref()),
+            Some(expected[first].as_str())
+        );
     }
     assert!(place(&shown).is_some());
 
@@ -245,7 +268,10 @@ async fn a_limit_is_kept_and_costs_nothing_and_two_replicas_ask_once() {
     })
     .await;
     let job = ended(&world.bus, "slack").await;
-    assert_eq!((job.state, job.reason.as_deref(), job.skipped_count), (BackfillState::Done, None, 0));
+    assert_eq!(
+        (job.state, job.reason.as_deref(), job.skipped_count),
+        (BackfillState::Done, None, 0)
+    );
     assert_eq!(ids_in(&world.stored(60).await, "C1"), expected);
     assert_eq!(api.conversations.early(), 0, "called before the time that Slack named");
 
@@ -278,12 +304,16 @@ async fn orders_are_checked_recorded_and_refused_with_their_reasons() {
     let replica = world
         .replica_with("adapter-svc-0", &text, "backfill_calls_per_minute = 1")
         .await;
-    api.conversations.add("C1", &message(&stamp(1, START.plus(-DAY_MS)), &json!({})));
+    api.conversations
+        .add("C1", &message(&stamp(1, START.plus(-DAY_MS)), &json!({})));
     let since = UnixMillis(START.0 - 2 * DAY_MS);
 
     let start = async |order: &StartBackfill| ask::<BackfillJob>(&world.bus, "start", order).await;
     let (code, text) = refused(start(&order("telegram", since)).await);
-    assert!(code == 422 && text.contains("no call by which a bot reads earlier messages"), "{code} {text}");
+    assert!(
+        code == 422 && text.contains("no call by which a bot reads earlier messages"),
+        "{code} {text}"
+    );
     let mut unknown = order("slack", since);
     unknown.account = "nobody".to_owned();
     let (code, text) = refused(start(&unknown).await);
@@ -319,7 +349,10 @@ async fn orders_are_checked_recorded_and_refused_with_their_reasons() {
         let stopped: BackfillJob = ask(&world.bus, "stop", &stop).await.expect("stopped");
         assert_eq!((stopped.id, stopped.state), (job.id, BackfillState::Stopped));
     }
-    let records = world.bus.read_history("AUDIT", "nexus.audit.backfill.slack.main", 1, 100).await;
+    let records = world
+        .bus
+        .read_history("AUDIT", "nexus.audit.backfill.slack.main", 1, 100)
+        .await;
     let records: Vec<BackfillRecord> = records
         .expect("read")
         .iter()
@@ -349,7 +382,8 @@ async fn a_stranger_gets_no_code_for_what_was_written_before() {
         .await;
     let since = UnixMillis(START.0 - DAY_MS / 2);
     for number in 1..=3_usize {
-        api.conversations.add("D1", &message(&stamp(number, START.plus(-60_000)), &json!({})));
+        api.conversations
+            .add("D1", &message(&stamp(number, START.plus(-60_000)), &json!({})));
     }
     let named = StartBackfill {
         conversations: vec!["D1".to_owned()],

@@ -17,7 +17,9 @@ use crate::world::{START, World};
 fn keep(api: &DiscordApi, channel: &str, number: i64, at: UnixMillis) -> String {
     let id = snowflake(number, at);
     let kept = message(&id, channel, &format!("message {number}"));
-    api.with(MAIN, |bot| bot.history.entry(channel.to_owned()).or_default().push(kept));
+    api.with(MAIN, |bot| {
+        bot.history.entry(channel.to_owned()).or_default().push(kept)
+    });
     format!("discord:main/{channel}/{id}")
 }
 
@@ -27,14 +29,22 @@ async fn channels_and_threads_are_stored_once_and_in_order_beside_what_was_recei
     let api = DiscordApi::start(world.bus.clone(), world.clock.clone()).await;
     let since = UnixMillis(START.0 - 20 * DAY_MS);
     let (first, second) = (FIRST_CHANNEL.to_string(), (FIRST_CHANNEL + 1).to_string());
-    let archived = [format!("{ARCHIVED}00"), format!("{ARCHIVED}01"), format!("{ARCHIVED}02")];
+    let archived = [
+        format!("{ARCHIVED}00"),
+        format!("{ARCHIVED}01"),
+        format!("{ARCHIVED}02"),
+    ];
 
     // More than two pages in one channel; little in the others, of which one has nothing of the time.
     let at = |number: i64| since.plus(1_000 + 3_600_000 * number);
     let in_first: Vec<String> = (1..=230).map(|n| keep(&api, &first, n, at(n))).collect();
     let in_second: Vec<String> = (1..=3).map(|n| keep(&api, &second, n, at(470 + n))).collect();
     let in_thread: Vec<String> = (1..=3).map(|n| keep(&api, THREAD, n, at(n))).collect();
-    let in_archived: Vec<String> = archived.iter().zip(1..).map(|(id, n)| keep(&api, id, n, at(n))).collect();
+    let in_archived: Vec<String> = archived
+        .iter()
+        .zip(1..)
+        .map(|(id, n)| keep(&api, id, n, at(n)))
+        .collect();
     keep(&api, "1006", 1, since.plus(-1));
     let directly = keep(&api, DIRECT, 1, at(1));
     keep(&api, DIRECT, 2, at(2));
@@ -67,7 +77,10 @@ async fn channels_and_threads_are_stored_once_and_in_order_beside_what_was_recei
     let skipped: Vec<&str> = job.skipped.iter().map(|one| one.conversation.as_str()).collect();
     assert_eq!(skipped, ["990"], "{job:?}");
     assert!(job.skipped[0].reason.contains("Missing Access"), "{job:?}");
-    assert!(!api.asked(MAIN).contains(&"1006".to_owned()), "it has no message of the time");
+    assert!(
+        !api.asked(MAIN).contains(&"1006".to_owned()),
+        "it has no message of the time"
+    );
 
     // The five came twice, live and in the histories.
     let count = 230 + 3 + 3 + 3 + 5;
@@ -88,8 +101,14 @@ async fn channels_and_threads_are_stored_once_and_in_order_beside_what_was_recei
     assert_eq!(in_order, in_first);
 
     // A thread is in the conversation of its channel.
-    let of_thread = events.iter().find(|event| event.id.to_string() == in_thread[0]).expect("stored");
-    assert_eq!((of_thread.peer.id.as_str(), of_thread.thread_id.as_deref()), (first.as_str(), Some(THREAD)));
+    let of_thread = events
+        .iter()
+        .find(|event| event.id.to_string() == in_thread[0])
+        .expect("stored");
+    assert_eq!(
+        (of_thread.peer.id.as_str(), of_thread.thread_id.as_deref()),
+        (first.as_str(), Some(THREAD))
+    );
     for event in &events {
         let id = event.id.to_string();
         let at = snowflake_time(id.rsplit('/').next().expect("an id")).expect("a time");

@@ -39,7 +39,8 @@ async fn killed_at_any_point_another_replica_goes_on_and_nothing_is_lost_or_doub
         }
         for number in 0..12_usize {
             let ts = stamp(number, since.plus(2 * DAY_MS));
-            api.conversations.add(&channel, &message(&ts, &json!({"thread_ts": first})));
+            api.conversations
+                .add(&channel, &message(&ts, &json!({"thread_ts": first})));
             expected.insert(format!("slack:main/{channel}/{ts}"));
         }
     }
@@ -47,7 +48,9 @@ async fn killed_at_any_point_another_replica_goes_on_and_nothing_is_lost_or_doub
     let start = |name: &str| start_service(&nats, &channels, "xoxb-main-secret", &folder, name);
     let mut process = start("adapter-svc-0");
     eventually("the order is taken", async || {
-        ask::<BackfillJob>(&asking, "start", &order("slack", since)).await.is_ok()
+        ask::<BackfillJob>(&asking, "start", &order("slack", since))
+            .await
+            .is_ok()
     })
     .await;
     for round in 0..3 {
@@ -64,7 +67,11 @@ async fn killed_at_any_point_another_replica_goes_on_and_nothing_is_lost_or_doub
     }
 
     let job = ended(&asking, "slack").await;
-    assert_eq!((job.state, job.found, job.finished), (BackfillState::Done, Some(60), 60), "{job:?}");
+    assert_eq!(
+        (job.state, job.found, job.finished),
+        (BackfillState::Done, Some(60), 60),
+        "{job:?}"
+    );
     assert_eq!(job.read_by.as_deref(), Some("adapter-svc-3"));
     let ids = stored(&bus).await;
     assert_eq!(ids.len(), expected.len(), "each once");

@@ -155,10 +155,16 @@ impl ShelfState {
             }
         };
         let all: Vec<&String> = self.messages.keys().filter(|id| id.starts_with(first)).collect();
-        let begin: usize = fields.get("cursor").map_or(0, |cursor| cursor.parse().expect("a place"));
+        let begin: usize = fields
+            .get("cursor")
+            .map_or(0, |cursor| cursor.parse().expect("a place"));
         let end = (begin + self.size(fields)).min(all.len());
         let channels: Vec<Value> = all[begin..end].iter().map(|id| json!({ "id": id })).collect();
-        let next = if end < all.len() { end.to_string() } else { String::new() };
+        let next = if end < all.len() {
+            end.to_string()
+        } else {
+            String::new()
+        };
         json!({"ok": true, "channels": channels, "response_metadata": {"next_cursor": next}})
     }
 
@@ -192,7 +198,10 @@ impl ShelfState {
         let within: Vec<&String> = kept.keys().rev().filter(is_within).collect();
         let page: Vec<&String> = within.iter().copied().take(self.size(fields)).collect();
         let has_more = page.len() < within.len();
-        let next = page.last().filter(|_| has_more).map_or_else(String::new, |ts| (*ts).clone());
+        let next = page
+            .last()
+            .filter(|_| has_more)
+            .map_or_else(String::new, |ts| (*ts).clone());
         let messages: Vec<Value> = page.iter().map(|ts| kept[*ts].clone()).collect();
         self.note_page();
         json!({"ok": true, "messages": messages, "has_more": has_more, "response_metadata": {"next_cursor": next}})
@@ -210,8 +219,13 @@ impl ShelfState {
         let rest: Vec<&String> = replies.keys().filter(|ts| **ts > after).collect();
         let page: Vec<&String> = rest.iter().copied().take(self.size(fields)).collect();
         let has_more = page.len() < rest.len();
-        let next = page.last().filter(|_| has_more).map_or_else(String::new, |ts| (*ts).clone());
-        let messages: Vec<Value> = std::iter::once(first).chain(page.iter().map(|ts| replies[*ts].clone())).collect();
+        let next = page
+            .last()
+            .filter(|_| has_more)
+            .map_or_else(String::new, |ts| (*ts).clone());
+        let messages: Vec<Value> = std::iter::once(first)
+            .chain(page.iter().map(|ts| replies[*ts].clone()))
+            .collect();
         self.note_page();
         json!({"ok": true, "messages": messages, "has_more": has_more, "response_metadata": {"next_cursor": next}})
     }

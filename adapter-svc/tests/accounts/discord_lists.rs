@@ -29,7 +29,9 @@ pub(crate) fn routes() -> Router<DiscordApi> {
 /// The channel `id` as lists name it, with its newest message.
 fn listed(bot: &Bot, id: &str, kind: u64) -> Value {
     let messages = bot.history.get(id).map(Vec::as_slice).unwrap_or_default();
-    let ids = messages.iter().filter_map(|message| message["id"].as_str()?.parse::<u64>().ok());
+    let ids = messages
+        .iter()
+        .filter_map(|message| message["id"].as_str()?.parse::<u64>().ok());
     json!({"id": id, "type": kind, "guild_id": GUILD, "last_message_id": ids.max().map(|id| id.to_string())})
 }
 
@@ -40,13 +42,20 @@ async fn guilds(
 ) -> Result<Json<Value>, Refused> {
     enter(&api, &headers)?;
     let is_first = query["after"] == 0;
-    Ok(Json(if is_first { json!([{"id": GUILD, "name": "Acme"}]) } else { json!([]) }))
+    Ok(Json(if is_first {
+        json!([{"id": GUILD, "name": "Acme"}])
+    } else {
+        json!([])
+    }))
 }
 
 async fn channels(State(api): State<DiscordApi>, headers: HeaderMap) -> Result<Json<Value>, Refused> {
     let token = enter(&api, &headers)?;
     let found = api.with(&token, |bot| {
-        let names = bot.history.keys().filter(|id| *id != THREAD && *id != DIRECT && !id.starts_with(ARCHIVED));
+        let names = bot
+            .history
+            .keys()
+            .filter(|id| *id != THREAD && *id != DIRECT && !id.starts_with(ARCHIVED));
         let mut found: Vec<Value> = names.map(|id| listed(bot, id, 0)).collect();
         // A category and a forum have no messages of their own; the newest one of the forum is a thread.
         found.push(json!({"id": "7000", "type": 4}));

@@ -70,7 +70,12 @@ impl DiscordHistory {
         let mut around = match known.take().filter(|(name, _)| name == channel) {
             Some((_, around)) => around,
             None => {
-                let place = calls.make(|| async { self.client.channel(channel).await.map_err(ApiCallError::into_history_error) });
+                let place = calls.make(|| async {
+                    self.client
+                        .channel(channel)
+                        .await
+                        .map_err(ApiCallError::into_history_error)
+                });
                 let place: ChannelPlace = place.await?;
                 MessagePlace {
                     place,

@@ -53,7 +53,12 @@ impl PlaceFinder<'_> {
         loop {
             let page = self
                 .calls
-                .make(|| async { self.client.guilds_after(&after).await.map_err(ApiCallError::into_history_error) })
+                .make(|| async {
+                    self.client
+                        .guilds_after(&after)
+                        .await
+                        .map_err(ApiCallError::into_history_error)
+                })
                 .await?;
             let Some(last) = page.last() else { return Ok(guilds) };
             after.clone_from(last);
@@ -66,9 +71,12 @@ impl PlaceFinder<'_> {
     }
 
     async fn search_guild(&mut self, guild: &str) {
-        let channels = self
-            .calls
-            .make(|| async { self.client.guild_channels(guild).await.map_err(ApiCallError::into_history_error) });
+        let channels = self.calls.make(|| async {
+            self.client
+                .guild_channels(guild)
+                .await
+                .map_err(ApiCallError::into_history_error)
+        });
         let channels = match channels.await {
             Ok(channels) => channels,
             Err(refused) => return self.skip(guild, refused),
@@ -77,9 +85,12 @@ impl PlaceFinder<'_> {
             self.add(channel);
         }
 
-        let active = self
-            .calls
-            .make(|| async { self.client.active_threads(guild).await.map_err(ApiCallError::into_history_error) });
+        let active = self.calls.make(|| async {
+            self.client
+                .active_threads(guild)
+                .await
+                .map_err(ApiCallError::into_history_error)
+        });
         match active.await {
             Ok(page) => page.threads.iter().for_each(|thread| self.add(thread)),
             Err(refused) => self.skip(guild, refused),

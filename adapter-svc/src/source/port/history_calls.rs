@@ -201,6 +201,9 @@ mod tests {
         let lost = HistoryCallError::Unreachable(String::new());
         assert!(calls.wait_after(&lost, 1) < Duration::from_secs(1));
         assert!(calls.wait_after(&lost, 100) <= Duration::from_secs(45));
-        assert_eq!(calls.wait_after(&HistoryCallError::Unauthorized(String::new()), 1), TOKEN_AGAIN);
+        assert_eq!(
+            calls.wait_after(&HistoryCallError::Unauthorized(String::new()), 1),
+            TOKEN_AGAIN
+        );
     }
 }

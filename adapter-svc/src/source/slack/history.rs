@@ -268,7 +268,9 @@ impl AccountHistory for SlackHistory {
         for kind in KINDS {
             let (fields, mut cursor) = ([("types", kind)], None::<String>);
             loop {
-                let page = self.list("users.conversations", &fields, cursor.as_deref(), calls).await;
+                let page = self
+                    .list("users.conversations", &fields, cursor.as_deref(), calls)
+                    .await;
                 let page = match page {
                     Ok(page) => page,
                     Err(HistoryRefused(reason)) => {

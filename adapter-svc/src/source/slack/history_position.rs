@@ -146,7 +146,10 @@ mod tests {
             ends.push((position.read_us, end));
             position.note_window(end, Vec::new());
         }
-        assert_eq!(ends, [(999_999, 1_299_999), (1_299_999, 1_799_999), (1_799_999, 2_000_999)]);
+        assert_eq!(
+            ends,
+            [(999_999, 1_299_999), (1_299_999, 1_799_999), (1_799_999, 2_000_999)]
+        );
 
         // It never goes back, whatever the times say, and its stored form is bounded.
         position.split(0);
@@ -175,7 +178,10 @@ mod tests {
     #[test]
     fn stamps_are_microseconds() {
         assert_eq!(stamp_of(1_767_326_125_870_439), "1767326125.870439");
-        assert_eq!(time_of(&json!({"ts": "1767326125.870439"})), Some(1_767_326_125_870_439));
+        assert_eq!(
+            time_of(&json!({"ts": "1767326125.870439"})),
+            Some(1_767_326_125_870_439)
+        );
         for odd in [json!({}), json!({"ts": 5}), json!({"ts": "5"}), json!(null)] {
             assert_eq!(time_of(&odd), None, "{odd}");
         }
