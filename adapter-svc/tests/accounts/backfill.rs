@@ -15,8 +15,10 @@ use shared::wire::operator::backfill::{
     BackfillChange, BackfillJob, BackfillList, BackfillRecord, BackfillState, ListBackfills, ShowBackfill,
     StartBackfill, StopBackfill,
 };
+use ulid::Ulid;
 
 use crate::bot_api::BotApi;
+use crate::conversation_shelf::ConversationShelf;
 use crate::web_api::{Delivery, SECRET, WebApi};
 use crate::world::{START, World};
 
@@ -101,16 +103,9 @@ pub(crate) fn ids_in(events: &[Event], peer: &str) -> Vec<String> {
     of_peer.map(|event| event.id.to_string()).collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_history_is_stored_once_and_in_order_beside_what_was_received() {
-    let (world, api) = (World::start().await, WebApi::start().await);
-    let replica = world
-        .replica_with("adapter-svc-0", &channels(&world, &api, OPEN), FAST)
-        .await;
-    replica.says("slack/main", "receiving as @nexus in Acme").await;
-
-    // Messages of forty days, more than one page each, with answers to two of them.
-    let (since, shelf) = (UnixMillis(START.0 - 40 * DAY_MS), api.conversations.clone());
+/// Messages of forty days since `since`, more than one page each, with answers to two of them. Returns their stamps, those of
+/// the answers to the fifth and to the twenty-first, and that of an answer that is shown in the conversation too.
+fn keep_forty_days(shelf: &ConversationShelf, since: UnixMillis) -> (Vec<String>, Vec<Vec<String>>, String) {
     shelf.set_page(7);
     let (mut expected, mut threads) = (Vec::new(), Vec::new());
     for number in 1..=40_usize {
@@ -146,6 +141,38 @@ async fn a_history_is_stored_once_and_in_order_beside_what_was_received() {
     shelf.add("C2", &message(&expected[0], &json!({})));
     shelf.close("C2");
     shelf.forbid("private_channel");
+    (expected, threads, shown)
+}
+
+/// Checks the order of the conversation C1, whose messages are `expected`, and of its `threads`.
+fn check_threads(events: &[Event], expected: &[String], threads: &[Vec<String>]) {
+    // In C1 the two that were received come first; the others, and each thread, are in order.
+    let in_c1 = ids_in(events, "C1");
+    let place = |ts: &str| in_c1.iter().position(|id| *id == format!("slack:main/C1/{ts}"));
+    assert!(expected[..38].iter().map(|ts| place(ts).expect("stored")).is_sorted());
+    for (answers, first) in threads.iter().zip([4, 20]) {
+        let places: Vec<usize> = answers.iter().map(|ts| place(ts).expect("stored")).collect();
+        assert!(places.is_sorted() && places[0] > place(&expected[first]).expect("stored"));
+        let answer = events
+            .iter()
+            .find(|event| event.id.to_string().ends_with(&format!("C1/{}", answers[0])));
+        assert_eq!(
+            answer.and_then(|event| event.thread_id.as_deref()),
+            Some(expected[first].as_str())
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_history_is_stored_once_and_in_order_beside_what_was_received() {
+    let (world, api) = (World::start().await, WebApi::start().await);
+    let replica = world
+        .replica_with("adapter-svc-0", &channels(&world, &api, OPEN), FAST)
+        .await;
+    replica.says("slack/main", "receiving as @nexus in Acme").await;
+
+    let (since, shelf) = (UnixMillis(START.0 - 40 * DAY_MS), &api.conversations);
+    let (expected, threads, shown) = keep_forty_days(shelf, since);
 
     // The newest ones were received when they were written.
     for ts in &expected[38..] {
@@ -182,22 +209,9 @@ async fn a_history_is_stored_once_and_in_order_beside_what_was_received() {
     let of = |ts: &String| format!("slack:main/D1/{ts}");
     assert_eq!(ids_in(&events, "D1"), expected.iter().map(of).collect::<Vec<_>>());
 
-    // In C1 the two that were received come first; the others, and each thread, are in order.
-    let in_c1 = ids_in(&events, "C1");
-    let place = |ts: &str| in_c1.iter().position(|id| *id == format!("slack:main/C1/{ts}"));
-    assert!(expected[..38].iter().map(|ts| place(ts).expect("stored")).is_sorted());
-    for (answers, first) in threads.iter().zip([4, 20]) {
-        let places: Vec<usize> = answers.iter().map(|ts| place(ts).expect("stored")).collect();
-        assert!(places.is_sorted() && places[0] > place(&expected[first]).expect("stored"));
-        let answer = events
-            .iter()
-            .find(|event| event.id.to_string().ends_with(&format!("C1/{}", answers[0])));
-        assert_eq!(
-            answer.and_then(|event| event.thread_id.as_deref()),
-            Some(expected[first].as_str())
-        );
-    }
-    assert!(place(&shown).is_some());
+    check_threads(&events, &expected, &threads);
+    let is_shown = |event: &Event| event.id.to_string() == format!("slack:main/C1/{shown}");
+    assert!(events.iter().any(is_shown));
 
     // What is older than a day fires nothing.
     for event in &events {
@@ -290,6 +304,18 @@ async fn a_limit_is_kept_and_costs_nothing_and_two_replicas_ask_once() {
     other.stop().await;
 }
 
+/// What `AUDIT` has of account `main` of Slack, oldest first.
+async fn recorded(bus: &Bus) -> Vec<(BackfillChange, String, Ulid)> {
+    let records = bus
+        .read_history("AUDIT", "nexus.audit.backfill.slack.main", 1, 100)
+        .await;
+    let records = records.expect("read");
+    let decoded = records
+        .iter()
+        .map(|stored| stored.decode::<BackfillRecord>().expect("a record"));
+    decoded.map(|record| (record.what, record.by, record.job)).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn orders_are_checked_recorded_and_refused_with_their_reasons() {
     let (world, api) = (World::start().await, WebApi::start().await);
@@ -349,23 +375,9 @@ async fn orders_are_checked_recorded_and_refused_with_their_reasons() {
         let stopped: BackfillJob = ask(&world.bus, "stop", &stop).await.expect("stopped");
         assert_eq!((stopped.id, stopped.state), (job.id, BackfillState::Stopped));
     }
-    let records = world
-        .bus
-        .read_history("AUDIT", "nexus.audit.backfill.slack.main", 1, 100)
-        .await;
-    let records: Vec<BackfillRecord> = records
-        .expect("read")
-        .iter()
-        .map(|stored| stored.decode().expect("a record"))
-        .collect();
-    let told: Vec<_> = records.iter().map(|one| (one.what, one.by.as_str(), one.job)).collect();
-    assert_eq!(
-        told,
-        [
-            (BackfillChange::Started, "anna", job.id),
-            (BackfillChange::Stopped, "bob", job.id)
-        ]
-    );
+    let started = (BackfillChange::Started, "anna".to_owned(), job.id);
+    let stopped = (BackfillChange::Stopped, "bob".to_owned(), job.id);
+    assert_eq!(recorded(&world.bus).await, [started, stopped]);
 
     // It is read no more, and another one begins.
     let next = start(&order("slack", START)).await.expect("begun");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use shared::model::event::BACKFILLED;
+use shared::model::event::{BACKFILLED, Event};
 use shared::model::time::UnixMillis;
 use shared::platform::discord::snowflake::snowflake_time;
 use shared::wire::operator::backfill::{BackfillJob, BackfillState, StartBackfill};
@@ -18,9 +18,66 @@ fn keep(api: &DiscordApi, channel: &str, number: i64, at: UnixMillis) -> String 
     let id = snowflake(number, at);
     let kept = message(&id, channel, &format!("message {number}"));
     api.with(MAIN, |bot| {
-        bot.history.entry(channel.to_owned()).or_default().push(kept)
+        bot.history.entry(channel.to_owned()).or_default().push(kept);
     });
     format!("discord:main/{channel}/{id}")
+}
+
+/// The time of hour `number` since `since`.
+fn hour(since: UnixMillis, number: i64) -> UnixMillis {
+    since.plus(1_000 + 3_600_000 * number)
+}
+
+/// Ids of the events of what channels and threads kept.
+struct KeptMessages {
+    /// Of the first channel: more than two pages.
+    first: Vec<String>,
+    second: Vec<String>,
+    thread: Vec<String>,
+    archived: Vec<String>,
+}
+
+impl KeptMessages {
+    /// Keeps messages of twenty days since `since`.
+    fn keep(api: &DiscordApi, since: UnixMillis) -> Self {
+        let (first, second) = (FIRST_CHANNEL.to_string(), (FIRST_CHANNEL + 1).to_string());
+        let in_channel = |channel: &str, from: i64, count: i64| -> Vec<String> {
+            let numbers = 1..=count;
+            numbers.map(|n| keep(api, channel, n, hour(since, from + n))).collect()
+        };
+        let archived = (0..3).flat_map(|number| in_channel(&format!("{ARCHIVED}0{number}"), number, 1));
+        Self {
+            first: in_channel(&first, 0, 230),
+            second: in_channel(&second, 470, 3),
+            thread: in_channel(THREAD, 0, 3),
+            archived: archived.collect(),
+        }
+    }
+
+    /// Checks that `events` are these and the `live` ones, each once and in order, and that what is old fires nothing.
+    fn check(&self, events: &[Event], live: &[String]) {
+        let unique: BTreeSet<&str> = events.iter().map(|event| event.id.as_str()).collect();
+        assert_eq!(unique.len(), events.len(), "each once");
+        let kept = [&self.first, &self.second, &self.thread, &self.archived];
+        let expected: BTreeSet<&str> = kept.into_iter().flatten().chain(live).map(String::as_str).collect();
+        assert_eq!(unique, expected);
+
+        let first = FIRST_CHANNEL.to_string();
+        let mut in_order = ids_in(events, &first);
+        in_order.retain(|id| self.first.contains(id));
+        assert_eq!(in_order, self.first);
+        // A thread is in the conversation of its channel.
+        let of_thread = events.iter().find(|event| event.id.as_str() == self.thread[0]);
+        let of_thread = of_thread.expect("stored");
+        let place = (of_thread.peer.id.as_str(), of_thread.thread_id.as_deref());
+        assert_eq!(place, (first.as_str(), Some(THREAD)));
+
+        for event in events {
+            let id = event.id.as_str().rsplit('/').next().expect("an id");
+            let is_old = START.since(snowflake_time(id).expect("a time")) > DAY_MS;
+            assert_eq!(event.tags.iter().any(|tag| tag == BACKFILLED), is_old, "{event:?}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -28,28 +85,12 @@ async fn channels_and_threads_are_stored_once_and_in_order_beside_what_was_recei
     let world = World::start().await;
     let api = DiscordApi::start(world.bus.clone(), world.clock.clone()).await;
     let since = UnixMillis(START.0 - 20 * DAY_MS);
-    let (first, second) = (FIRST_CHANNEL.to_string(), (FIRST_CHANNEL + 1).to_string());
-    let archived = [
-        format!("{ARCHIVED}00"),
-        format!("{ARCHIVED}01"),
-        format!("{ARCHIVED}02"),
-    ];
-
-    // More than two pages in one channel; little in the others, of which one has nothing of the time.
-    let at = |number: i64| since.plus(1_000 + 3_600_000 * number);
-    let in_first: Vec<String> = (1..=230).map(|n| keep(&api, &first, n, at(n))).collect();
-    let in_second: Vec<String> = (1..=3).map(|n| keep(&api, &second, n, at(470 + n))).collect();
-    let in_thread: Vec<String> = (1..=3).map(|n| keep(&api, THREAD, n, at(n))).collect();
-    let in_archived: Vec<String> = archived
-        .iter()
-        .zip(1..)
-        .map(|(id, n)| keep(&api, id, n, at(n)))
-        .collect();
+    let kept = KeptMessages::keep(&api, since);
     keep(&api, "1006", 1, since.plus(-1));
-    let directly = keep(&api, DIRECT, 1, at(1));
-    keep(&api, DIRECT, 2, at(2));
+    let directly = keep(&api, DIRECT, 1, hour(since, 1));
+    keep(&api, DIRECT, 2, hour(since, 2));
     // The bot may not read one of them.
-    keep(&api, "990", 1, at(1));
+    keep(&api, "990", 1, hour(since, 1));
 
     let replica = world
         .replica_with("adapter-svc-0", &channels(&world, &api, OPEN), FAST)
@@ -86,39 +127,11 @@ async fn channels_and_threads_are_stored_once_and_in_order_beside_what_was_recei
     let count = 230 + 3 + 3 + 3 + 5;
     assert_eq!(job.events, count as u64, "{job:?}");
     let events = world.stored(count).await;
-    let unique: BTreeSet<String> = events.iter().map(|event| event.id.to_string()).collect();
-    assert_eq!(unique.len(), count, "each once");
-    let kept: BTreeSet<String> = [&in_first, &in_second, &in_thread, &in_archived, &live]
-        .into_iter()
-        .flatten()
-        .cloned()
-        .collect();
-    assert_eq!(unique, kept);
-    let in_order: Vec<String> = ids_in(&events, &first)
-        .into_iter()
-        .filter(|id| in_first.contains(id))
-        .collect();
-    assert_eq!(in_order, in_first);
-
-    // A thread is in the conversation of its channel.
-    let of_thread = events
-        .iter()
-        .find(|event| event.id.to_string() == in_thread[0])
-        .expect("stored");
-    assert_eq!(
-        (of_thread.peer.id.as_str(), of_thread.thread_id.as_deref()),
-        (first.as_str(), Some(THREAD))
-    );
-    for event in &events {
-        let id = event.id.to_string();
-        let at = snowflake_time(id.rsplit('/').next().expect("an id")).expect("a time");
-        let is_old = START.since(at) > DAY_MS;
-        assert_eq!(event.tags.iter().any(|tag| tag == BACKFILLED), is_old, "{event:?}");
-    }
+    kept.check(&events, &live);
 
     // A direct channel is in no list; it is read if it is named.
     let named = StartBackfill {
-        until: Some(at(1)),
+        until: Some(hour(since, 1)),
         conversations: vec![DIRECT.to_owned()],
         ..order("discord", since)
     };
