@@ -153,6 +153,8 @@ fn records_of_operators_are_frozen() {
     check("breaker_record", &operators::breaker_record());
     check("held_record", &operators::held_record());
     check("owner_record", &operators::owner_record());
+    check("backfill_record", &operators::backfill_record());
+    check("backfill", &operators::backfill());
 }
 
 /// What an operator reads of any record is the record, whatever its schema.
@@ -171,6 +173,7 @@ fn records_are_read_without_their_schema() {
     check_value(&operators::breaker_record());
     check_value(&operators::held_record());
     check_value(&operators::owner_record());
+    check_value(&operators::backfill_record());
     check_value(&pairings::pairing().record(true, samples::AT));
     check_value(&approvals::record());
     check_value(&intents::record());

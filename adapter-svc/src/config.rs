@@ -74,6 +74,8 @@ pub struct AdapterConfig {
     /// Age from which an event that an account's source reads is stored and fires no hook, except hooks that ask for
     /// backfilled events, in milliseconds.
     pub age_gate_ms: u64,
+    /// Maximum number of calls a minute with which a backfill reads an account's histories.
+    pub backfill_calls_per_minute: u32,
     /// Webhook sources at `/hooks/{name}`.
     pub webhook: BTreeMap<String, WebhookConfig>,
     /// Files of messages.
@@ -104,6 +106,7 @@ impl Default for AdapterConfig {
             request_timeout_ms: 30_000,
             header_timeout_ms: 10_000,
             age_gate_ms: 24 * 3_600_000,
+            backfill_calls_per_minute: 40,
             webhook: BTreeMap::new(),
             attachments: AttachmentConfig::default(),
             http: HttpConfig::default(),
@@ -252,6 +255,10 @@ impl AdapterConfig {
             if value == 0 {
                 faults.push(format!("{key}: expected at least 1 ms"));
             }
+        }
+
+        if self.backfill_calls_per_minute == 0 {
+            faults.push("backfill_calls_per_minute: expected at least 1".to_owned());
         }
 
         if self.per_address_per_second == Some(0) || self.per_address_burst == 0 {

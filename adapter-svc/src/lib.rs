@@ -7,6 +7,7 @@
 
 pub mod approvals;
 pub mod attachments;
+pub mod backfill;
 pub mod config;
 pub mod encoded_event;
 pub mod error;

@@ -42,6 +42,11 @@ pub const METRICS: &[Metric] = &[
     Metric::counter("nexus_source_gaps_total", "times of which a platform's events are lost")
         .by(&[label("source", PLATFORMS)]),
     Metric::counter(
+        "nexus_backfill_events_total",
+        "messages of histories that were stored as events",
+    )
+    .by(&[label("source", PLATFORMS)]),
+    Metric::counter(
         "nexus_source_slowed_total",
         "times at which a bound was reached and the platform waited",
     )

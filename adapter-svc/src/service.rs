@@ -20,6 +20,9 @@ use tokio::task::JoinHandle;
 
 use crate::attachments::AttachmentFetcher;
 use crate::attachments::keeper::{AttachmentKeeper, TASK};
+use crate::backfill::desk;
+use crate::backfill::open::open_histories;
+use crate::backfill::runner::BackfillRunner;
 use crate::config::{AcceptMode, AdapterConfig};
 use crate::gateway::{GatewayState, PlatformDoors};
 use crate::intake::EventIntake;
@@ -316,6 +319,7 @@ fn start_accounts(
         run: around.ids.ulid(),
     };
     let mut tasks = start_polling(around, &discord, &sink)?;
+    tasks.extend(start_backfills(config, around, &discord, &sink)?);
     tasks.push(tokio::spawn(served));
     tasks.push(tokio::spawn(keeper.keep(around.shutdown.clone())));
 
@@ -333,6 +337,27 @@ fn start_accounts(
     let (slack, identified) = opened.context("slack: cannot make an HTTP client")?;
     tasks.extend(identified);
     Ok((PlatformDoors { slack, telegram }, tasks))
+}
+
+/// Starts to take orders about accounts' histories, and to read them.
+fn start_backfills(
+    config: &AdapterConfig,
+    around: &ServiceContext,
+    discord: &BTreeMap<String, AccountContext>,
+    sink: &SinkContext,
+) -> anyhow::Result<[JoinHandle<()>; 2]> {
+    let accounts = open_histories(&around.telegram, &around.slack, discord, &around.clock)?;
+    let spec = desk::service_spec(&around.bus, &accounts, &around.clock, &around.ids);
+    let served = serve_operators(spec, around.bus.clone(), around.shutdown.clone());
+    let runner = BackfillRunner {
+        accounts,
+        sink: sink.clone(),
+        ids: around.ids.clone(),
+        instance: around.instance.clone(),
+        interval: Duration::from_mins(1) / config.backfill_calls_per_minute.max(1),
+    };
+    let reading = runner.run(around.shutdown.clone());
+    Ok([tokio::spawn(served), tokio::spawn(reading)])
 }
 
 /// Returns the doors of the accounts to which Telegram posts, and the tasks that learn who their bots are.

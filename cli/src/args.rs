@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 mod approval;
 mod audit;
+mod backfill;
 mod backup;
 mod bench;
 mod channel;
@@ -20,6 +21,7 @@ mod top;
 
 pub use approval::{ApprovalAction, Speaker};
 pub use audit::AuditOptions;
+pub use backfill::{BackfillAction, StartBackfillOptions};
 pub use backup::{BackupOptions, RestoreOptions};
 pub use bench::{BenchHooksOptions, BenchOptions, BenchPart, BenchQueriesOptions, BenchReadModelOptions};
 pub use channel::{AccountName, ChannelAction};
@@ -131,6 +133,9 @@ pub enum Command {
     /// Manage the accounts on platforms, and who may write to them.
     #[command(subcommand)]
     Channel(ChannelAction),
+    /// Read what accounts' conversations on platforms kept, and store it as events.
+    #[command(subcommand)]
+    Backfill(BackfillAction),
     /// Manage the web chat browsers that belong to the owner.
     #[command(subcommand)]
     Owner(OwnerAction),

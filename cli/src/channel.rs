@@ -43,13 +43,13 @@ pub async fn execute(common: &Common, action: ChannelAction) -> Result<()> {
 
 /// The account that a command names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct AccountId {
-    channel: String,
-    name: String,
+pub(crate) struct AccountId {
+    pub(crate) channel: String,
+    pub(crate) name: String,
 }
 
 impl AccountId {
-    fn parse(text: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         let parsed = text
             .split_once('/')
             .filter(|(channel, name)| !channel.is_empty() && !name.is_empty());

@@ -10,6 +10,7 @@
 pub mod approval;
 pub mod args;
 pub mod audit;
+pub mod backfill;
 pub mod backup;
 #[cfg(feature = "bench")]
 pub mod bench;
@@ -91,6 +92,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Mcp(options) => mcp::execute(&common, options).await,
         Command::Approval(action) => approval::execute(&common, action).await,
         Command::Channel(action) => channel::execute(&common, action).await,
+        Command::Backfill(action) => backfill::execute(&common, action).await,
         Command::Owner(action) => owner::execute(&common, action).await,
         Command::Config(action) => config::execute(&common, action),
         #[cfg(feature = "bench")]

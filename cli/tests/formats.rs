@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 
+use adapter_svc::backfill::accounts::BackfillAccounts;
+use adapter_svc::backfill::desk;
 use adapter_svc::source::webchat::owner_api;
 use axum::http::StatusCode;
 use scheduler_svc::operator::OperatorContext;
@@ -56,6 +58,8 @@ async fn serve_operators(bus: &Bus) -> Vec<ServiceHandle> {
     let mut specs = scheduler_svc::operator::service_specs(&context);
     specs.extend(hook_svc::operator::service_specs(bus, &clock, &ids));
     specs.push(owner_api::service_spec(bus, &clock, &ids));
+    let accounts = BackfillAccounts::new([], [("telegram", "main".to_owned(), "bots have none")]);
+    specs.push(desk::service_spec(bus, &accounts, &clock, &ids));
     let mut handles = Vec::new();
     for spec in specs {
         handles.push(bus.serve(spec).await.expect("served"));
@@ -202,6 +206,10 @@ async fn the_exit_code_says_what_went_wrong() {
     let both = world.nexus(&["dlq", "list", "--json", "--quiet"]).await;
     assert_eq!(both.code, 2, "{both:?}");
 
+    world
+        .fails(2, &["backfill", "show", "slack"], "expected CHANNEL/NAME")
+        .await;
+
     // 3: the thing does not exist.
     world.fails(3, &["dlq", "show", "99"], "no dead letter 99").await;
     world.fails(3, &["dlq", "drop", "99"], "no dead letter 99").await;
@@ -209,6 +217,13 @@ async fn the_exit_code_says_what_went_wrong() {
         .fails(3, &["breaker", "reset", "nobody"], "nobody has no recorded errors")
         .await;
     world.fails(3, &["owner", "remove", "nobody"], "nobody").await;
+    let backfill = |account| ["backfill", "start", account, "--since", "2d"];
+    world
+        .fails(3, &backfill("slack/nobody"), "no account `slack/nobody`")
+        .await;
+    world
+        .fails(3, &["backfill", "show", "slack/main"], "no backfill of `slack/main`")
+        .await;
     world.fails(3, &["recover", "redo", "nobody"], "nobody").await;
     world.fails(3, &["down", "--data", "nowhere"], "nowhere").await;
     world.fails(3, &["logs"], "there are no logs").await;
@@ -229,6 +244,13 @@ async fn the_exit_code_says_what_went_wrong() {
     // 5: the state does not allow it.
     world
         .fails(5, &["breaker", "reset", "rests"], "rests is not paused")
+        .await;
+    world
+        .fails(
+            5,
+            &backfill("telegram/main"),
+            "telegram/main has no history: bots have none",
+        )
         .await;
     world.fails(5, &["dlq", "drop", &held], "nexus recover list").await;
     assert_eq!(world.nexus(&["init", "new"]).await.code, 0);

@@ -45,7 +45,7 @@ fn exit_codes() -> String {
 }
 
 /// What each command prints with `--json`, by the words of the command.
-const JSON: [(&str, &str); 83] = [
+const JSON: [(&str, &str); 87] = [
     (
         "up",
         "object: `web_chat`, `owner_link`, `events`, `token_file`, `webhooks`, `nats`, `hooks`, `logs`",
@@ -199,6 +199,13 @@ const JSON: [(&str, &str); 83] = [
     ),
     ("channel pair", PAIRING),
     ("channel unpair", PAIRING),
+    (
+        "backfill start",
+        "object: `id`, `channel`, `account`, `since`, `until`, `conversations`, `by`, `state`, `reason`, `started_at`, `changed_at`, `read_by`, `found`, `finished`, `events`, `passed_over`, `place`, `skipped`, `skipped_count`",
+    ),
+    ("backfill list", "array, as of `backfill start`"),
+    ("backfill show", "object, as of `backfill start`"),
+    ("backfill stop", "object, as of `backfill start`"),
     ("owner link", "object: `link`, `minutes`"),
     (
         "owner list",

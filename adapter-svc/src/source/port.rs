@@ -8,6 +8,9 @@
 
 pub mod access;
 pub mod accounts;
+pub mod event_store;
+pub mod history;
+pub mod history_calls;
 pub mod sink;
 pub mod strangers;
 pub mod unreadable;
@@ -22,7 +25,8 @@ use shared::platform::policy::DirectPolicy;
 use shared::retry::RetrySchedule;
 use shared::wire::watermark::SourceWatermark;
 
-pub use sink::{PutEventsError, SettledEvents, SinkContext, SourceFenced, SourceSink};
+pub use event_store::{SinkContext, SourceFenced};
+pub use sink::{PutEventsError, SettledEvents, SourceSink};
 
 /// Prefix of the ids of gaps.
 pub const GAP: &str = "gap";
@@ -131,14 +135,21 @@ pub fn gap_event(channel: &str, account: &str, gap: &SourceGap, now: UnixMillis)
 
 /// Tags `event` as backfilled if it happened more than `gate_ms` before it was received. Of an edit the time of the edit
 /// counts, as of a deletion; a deletion whose time the platform does not say counts as one of the time of its reception,
-/// because the message's own time says nothing about it.
+/// because the message's own time says nothing about it. Of a message that was edited before it was read, as a history has
+/// it, its own time counts: otherwise the edit of an old message would be a message of now.
 pub fn apply_age_gate(event: &mut Event, gate_ms: i64) {
-    if event.direction == EventDirection::Deleted && event.edited_at.is_none() {
-        return;
-    }
-    let happened = event
-        .edited_at
-        .map_or(event.timestamp, |edited| edited.max(event.timestamp));
+    let happened = match (event.direction, event.edited_at) {
+        (EventDirection::Deleted, None) => return,
+        (EventDirection::Deleted | EventDirection::Updated, Some(edited)) => edited.max(event.timestamp),
+        (
+            EventDirection::Updated
+            | EventDirection::Received
+            | EventDirection::Sent
+            | EventDirection::Observed
+            | EventDirection::Created,
+            Some(_) | None,
+        ) => event.timestamp,
+    };
     if event.received_at.since(happened) > gate_ms {
         event.add_tag(BACKFILLED);
     }
@@ -160,11 +171,18 @@ mod tests {
             apply_age_gate(&mut event, 1_000);
             event.tags
         };
-        let tags = |timestamp: i64, edited_at: Option<i64>| tags_of(EventDirection::Received, timestamp, edited_at);
+        let tags = |timestamp: i64, edited_at: Option<i64>| tags_of(EventDirection::Updated, timestamp, edited_at);
         assert_eq!(tags(9_000, None), Vec::<String>::new());
         assert_eq!(tags(8_999, None), [BACKFILLED]);
         assert_eq!(tags(1, Some(9_500)), Vec::<String>::new());
         assert_eq!(tags(11_000, None), Vec::<String>::new());
+
+        // A message that was edited before it was read is as old as it is.
+        let received = |edited_at: Option<i64>| tags_of(EventDirection::Received, 1, edited_at);
+        assert_eq!(
+            (received(None), received(Some(9_500))),
+            (vec![BACKFILLED.to_owned()], vec![BACKFILLED.to_owned()])
+        );
 
         // The message is old, and when it was deleted is not said, or is.
         let deleted = |edited_at: Option<i64>| tags_of(EventDirection::Deleted, 1, edited_at);

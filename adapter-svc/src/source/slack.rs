@@ -9,6 +9,8 @@ pub mod download;
 pub mod endpoint;
 pub mod files;
 pub mod handshake;
+pub mod history;
+mod history_position;
 pub mod identity;
 pub mod normalize;
 pub mod payload;

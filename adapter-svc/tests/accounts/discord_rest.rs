@@ -12,6 +12,7 @@ use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use crate::discord_api::{DiscordApi, FIRST_CHANNEL, GUILD, THREAD, bot_id};
+use crate::discord_lists::{self, ARCHIVED, DIRECT};
 
 /// The routes of the API.
 pub(crate) fn routes(api: &DiscordApi) -> Router<DiscordApi> {
@@ -29,6 +30,7 @@ pub(crate) fn routes(api: &DiscordApi) -> Router<DiscordApi> {
         .route("/api/channels/{channel}", get(channel_of))
         .route("/api/channels/{channel}/messages", get(history))
         .route("/api/guilds/{guild}/members/{user}", get(member))
+        .merge(discord_lists::routes())
         .route("/api/attachments/refresh-urls", post(refresh))
         .route("/api/interactions/{id}/{token}/callback", post(press))
         .layer(limits)
@@ -83,7 +85,7 @@ impl IntoResponse for Refused {
 }
 
 /// The token of a call, or the refusal of it.
-fn enter(api: &DiscordApi, headers: &HeaderMap) -> Result<String, Refused> {
+pub(crate) fn enter(api: &DiscordApi, headers: &HeaderMap) -> Result<String, Refused> {
     let value = headers.get("authorization").and_then(|value| value.to_str().ok());
     let token = value
         .and_then(|value| value.strip_prefix("Bot "))
@@ -135,10 +137,10 @@ async fn channel_of(
     headers: HeaderMap,
 ) -> Result<Json<Value>, Refused> {
     enter(&api, &headers)?;
-    if channel == "900" {
+    if channel == DIRECT {
         return Ok(Json(json!({"id": channel, "type": 1, "recipients": [{"id": "5"}]})));
     }
-    if channel == THREAD {
+    if channel == THREAD || channel.starts_with(ARCHIVED) {
         return Ok(Json(
             json!({"id": channel, "type": 11, "guild_id": GUILD, "parent_id": FIRST_CHANNEL.to_string(), "owner_id": "5"}),
         ));

@@ -1,10 +1,15 @@
 //! Sources of platforms' accounts against stand-ins that misbehave as the vendors do, and a real nats-server.
 
+mod backfill;
+mod backfill_discord;
+mod backfill_process;
 mod bot_api;
 mod contract;
+mod conversation_shelf;
 mod discord;
 mod discord_api;
 mod discord_limits;
+mod discord_lists;
 mod discord_process;
 mod discord_rest;
 mod discord_rights;

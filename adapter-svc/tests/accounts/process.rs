@@ -47,6 +47,7 @@ pub(crate) fn start_service(
         .env("NEXUS__NATS__SERVERS", format!("[\"{}\"]", nats.url()))
         .env("NEXUS__ADAPTER__LISTEN", "127.0.0.1:0")
         .env("NEXUS__ADAPTER__DATA_DIR", here.join("spool"))
+        .env("NEXUS__ADAPTER__BACKFILL_CALLS_PER_MINUTE", "60000")
         .env("NEXUS_INSTANCE", name)
         .stdout(Stdio::null())
         .stderr(std::fs::File::create(here.join("log")).expect("a log"));

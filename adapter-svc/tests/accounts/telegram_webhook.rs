@@ -46,7 +46,7 @@ async fn the_holder_sets_the_webhook_and_posts_with_its_secret_alone_are_taken()
     let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
     let channels = channels(&world, &api, ", direct: open");
     let replica = world.replica("adapter-svc-0", &channels).await;
-    replica.says("telegram/main", "telegram").await;
+    replica.says("telegram/main", "receiving by webhook as @nexus").await;
     let second = world.replica("adapter-svc-1", &channels).await;
     eventually("the webhook is set", async || api.webhook(TOKEN).is_some()).await;
     let (url, secret) = api.webhook(TOKEN).expect("a webhook");

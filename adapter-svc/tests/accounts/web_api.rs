@@ -12,6 +12,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use shared::model::time::UnixMillis;
 
+use crate::conversation_shelf::{ConversationShelf, ShelfAnswer};
 use crate::file_shelf::FileShelf;
 
 /// Signing secret of every account whose test names no other.
@@ -22,6 +23,7 @@ pub(crate) const SECRET: &str = "8f742231b10e8888abcd99yyyzzz85a5";
 pub(crate) struct WebApi {
     pub(crate) base: String,
     pub(crate) files: FileShelf,
+    pub(crate) conversations: ConversationShelf,
     state: Arc<Mutex<WebState>>,
 }
 
@@ -38,6 +40,7 @@ impl WebApi {
         let api = Self {
             base: format!("http://{}", listener.local_addr().expect("an address")),
             files: FileShelf::default(),
+            conversations: ConversationShelf::default(),
             state: Arc::default(),
         };
         let routes = Router::new()
@@ -81,7 +84,16 @@ async fn answer(
         return Json(found_file(&api, &query["file"])).into_response();
     }
 
-    assert_eq!(method, "auth.test", "no other method is called");
+    match api.conversations.answer(&method, &query) {
+        Some(ShelfAnswer::Body(body)) => return Json(body).into_response(),
+        Some(ShelfAnswer::Limited(seconds)) => {
+            let headers = [("retry-after", seconds.to_string())];
+            let body = json!({"ok": false, "error": "ratelimited"});
+            return (StatusCode::TOO_MANY_REQUESTS, headers, Json(body)).into_response();
+        }
+        None => assert_eq!(method, "auth.test", "no other method is called"),
+    }
+
     let mut state = api.lock();
     state.calls += 1;
     if let Some((status, body)) = state.answers.get(&token) {

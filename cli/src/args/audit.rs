@@ -5,7 +5,7 @@ use clap::Args;
 /// `nexus audit`.
 #[derive(Debug, Args)]
 pub struct AuditOptions {
-    /// Only records of this topic: approval, breaker, dlq, held, intent, owner, pairing.
+    /// Only records of this topic: approval, backfill, breaker, dlq, held, intent, owner, pairing.
     #[arg(long)]
     pub topic: Option<String>,
     /// With `--topic`: only records about this id, number or hook.

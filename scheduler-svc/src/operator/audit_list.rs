@@ -35,6 +35,8 @@ fn filter_of(question: &ListRecords) -> Result<String, Refusal> {
             wrong(format!("topic: `{topic}` is none of {}", AUDIT_TOPICS.join(", ")))
         }
         (Some(topic), None) => Ok(format!("nexus.audit.{topic}.>")),
+        // Its records are by channel and account.
+        (Some("backfill"), Some(account)) => Ok(format!("nexus.audit.backfill.*.{}", token(account))),
         // Its records are by channel, account and sender.
         (Some("pairing"), Some(sender)) => Ok(format!("nexus.audit.pairing.*.*.{}", token(sender))),
         (Some(topic), Some(about)) => Ok(format!("nexus.audit.{topic}.{}", token(about))),
@@ -114,6 +116,10 @@ mod tests {
         assert_eq!(
             filter(Some("pairing"), Some("4711")),
             Ok("nexus.audit.pairing.*.*.4711".to_owned())
+        );
+        assert_eq!(
+            filter(Some("backfill"), Some("main")),
+            Ok("nexus.audit.backfill.*.main".to_owned())
         );
         let (code, text) = filter(Some("*"), None).expect_err("no topic");
         assert!(

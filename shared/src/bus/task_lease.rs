@@ -3,6 +3,7 @@
 //! The lease says which replica shall, not which may: a holder that is slow may be at it together with the next one,
 //! and the task must bear that.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::wire::session_mark::LeaseRecord;
@@ -19,7 +20,7 @@ const TTL: Duration = Duration::from_secs(6);
 #[derive(Debug)]
 pub struct TaskLease {
     leases: Kv<LeaseRecord>,
-    task: &'static str,
+    task: Cow<'static, str>,
     holder: String,
     /// The lease's revision while this replica holds it.
     revision: Option<u64>,
@@ -28,10 +29,10 @@ pub struct TaskLease {
 impl TaskLease {
     /// That of `task`, for replica `holder`, which does not hold it yet.
     #[must_use]
-    pub fn new(bus: &Bus, task: &'static str, holder: String) -> Self {
+    pub fn new(bus: &Bus, task: impl Into<Cow<'static, str>>, holder: String) -> Self {
         Self {
             leases: bus.kv(buckets::LEASES),
-            task,
+            task: task.into(),
             holder,
             revision: None,
         }
@@ -45,7 +46,7 @@ impl TaskLease {
         let record = LeaseRecord::held_by(self.holder.clone());
 
         let taken = match self.revision.take() {
-            Some(revision) => self.leases.update_ttl(self.task, &record, revision, TTL).await,
+            Some(revision) => self.leases.update_ttl(&self.task, &record, revision, TTL).await,
             None => self.take(&record).await,
         };
         match taken {
@@ -58,23 +59,23 @@ impl TaskLease {
     }
 
     async fn take(&self, record: &LeaseRecord) -> Result<u64, CasError> {
-        let taken = self.leases.create_ttl(self.task, record, TTL).await;
+        let taken = self.leases.create_ttl(&self.task, record, TTL).await;
         let Err(CasError::Conflict { bucket, key }) = taken else {
             return taken;
         };
 
-        match self.leases.find(self.task).await? {
+        match self.leases.find(&self.task).await? {
             (Some(_), _) => Err(CasError::Conflict { bucket, key }),
             // One that cannot be read is nobody's.
-            (None, revision) => self.leases.update_ttl(self.task, record, revision, TTL).await,
+            (None, revision) => self.leases.update_ttl(&self.task, record, revision, TTL).await,
         }
     }
 
     /// Gives the lease back, if this replica holds it; if that fails, it lapses.
     pub async fn give_back(&mut self) {
         let Some(revision) = self.revision.take() else { return };
-        if let Err(error) = self.leases.delete(self.task, Some(revision)).await {
-            tracing::debug!(task = self.task, %error, "lease of a task was not given back");
+        if let Err(error) = self.leases.delete(&self.task, Some(revision)).await {
+            tracing::debug!(task = %self.task, %error, "lease of a task was not given back");
         }
     }
 }

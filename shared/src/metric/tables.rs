@@ -156,6 +156,7 @@ const BUCKETS: &[&str] = &[
     buckets::SESSION_CHECKPOINTS,
     buckets::POSITIONS,
     buckets::WATERMARKS,
+    buckets::BACKFILLS,
     buckets::PAIRINGS,
     buckets::HELD,
     buckets::FETCHES,

@@ -5,6 +5,7 @@
 //! says who it was, for the record, and gives no right.
 
 pub mod audit;
+pub mod backfill;
 pub mod breakers;
 pub mod held_messages;
 pub mod letters;

@@ -283,6 +283,12 @@ pub fn owner_audit(about: &str) -> String {
     join("nexus.audit.owner", &[about])
 }
 
+/// Returns the subject of the orders to read the histories of `account` on `channel`.
+#[must_use]
+pub fn backfill_audit(channel: &str, account: &str) -> String {
+    join("nexus.audit.backfill", &[channel, account])
+}
+
 /// Returns the subject of the decisions about `sender` on `account` of `channel`.
 #[must_use]
 pub fn pairing_audit(channel: &str, account: &str, sender: &str) -> String {

@@ -282,6 +282,7 @@ fn kv_specs(replicas: usize) -> Vec<StreamSpec> {
         buckets::SESSION_CHECKPOINTS,
         buckets::POSITIONS,
         buckets::WATERMARKS,
+        buckets::BACKFILLS,
         buckets::RESTORE,
     ];
 

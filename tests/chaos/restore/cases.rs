@@ -44,6 +44,7 @@ pub(super) const KEPT: &[(&str, Says)] = &[
     ("KV_attempts", Says::Nothing),
     ("KV_positions", Says::Nothing),
     ("KV_watermarks", Says::Nothing),
+    ("KV_backfills", Says::Nothing),
     ("KV_session_checkpoints", Says::Nothing),
     ("KV_hooks", Says::Nothing),
     ("KV_hook_state", Says::Nothing),

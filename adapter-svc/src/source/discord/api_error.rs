@@ -4,6 +4,15 @@
 
 use std::time::Duration;
 
+use crate::source::port::history_calls::HistoryCallError;
+
+/// Wait after a call that was refused. The vendor bars an address after too many, and this process stops all of its calls at
+/// a hundred in ten minutes ([`super::address_gate`]).
+const REFUSED_PAUSE: Duration = Duration::from_secs(8);
+
+/// Status with which the vendor refuses what the bot may not see.
+const FORBIDDEN: u16 = 403;
+
 /// The reason why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiCallError {
@@ -73,5 +82,40 @@ impl ApiCallError {
             Self::Refused { status, .. } => matches!(status, 400..=404),
             Self::Unauthorized(_) | Self::Limited { .. } | Self::Unreachable(_) | Self::Malformed(_) => false,
         }
+    }
+
+    /// Returns the error as the reader of histories takes it.
+    #[must_use]
+    pub fn into_history_error(self) -> HistoryCallError {
+        let words = self.to_string();
+        match self {
+            Self::Unauthorized(_) => HistoryCallError::Unauthorized(words),
+            Self::Limited { after, .. } => HistoryCallError::Limited { after, words },
+            Self::Refused { status, .. } if self.is_final() => HistoryCallError::Refused {
+                words,
+                pause: if status == FORBIDDEN {
+                    REFUSED_PAUSE
+                } else {
+                    Duration::ZERO
+                },
+            },
+            Self::Refused { .. } | Self::Unreachable(_) | Self::Malformed(_) => HistoryCallError::Unreachable(words),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_vendor_counts_against_an_address_is_asked_slowly() {
+        let refused = |status| {
+            let words = String::new();
+            ApiCallError::Refused { status, words }.into_history_error()
+        };
+        assert!(matches!(refused(403), HistoryCallError::Refused { pause, .. } if pause == REFUSED_PAUSE));
+        assert!(matches!(refused(404), HistoryCallError::Refused { pause, .. } if pause.is_zero()));
+        assert!(matches!(refused(502), HistoryCallError::Unreachable(_)));
     }
 }

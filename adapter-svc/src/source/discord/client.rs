@@ -18,6 +18,7 @@ use shared::platform::http_answer::{ReadBodyError, read_bounded, read_http_date,
 use super::account_context::AccountContext;
 use super::address_gate::AddressGate;
 use super::api_error::{ApiCallError, LimitScope};
+use super::listed_place::{ListedPlace, ThreadPage};
 
 /// Maximum time for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,6 +37,9 @@ const MAX_WORDS: usize = 300;
 
 /// Maximum number of messages of a page, the vendor's own.
 pub const PAGE: usize = 100;
+
+/// Maximum number of guilds of a page, the vendor's own.
+pub const GUILD_PAGE: usize = 200;
 
 /// Wait after a limit that names none: it is that of a server before the API.
 const BARRED: Duration = Duration::from_mins(1);
@@ -182,6 +186,54 @@ impl DiscordClient {
     pub async fn messages_after(&self, channel: &str, after: u64) -> Result<Vec<Value>, ApiCallError> {
         let mut url = self.account.base_url.join(&format!("channels/{channel}/messages"));
         url.set_query(Some(&format!("after={after}&limit={PAGE}")));
+        let body = self.call(self.http.get(url), ANSWER_TIMEOUT).await?;
+        read_body(&body)
+    }
+
+    /// Returns the ids of the bot's guilds behind `after`, at most [`GUILD_PAGE`].
+    ///
+    /// # Errors
+    /// Returns [`ApiCallError`] if the call fails.
+    pub(super) async fn guilds_after(&self, after: &str) -> Result<Vec<String>, ApiCallError> {
+        let mut url = self.account.base_url.join("users/@me/guilds");
+        url.set_query(Some(&format!("after={after}&limit={GUILD_PAGE}")));
+        let body = self.call(self.http.get(url), ANSWER_TIMEOUT).await?;
+        let guilds: Vec<ListedPlace> = read_body(&body)?;
+        Ok(guilds.into_iter().map(|guild| guild.id).collect())
+    }
+
+    /// Returns the channels of `guild`, without threads.
+    ///
+    /// # Errors
+    /// Returns [`ApiCallError`] if the call fails.
+    pub(super) async fn guild_channels(&self, guild: &str) -> Result<Vec<ListedPlace>, ApiCallError> {
+        self.get(&format!("guilds/{guild}/channels")).await
+    }
+
+    /// Returns the threads of `guild` that are not archived.
+    ///
+    /// # Errors
+    /// Returns [`ApiCallError`] if the call fails.
+    pub(super) async fn active_threads(&self, guild: &str) -> Result<ThreadPage, ApiCallError> {
+        self.get(&format!("guilds/{guild}/threads/active")).await
+    }
+
+    /// Returns the public threads of `channel` that were archived before `before`, those first that were archived last.
+    ///
+    /// # Errors
+    /// Returns [`ApiCallError`] if the call fails.
+    pub(super) async fn archived_threads(
+        &self,
+        channel: &str,
+        before: Option<&str>,
+    ) -> Result<ThreadPage, ApiCallError> {
+        let mut url = self
+            .account
+            .base_url
+            .join(&format!("channels/{channel}/threads/archived/public"));
+        url.query_pairs_mut()
+            .append_pair("limit", &PAGE.to_string())
+            .extend_pairs(before.map(|before| ("before", before)));
         let body = self.call(self.http.get(url), ANSWER_TIMEOUT).await?;
         read_body(&body)
     }

@@ -338,7 +338,7 @@ fn told_place(kind: &str, data: &Value, is_live: bool) -> Option<ChannelPlace> {
 }
 
 /// Returns whether `data` mentions roles.
-fn mentions_roles(data: &Value) -> bool {
+pub(super) fn mentions_roles(data: &Value) -> bool {
     let roles = data.get("mention_roles").and_then(Value::as_array);
     roles.is_some_and(|roles| !roles.is_empty())
 }

@@ -388,7 +388,7 @@ impl<'a> GatewayReader<'a> {
 }
 
 /// Tags `event`, or makes it an observed one, as the settings of `account` say.
-fn apply_policy(account: &DiscordAccount, event: &mut Event) {
+pub(super) fn apply_policy(account: &DiscordAccount, event: &mut Event) {
     let peer = &event.peer;
     let policy = account.channel_policy(&peer.id, peer.guild_id.as_deref());
     let groups: BTreeMap<_, _> = policy

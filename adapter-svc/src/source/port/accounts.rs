@@ -9,7 +9,8 @@ use shared::error_chain::describe_error;
 use shared::process::ShutdownSignal;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::sink::{SinkContext, SourceSink, report_account};
+use super::event_store::SinkContext;
+use super::sink::{SourceSink, report_account};
 use super::{Source, SourceEnd};
 
 /// Interval in which a lease that another replica holds is asked for.

@@ -2,44 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex as SyncMutex;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::Value;
 use shared::bus::{AccountHold, Bus, CasError, Kv, PublishError};
-use shared::clock::{SharedClock, pause};
+use shared::clock::pause;
 use shared::error_chain::describe_error;
-use shared::model::event::{Event, EventId};
+use shared::model::event::Event;
 use shared::model::time::UnixMillis;
 use shared::platform::policy::DirectPolicy;
 use shared::process::Health;
-use shared::wire::headers::TraceCarrier;
 use shared::wire::topology::buckets;
 use shared::wire::watermark::{SourceWatermark, watermark_key};
 use tokio::sync::Mutex;
-use ulid::Ulid;
 
+use super::event_store::{AccountEvents, SinkContext, SourceFenced, TRY_AGAIN_AFTER};
 use super::{Source, SourceGap, apply_age_gate, gap_event};
-use crate::attachments::AttachmentFetcher;
-use crate::encoded_event::EncodedEvent;
-use crate::error::AcceptEventsError;
 use crate::hourly_allowance::HourlyAllowance;
-use crate::intake::EventIntake;
 use crate::pairing::PairingStore;
-
-/// Name of this service in dead letters.
-pub(super) const SERVICE: &str = "adapter-svc";
-/// Wait before something that failed is tried again.
-pub(super) const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
-
-/// Maximum time for which events wait for their files, whatever is configured.
-const FILES_WITHIN: Duration = Duration::from_secs(10);
-/// Maximum time for one try to note the files that are still to be fetched.
-const NOTE_WITHIN: Duration = Duration::from_secs(5);
-
-/// Another replica reads from the account, or this one may no longer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the account's lease is held by another replica")]
-pub struct SourceFenced;
 
 /// The reason why events, or the watermark behind them, cannot be stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,28 +51,6 @@ impl SettledEvents {
     pub fn events(&self) -> &[Event] {
         &self.events
     }
-}
-
-/// Parts of the process that sinks use. Clones share them.
-#[derive(Debug, Clone)]
-pub struct SinkContext {
-    /// Bus of the watermarks.
-    pub bus: Bus,
-    /// Way to JetStream. A platform keeps unconfirmed updates, so events need no spool, and a replica that takes over
-    /// finds all that its predecessor confirmed in the stream, in order.
-    pub intake: EventIntake,
-    /// Strangers who may write, and those who have a code.
-    pub pairings: PairingStore,
-    /// Files of messages.
-    pub attachments: AttachmentFetcher,
-    /// Clock of the process.
-    pub clock: SharedClock,
-    /// State reported by `/readyz`.
-    pub health: Health,
-    /// Age from which an event is stored and fires nothing, in milliseconds.
-    pub age_gate_ms: i64,
-    /// Name of this run of the process, in watermarks.
-    pub run: Ulid,
 }
 
 /// How far a source has come, in its own form.
@@ -228,24 +186,17 @@ impl SourceSink {
             apply_age_gate(event, self.context.age_gate_ms);
         }
         let strangers = self.let_paired_in(&mut events).await?;
-        // Before the events are stored: a file's address is void after a while.
-        self.context.attachments.fetch_new(&mut events, FILES_WITHIN).await;
-        self.note_files(&mut events).await?;
+        self.store_of().fetch_files(&mut events, || self.is_held()).await?;
         Ok(SettledEvents { events, strangers })
     }
 
-    /// Notes the files of `events` that are still to be fetched. Without its note a file would be lost.
-    async fn note_files(&self, events: &mut [Event]) -> Result<(), SourceFenced> {
-        while let Err(error) = self.context.attachments.note_open(events, NOTE_WITHIN).await {
-            let (channel, account) = (self.channel, &self.account);
-            let error = describe_error(&error);
-            tracing::warn!(channel, account, error, "failed to note open files; retrying");
-            if !self.is_held() {
-                return Err(SourceFenced);
-            }
-            pause(TRY_AGAIN_AFTER).await;
+    /// Returns where the account's events are stored.
+    fn store_of(&self) -> AccountEvents<'_> {
+        AccountEvents {
+            context: &self.context,
+            channel: self.channel,
+            account: &self.account,
         }
-        Ok(())
     }
 
     /// As [`SourceSink::put`], with events that are settled, and the events of `gaps`.
@@ -260,7 +211,7 @@ impl SourceSink {
     ) -> Result<(), PutEventsError> {
         let SettledEvents { mut events, strangers } = settled;
         events.extend(gaps.iter().filter_map(|gap| self.tell_gap(gap)));
-        self.store(events).await?;
+        self.store_of().store(events, || self.is_held()).await?;
         self.offer_codes(&strangers).await?;
         self.write_watermark(position).await
     }
@@ -298,83 +249,6 @@ impl SourceSink {
     /// process unready, because others and other sources go on.
     pub fn report(&self, state: Result<&str, &str>) {
         report_account(&self.context.health, self.channel, &self.account, state);
-    }
-
-    async fn store(&self, mut events: Vec<Event>) -> Result<(), SourceFenced> {
-        let carrier = TraceCarrier::default();
-        while !events.is_empty() {
-            let stored = self.context.intake.accept_events(self.channel, &events, &carrier).await;
-            let refused = match stored {
-                Ok(()) => return Ok(()),
-                Err(error @ (AcceptEventsError::Invalid { .. } | AcceptEventsError::TooLarge { .. })) => {
-                    self.refuse(error)
-                }
-                Err(AcceptEventsError::NotStored { id, source }) if !source.may_pass() => {
-                    let event = events.iter().find(|event| event.id == id);
-                    self.dead_letter(event, &source).await.then_some(id)
-                }
-                Err(
-                    error @ (AcceptEventsError::SpoolFull { .. }
-                    | AcceptEventsError::SpoolFailed(_)
-                    | AcceptEventsError::Busy
-                    | AcceptEventsError::NotStored { .. }),
-                ) => {
-                    let (channel, account) = (self.channel, &self.account);
-                    tracing::warn!(
-                        channel,
-                        account,
-                        error = describe_error(&error),
-                        "failed to store events; retrying"
-                    );
-                    None
-                }
-            };
-
-            if let Some(id) = refused {
-                events.retain(|event| event.id != id);
-                continue;
-            }
-            if !self.is_held() {
-                return Err(SourceFenced);
-            }
-            pause(TRY_AGAIN_AFTER).await;
-        }
-
-        Ok(())
-    }
-
-    /// Notes that an event can never be stored, so that those behind it are. Returns its id.
-    fn refuse(&self, error: AcceptEventsError) -> Option<EventId> {
-        tracing::error!(
-            channel = self.channel,
-            account = self.account,
-            error = describe_error(&error),
-            "event refused"
-        );
-        metrics::counter!("nexus_source_refused_total", "source" => self.channel, "reason" => "bounds").increment(1);
-        match error {
-            AcceptEventsError::Invalid { id, .. }
-            | AcceptEventsError::TooLarge { id, .. }
-            | AcceptEventsError::NotStored { id, .. } => Some(id),
-            AcceptEventsError::SpoolFull { .. } | AcceptEventsError::SpoolFailed(_) | AcceptEventsError::Busy => None,
-        }
-    }
-
-    /// Makes a dead letter of an event that the server refused for good. Returns whether it is stored.
-    async fn dead_letter(&self, event: Option<&Event>, error: &PublishError) -> bool {
-        let bus = &self.context.bus;
-        let encoded = event
-            .map(|event| EncodedEvent::encode_event(event, bus.trust(), &TraceCarrier::default(), bus.max_payload()));
-        let Some(Ok(encoded)) = encoded else { return false };
-
-        let letter = encoded.dead_letter(SERVICE, error.to_string(), self.now());
-        match bus.dead_letter_record(letter).await {
-            Ok(()) => true,
-            Err(second) => {
-                tracing::error!(error = describe_error(&second), event_id = %encoded.id, "failed to store a dead letter");
-                false
-            }
-        }
     }
 
     async fn write_watermark(&self, position: SourcePosition) -> Result<(), PutEventsError> {

@@ -16,7 +16,8 @@ use shared::model::event::{Event, PeerKind, UNPAIRED};
 use shared::platform::policy::DirectPolicy;
 
 use super::access::is_strangers_message;
-use super::sink::{SourceFenced, SourceSink, TRY_AGAIN_AFTER};
+use super::event_store::{SourceFenced, TRY_AGAIN_AFTER};
+use super::sink::SourceSink;
 use crate::pairing::{PairingError, PairingStore};
 
 /// Number of senders that are looked up at once.

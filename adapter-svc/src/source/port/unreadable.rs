@@ -8,7 +8,8 @@ use shared::error_chain::describe_error;
 use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 
-use super::sink::{SERVICE, SourceSink};
+use super::event_store::SERVICE;
+use super::sink::SourceSink;
 
 /// Maximum number of dead letters of an account in an hour; further ones are counted and logged.
 pub const MAX_LETTERS: u32 = 60;

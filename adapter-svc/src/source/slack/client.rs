@@ -8,6 +8,7 @@ use std::time::Duration;
 use reqwest::Url;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use shared::error_chain::describe_causes;
 use shared::platform::http_answer::{ReadBodyError, read_bounded, read_retry_after};
 use shared::platform::slack::SlackAccount;
@@ -15,6 +16,7 @@ use shared::platform::slack_api::{WebAnswer, is_credential_error};
 use shared::process::SecretValue;
 
 use super::SlackBot;
+use super::payload::NamedById;
 use crate::source::port::CALL_RETRY;
 
 /// Maximum time for a connection.
@@ -23,6 +25,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
+/// Maximum size of a page of a history, in bytes: 200 messages, each with its text thrice.
+const MAX_PAGE_BYTES: usize = 32 * 1024 * 1024;
+/// Number of items of a page: the most that Slack recommends.
+const PAGE: &str = "200";
 /// Maximum length of Slack's words in an error, in bytes.
 const MAX_WORDS: usize = 200;
 /// Time after which an account whose token was refused is tried again.
@@ -158,7 +164,63 @@ pub async fn find_file(http: &reqwest::Client, account: &SlackAccount, id: &str)
     Ok(info.file)
 }
 
+/// A page of messages or of conversations.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ListPage {
+    /// Messages.
+    pub messages: Vec<Value>,
+    /// Conversations.
+    pub channels: Vec<NamedById>,
+    response_metadata: Option<PageMetadata>,
+}
+
+/// What a page says about the next one.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PageMetadata {
+    next_cursor: Option<String>,
+}
+
+impl ListPage {
+    /// Returns where the next page begins; `None` = there is none.
+    #[must_use]
+    pub fn next_cursor(&self) -> Option<String> {
+        let metadata = self.response_metadata.as_ref()?;
+        metadata.next_cursor.clone().filter(|cursor| !cursor.is_empty())
+    }
+}
+
+/// Returns the page of the list `method` at `cursor`, with the fields `fields`.
+///
+/// # Errors
+/// Returns [`WebCallError`] if the token is refused, or the call fails.
+pub async fn read_list(
+    http: &reqwest::Client,
+    account: &SlackAccount,
+    method: &str,
+    fields: &[(&str, &str)],
+    cursor: Option<&str>,
+) -> Result<ListPage, WebCallError> {
+    let mut url = account.method_url(method);
+    url.query_pairs_mut()
+        .extend_pairs(fields)
+        .append_pair("limit", PAGE)
+        .extend_pairs(cursor.map(|cursor| ("cursor", cursor)));
+    call_within(http, url, &account.token, MAX_PAGE_BYTES).await
+}
+
 async fn call<T: DeserializeOwned>(http: &reqwest::Client, url: Url, token: &SecretValue) -> Result<T, WebCallError> {
+    call_within(http, url, token, MAX_ANSWER_BYTES).await
+}
+
+/// Calls `url` with `token`, and reads an answer of at most `max` bytes.
+async fn call_within<T: DeserializeOwned>(
+    http: &reqwest::Client,
+    url: Url,
+    token: &SecretValue,
+    max: usize,
+) -> Result<T, WebCallError> {
     let lost = |error: reqwest::Error| {
         let error = error.without_url();
         WebCallError::Unreachable(describe_causes("the call failed", &error))
@@ -168,7 +230,7 @@ async fn call<T: DeserializeOwned>(http: &reqwest::Client, url: Url, token: &Sec
     let status = response.status().as_u16();
     let retry_after = read_retry_after(response.headers());
 
-    let read = read_bounded(&mut response, MAX_ANSWER_BYTES).await;
+    let read = read_bounded(&mut response, max).await;
     let body = read.map_err(|error| match error {
         ReadBodyError::Lost(error) => lost(error),
         ReadBodyError::TooLong { .. } => WebCallError::Unreachable(error.to_string()),

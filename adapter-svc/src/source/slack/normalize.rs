@@ -26,6 +26,9 @@ const LIMITED_MS: i64 = 60_000;
 /// Slack's own assistant, a bot without a bot's id.
 const SLACKBOT: &str = "USLACKBOT";
 
+/// Kind of the placeholder of a message that was deleted.
+const TOMBSTONE: &str = "tombstone";
+
 /// Keys in which `message` and `app_mention` of one post differ.
 const DELIVERY_KEYS: [&str; 3] = ["type", "channel_type", "event_ts"];
 
@@ -51,6 +54,35 @@ pub fn payload_events(bot: &SlackBot, raw: &Value, now: UnixMillis) -> Result<Ve
         event.content = event.content.replace('\0', "\u{fffd}");
     }
     Ok(events)
+}
+
+/// Returns the event of `message`, as the history of `channel` has it, which `bot` read at `now`. It has the id of the event
+/// that the payload makes which Slack posts of it.
+///
+/// # Errors
+/// Returns [`RefusePayloadError`] with the reason why the message becomes no event.
+pub fn history_event(
+    bot: &SlackBot,
+    channel: &str,
+    message: &Value,
+    now: UnixMillis,
+) -> Result<Event, RefusePayloadError> {
+    // A history names the conversation once, for all of its messages.
+    let mut whole = object(message);
+    whole.insert("channel".to_owned(), json!(channel));
+    if whole.get("subtype").and_then(Value::as_str) == Some(TOMBSTONE) {
+        return Err(RefusePayloadError::NoConversation(TOMBSTONE.to_owned()));
+    }
+
+    let reader = PayloadReader {
+        bot,
+        app_id: None,
+        payload: &Value::Object(whole),
+        now,
+    };
+    let mut event = reader.message()?;
+    event.content = event.content.replace('\0', "\u{fffd}");
+    Ok(event)
 }
 
 /// Returns the event of an envelope.
@@ -212,7 +244,7 @@ impl PayloadReader<'_> {
         let previous = change.previous_message.as_ref();
 
         // The placeholder of a thread's first message that was deleted.
-        if message.subtype.as_deref() == Some("tombstone") {
+        if message.subtype.as_deref() == Some(TOMBSTONE) {
             let ts = required(KIND, "message.ts", message.ts.as_ref())?;
             return self.deletion(&change, channel, ts);
         }

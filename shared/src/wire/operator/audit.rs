@@ -13,7 +13,9 @@ pub const MAX_LISTED_RECORDS: usize = 500;
 pub const MAX_LISTED_BYTES: usize = 2 << 20;
 
 /// The topics of records: the token behind `nexus.audit.` in their subjects.
-pub const AUDIT_TOPICS: [&str; 7] = ["approval", "breaker", "dlq", "held", "intent", "owner", "pairing"];
+pub const AUDIT_TOPICS: [&str; 8] = [
+    "approval", "backfill", "breaker", "dlq", "held", "intent", "owner", "pairing",
+];
 
 /// Request of `nexus.svc.audit.list`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

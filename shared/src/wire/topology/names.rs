@@ -68,6 +68,8 @@ pub mod buckets {
     pub const POSITIONS: &str = "positions";
     /// How far each source of an account has come.
     pub const WATERMARKS: &str = "watermarks";
+    /// The last backfill of each account.
+    pub const BACKFILLS: &str = "backfills";
     /// Strangers who may write to an account, and those who have a code.
     pub const PAIRINGS: &str = "pairings";
     /// Messages whose outcome is unknown, until an operator decides.

@@ -1,0 +1,16 @@
+//! Backfills: what an account's conversations kept is read on an operator's order, and stored as events.
+//!
+//! [`desk`] takes the orders, and writes them to `AUDIT` and then to KV `backfills`. [`runner`] reads the job of an account on
+//! one replica, by a lease: a page of a history ([`crate::source::port::history`]) is stored first, and the job's position
+//! after that. Whoever takes over reads the last page again, whose events have the same ids. Source:
+//! `docs/design/channels.md` §1.11.
+
+pub mod accounts;
+pub mod desk;
+pub mod job;
+pub mod job_file;
+pub mod open;
+pub mod runner;
+
+/// Prefix of the names of the leases.
+pub(crate) const TASK: &str = "backfill";
