@@ -46,6 +46,7 @@ fn complete(mut words: Vec<String>) -> Vec<String> {
                     words.extend(parts.next().map(|_| "1".to_owned()));
                 }
                 Some("SHELL") => words.push("bash".to_owned()),
+                Some("DECISION") => words.push("allow".to_owned()),
                 _ => words.push("1".to_owned()),
             }
         }

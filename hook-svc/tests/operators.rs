@@ -52,9 +52,12 @@ impl World {
     async fn ask<Q: Serialize, A: DeserializeOwned>(&self, endpoint: &str, question: &Q) -> Result<A, (u16, String)> {
         let subject = format!("nexus.svc.{endpoint}");
         let asked = self.bus.request(&subject, Headers::new(), question, PATIENCE).await;
-        asked.map_err(|error| match error {
-            RequestError::Service { code, text, .. } => (code, text),
-            other => panic!("{endpoint}: {other}"),
+        asked.map_err(|error| {
+            let told = error.to_string();
+            let RequestError::Service { code, text, .. } = error else {
+                panic!("{endpoint}: {told}");
+            };
+            (code, text)
         })
     }
 
@@ -329,6 +332,7 @@ fn failing(hook: &str, failures: u32) -> Breaker {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "a story is read from top to bottom")]
 async fn a_breaker_is_reset_once_and_the_record_says_by_whom() {
     let world = World::start(2).await;
     let kv = world.bus.kv::<Breaker>(buckets::BREAKERS);

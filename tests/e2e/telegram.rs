@@ -253,7 +253,6 @@ async fn an_answer_and_a_reaction_to_what_the_bot_sent_are_about_the_event_of_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[expect(clippy::too_many_lines, reason = "a story or a table is read from top to bottom")]
 async fn an_approval_is_decided_by_a_button_and_its_card_says_so_once() {
     let api = Telegram::start(Duration::ZERO).await;
     let model = pays().await;

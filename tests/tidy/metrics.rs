@@ -168,7 +168,7 @@ fn shapes_are_read_from_calls_and_tables() {
     };
     let labels = vec!["x".to_owned(), "z".to_owned()];
     let shape = ("nexus_a_total".to_owned(), ("counter".to_owned(), labels));
-    assert_eq!(counted(&source), [shape.clone()]);
+    assert_eq!(counted(&source), std::slice::from_ref(&shape));
 
     let table = "Metric::counter(\"nexus_a_total\", \"a help\").by(&[label(\"x\", &[\"p\"]), open_label(\"z\")]),";
     assert_eq!(listed(table), [shape]);

@@ -90,12 +90,14 @@ fn with_field<T: WireMessage>(value: &T, path: &str) -> Cbor {
             let number = key.as_integer().map(|number| i128::from(number).to_string());
             key.as_text() == Some(&step) || number.as_ref() == Some(&step)
         };
-        place = match place {
-            Cbor::Map(map) => map.iter_mut().find(|(key, _)| is_step(key)).map(|(_, value)| value),
-            Cbor::Array(list) => step.parse().ok().and_then(|index: usize| list.get_mut(index)),
-            _ => None,
-        }
-        .expect("the object is there");
+        let found = if place.is_map() {
+            let map = place.as_map_mut().expect("a map");
+            map.iter_mut().find(|(key, _)| is_step(key)).map(|(_, value)| value)
+        } else {
+            let list = place.as_array_mut().expect("a list");
+            step.parse().ok().and_then(|index: usize| list.get_mut(index))
+        };
+        place = found.expect("the object is there");
     }
 
     let later = Cbor::serialized(&json!({"deep": [1, {"er": "é"}]})).expect("a value");

@@ -28,7 +28,11 @@ fn message(number: i64, at: UnixMillis) -> Value {
 
 /// Posts `update` as Telegram does; the status, and what the answer says.
 async fn post(replica: &Replica, secret: Option<&str>, update: &Value) -> (u16, String) {
-    let mut request = reqwest::Client::new()
+    let client = reqwest::Client::builder()
+        .timeout(std::time::Duration::from_secs(60))
+        .build()
+        .expect("a client");
+    let mut request = client
         .post(format!("{}/telegram/main", replica.base()))
         .header("content-type", "application/json")
         .body(update.to_string());

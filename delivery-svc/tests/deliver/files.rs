@@ -196,9 +196,11 @@ async fn check_crash(fixture: &Fixture) {
     shown.sort();
     assert_eq!(shown, expected, "{}", fixture.channel);
     assert!(world.dead_letters().await.is_empty());
-    let unconfirmed = |step: &ReceiptStep| match step {
-        ReceiptStep::Delivered { unconfirmed, .. } => Some(!unconfirmed.is_empty()),
-        _ => None,
+    let unconfirmed = |step: &ReceiptStep| {
+        let ReceiptStep::Delivered { unconfirmed, .. } = step else {
+            return None;
+        };
+        Some(!unconfirmed.is_empty())
     };
     let steps = world.outcomes(&sent.delivery_context).await;
     assert_eq!(steps.iter().find_map(unconfirmed), Some(fixture.doubles), "{steps:?}");

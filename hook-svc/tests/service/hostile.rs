@@ -309,6 +309,7 @@ fn workers_of(pid: u32) -> Vec<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::disallowed_methods, reason = "a test asks what the machine lacks")]
 async fn a_hook_that_loops_does_not_outlive_a_killed_service() {
     let mut world = World::new(&[("loops.ts", "for (;;) {} export default () => ({ fire: false });\n")]).await;
     // Nobody else ends it.

@@ -57,9 +57,12 @@ impl World {
     ) -> Result<A, (u16, String)> {
         let subject = format!("nexus.svc.{endpoint}");
         let asked = self.bus.request(&subject, Headers::new(), question, PATIENCE).await;
-        asked.map_err(|error| match error {
-            RequestError::Service { code, text, .. } => (code, text),
-            other => panic!("{endpoint}: {other}"),
+        asked.map_err(|error| {
+            let told = error.to_string();
+            let RequestError::Service { code, text, .. } = error else {
+                panic!("{endpoint}: {told}");
+            };
+            (code, text)
         })
     }
 
