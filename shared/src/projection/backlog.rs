@@ -170,7 +170,10 @@ mod tests {
     use crate::model::position::StreamPosition;
     use crate::wire::settled::{PartitionFloor, SettledSet};
 
-    fn floors(reached: &[(u16, u64, &[(u64, u64)])]) -> PartitionFloors {
+    /// Partition, its floor, and the ranges that are settled above it.
+    type Reached<'a> = (u16, u64, &'a [(u64, u64)]);
+
+    fn floors(reached: &[Reached<'_>]) -> PartitionFloors {
         let mut floors = PartitionFloors::default();
         for (partition, sequence, ranges) in reached {
             let at = |sequence| StreamPosition {
@@ -237,8 +240,7 @@ mod tests {
         let here = floors(&[(0, 9, &[]), (1, 10, &[])]);
         assert_eq!(seen.settle(&here, 74).events, 64, "nobody has come further");
 
-        let everywhere: Vec<(u16, u64, &[(u64, u64)])> =
-            (0..PARTITIONS).map(|partition| (partition, 74, &[][..])).collect();
+        let everywhere: Vec<Reached<'_>> = (0..PARTITIONS).map(|partition| (partition, 74, &[][..])).collect();
         assert_eq!(seen.settle(&floors(&everywhere), 74).events, 0, "all others have");
         assert_eq!(
             seen.settle(&floors(&everywhere[..32]), 74).events,
