@@ -1,4 +1,4 @@
-//! What this process knows of the previews that it shows: their texts, and the stages of their messages. *Pure.*
+//! What this process knows of the previews that it shows: their texts, and the stages of their messages.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

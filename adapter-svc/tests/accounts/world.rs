@@ -69,7 +69,8 @@ impl World {
         let around = ServiceContext {
             bus: connect_to(&self.nats.url(), name).await,
             clock: self.clock.clone(),
-            ids: Arc::new(SeededIds::new(7)),
+            // No two replicas make the same ids.
+            ids: Arc::new(SeededIds::new(name.bytes().map(u64::from).sum())),
             health: health.clone(),
             shutdown: shutdown.clone(),
             drain: Duration::from_secs(2),
