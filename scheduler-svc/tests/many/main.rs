@@ -229,7 +229,7 @@ async fn many_are_pending_and_many_are_due_at_once() {
     admissions(&bus, &mut size).await;
 
     // All due in one second, long enough from now to ask for all of them.
-    let ahead = if size.strict { 120 } else { 12 };
+    let ahead = if size.strict { 120 } else { 40 };
     let due_at = SystemClock.now().plus(ahead * 1_000);
 
     let mut asked = tokio::task::JoinSet::new();
