@@ -118,11 +118,10 @@ impl Service for HookService {
         }
 
         let (file, presets) = identities::load(&shell.common.files.identities, &shell.common.files.personas)?;
-        let people = KnownPeople::read(file, &shell.bus)
-            .await
-            .context("failed to read the owner's chat pages")?;
-        let routing = routing_rules(config, &people.all_identities(), presets);
-        let (rules, followed_rules) = watch::channel(Arc::new(routing));
+        let people = KnownPeople::read(file, &shell.bus).await;
+        let people = people.context("failed to read the owner's chat pages")?;
+        let rules = routing_rules(config, &people.all_identities(), presets);
+        let (rules, followed_rules) = watch::channel(Arc::new(rules));
 
         log_warning(config.dm_scope);
         let bindings = LiveBindings::load(&config.bindings)?;

@@ -133,8 +133,12 @@ impl HeldDesk {
                         Err(error) => return Err(HeldError::Write(error)),
                     }
                 }
-                wanted if wanted == request.decision.wanted() => {}
-                wanted @ (HeldUntil::Redo | HeldUntil::Skip) => return Err(decided_before(request.id, wanted)),
+                wanted @ (HeldUntil::Redo | HeldUntil::Skip) => {
+                    // The same decision again does the rest of it.
+                    if wanted != request.decision.wanted() {
+                        return Err(decided_before(request.id, wanted));
+                    }
+                }
             }
 
             if request.decision == HeldDecision::Redo {
