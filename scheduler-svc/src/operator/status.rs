@@ -8,6 +8,7 @@ mod work;
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use shared::bus::ServiceSpec;
 use shared::wire::operator::status::{AskStatus, Known, StatusPart, SystemStatus};
 use tokio::sync::Semaphore;
@@ -25,13 +26,18 @@ pub fn service_spec(context: &OperatorContext) -> ServiceSpec {
         let (context, slots) = (context.clone(), Arc::clone(&slots));
         async move {
             let _slot = slots.acquire().await.map_err(|error| (503_usize, error.to_string()))?;
-            Ok(Box::pin(read_status(&context, &question)).await)
+            Ok(read_status(&context, &question).await)
         }
     })
 }
 
 /// Returns the parts of the status that `question` wants.
-pub async fn read_status(context: &OperatorContext, question: &AskStatus) -> SystemStatus {
+#[must_use]
+pub fn read_status<'a>(context: &'a OperatorContext, question: &'a AskStatus) -> BoxFuture<'a, SystemStatus> {
+    Box::pin(read_parts(context, question))
+}
+
+async fn read_parts(context: &OperatorContext, question: &AskStatus) -> SystemStatus {
     let wants = |part: StatusPart| question.parts.contains(&part);
     let bus = &context.bus;
     let (server, work, streams, accounts) = tokio::join!(
