@@ -22,7 +22,7 @@ pub const READ_EVENT_REASONS: &[&str] = &[
     "wrong_subject",
 ];
 
-/// Reasons of dead letters; a letter of any other reason is counted as [`OTHER_REASON`].
+/// Reasons of dead letters; a letter of any other reason is counted as `other`.
 pub const LETTER_REASONS: &[&str] = &[
     "content_type",
     "deferred_too_long",

@@ -55,7 +55,7 @@ pub enum DecodeError {
         /// Value of the message's `Content-Type`.
         found: String,
     },
-    /// The payload is larger than [`WireMessage::MAX_BYTES`].
+    /// The payload is larger than `WireMessage::MAX_BYTES`.
     #[error("{schema}: {size} bytes; at most {max} are allowed")]
     Oversize {
         /// Name of the expected type.
@@ -65,7 +65,7 @@ pub enum DecodeError {
         /// Size of the payload, in bytes.
         size: usize,
     },
-    /// The payload is well formed, but [`WireMessage::check`] refused it.
+    /// The payload is well formed, but `WireMessage::check` refused it.
     #[error("{schema}: {detail}")]
     Invalid {
         /// Name of the type.
