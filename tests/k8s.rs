@@ -7,6 +7,7 @@ use std::process::Command;
 
 use serde::Deserialize as _;
 use serde_json::Value;
+use shared::wire::rights::BusRole;
 use tests::kubelet::objects::Objects;
 use tests::autoscaler::Autoscaler;
 
@@ -324,7 +325,8 @@ fn every_service_accepts_the_configuration() {
             .arg(&settings)
             .arg("--check")
             // What the Secret gives it.
-            .env("NATS_NEXUS_PASSWORD", "any")
+            .env("NEXUS__NATS__CREDENTIALS", "")
+            .env("NEXUS__NATS__CA", "")
             .env("NEXUS_CLUSTER_KEY", "5c".repeat(32))
             // What the pod's volume and its image have, and this machine has not.
             .env("NEXUS__HOOKS__DIR", env!("CARGO_MANIFEST_DIR"))
@@ -420,12 +422,24 @@ fn the_way_out_leads_to_public_addresses() {
     }
 }
 
-/// What Kubernetes mounts has to lie below its own folder.
+/// The user of the bus that a service needs is the one that it is given.
 #[test]
-fn users_may_do_the_same_everywhere() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("a file of ours");
-    assert_eq!(read("k8s/base/permissions.conf"), read("deploy/nats/permissions.conf"));
+fn every_service_has_the_user_of_its_own_role() {
+    let Some(objects) = render() else { return };
+    for deployment in of_kind(&objects, "Deployment") {
+        let service = name(deployment);
+        let role = BusRole::of_service(service).expect("a service");
+        let volumes = deployment["spec"]["template"]["spec"]["volumes"]
+            .as_array()
+            .expect("volumes");
+        let user = volumes.iter().find(|volume| volume["name"] == "nats-user");
+        let secret = user.expect("its user")["secret"]["secretName"].as_str();
+        assert_eq!(
+            secret,
+            Some(format!("nexus-nats-{}", role.name()).as_str()),
+            "{service}"
+        );
+    }
 }
 
 /// The manifest `name` of a component.

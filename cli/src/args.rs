@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 mod approval;
 mod audit;
+mod auth;
 mod backup;
 mod bench;
 mod channel;
@@ -20,6 +21,7 @@ mod top;
 
 pub use approval::{ApprovalAction, Speaker};
 pub use audit::AuditOptions;
+pub use auth::{AddUser, AuthAction, AuthChange, AuthFiles, InitAuth, NamedUser, RevokeUser, RotateUser};
 pub use backup::{BackupOptions, RestoreOptions};
 pub use bench::{BenchHooksOptions, BenchOptions, BenchPart, BenchQueriesOptions, BenchReadModelOptions};
 pub use channel::{AccountName, ChannelAction};
@@ -134,6 +136,9 @@ pub enum Command {
     /// Manage the web chat browsers that belong to the owner.
     #[command(subcommand)]
     Owner(OwnerAction),
+    /// Manage the users of the bus: keys, credentials, certificates.
+    #[command(subcommand)]
+    Auth(AuthAction),
     /// Check or show the configuration.
     #[command(subcommand)]
     Config(ConfigAction),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use shared::bus::{Bus, ConnectBusError, NatsConfig};
-use shared::process::SecretValue;
 use shared::process::config::{
     CommonConfig as Shared, ConfigDocument, ConfigEnvironment, ServiceArguments, TrustConfig, edge_faults,
 };
@@ -16,9 +15,7 @@ use crate::exit::{Exit, ExitContext as _, failure};
 
 /// Configuration that a running `nexus up` keeps, relative to the working directory.
 const RUNNING_CONFIG: &str = ".nexus/nexus.toml";
-/// User of the services on a server that has users (`deploy/nats/permissions.conf`).
-const SERVICES_USER: &str = "nexus";
-/// User of the command line on such a server.
+/// Name under which requests are recorded if the server knows no users.
 const OPERATOR_USER: &str = "operator";
 
 /// Returns the configuration file that the command line names, else the one that `NEXUS_CONFIG` names.
@@ -72,7 +69,7 @@ fn read(config: Option<PathBuf>) -> ConfigDocument {
 
 /// Returns the settings by which this command reaches the bus: section `[nats]` of the configuration, else of the
 /// `nexus up` that keeps its data in `.nexus`, with `--server` laid over it. On the server of a `nexus up` the command
-/// line is the user `operator`.
+/// line is the user `admin`.
 ///
 /// # Errors
 /// Returns all faults of the section together.
@@ -96,12 +93,11 @@ pub fn nats_config(common: &Common) -> Result<NatsConfig> {
 
     let mut config = shared.nats;
     match &common.server {
-        // The password belongs to the configured server and must not be sent to another one.
+        // The credentials belong to the configured server and must not be sent to another one.
         Some(server) if !config.servers.contains(server) => {
             config.servers = vec![server.clone()];
             if is_beside {
-                config.user.clear();
-                config.password = None;
+                config.credentials.clear();
             }
         }
         Some(server) => config.servers = vec![server.clone()],
@@ -110,23 +106,6 @@ pub fn nats_config(common: &Common) -> Result<NatsConfig> {
             return Err(failure(Exit::Usage, text));
         }
         None => {}
-    }
-
-    as_operator(config)
-}
-
-/// Returns `config` as the user `operator`, if it names the services' user of a data directory that has an operator.
-fn as_operator(mut config: NatsConfig) -> Result<NatsConfig> {
-    let reference = config
-        .password
-        .as_ref()
-        .and_then(|password| password.reference().strip_prefix("file:"));
-    let services = reference.map(Path::new).filter(|_| config.user == SERVICES_USER);
-    let operator = services.and_then(Path::parent).map(|users| users.join(OPERATOR_USER));
-    if let Some(path) = operator.filter(|path| path.is_file()) {
-        let password = SecretValue::resolve(&format!("file:{}", path.display()));
-        config.password = Some(password.context("failed to read the operator's password")?);
-        OPERATOR_USER.clone_into(&mut config.user);
     }
 
     Ok(config)

@@ -5,7 +5,7 @@
 //! flight is bounded. The streams are listed in [`crate::wire::topology`]. Surprising behaviour of the client and the
 //! server is described in `docs/contribute/nats-facts.md`.
 //!
-//! The rooms inside. Connection: `connect`, `guarded_connect`, `link`, `connection_count`, `poison_guard`, `header_block`.
+//! The rooms inside. Connection: `connect`, `login`, `guarded_connect`, `link`, `connection_count`, `poison_guard`, `header_block`.
 //! Topology: `ensure`, `durability`. Messages: `publish`, `message`, `core_message`, `request`, `service`, `object`. Reading:
 //! `read`, `newest`, `pages`, `consume`, `fetch`, `fanout`. Sharing work: `claim`, `partition`, `floor`, `slot_lease`, `task_lease`.
 //! KV: `kv`, `writer`, `breakers`. Losses by a restore: `position`, `witness`, `letter_witness`, `held`, `restored_replies`, `swept`,
@@ -32,6 +32,7 @@ mod kv;
 pub mod ledger;
 mod letter_witness;
 mod link;
+mod login;
 mod message;
 mod newest;
 mod noted_buckets;

@@ -1,15 +1,20 @@
 //! A whole Nexus in a temporary directory: real nats-server, real Bun, real processes, free ports.
 
+use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cli::launch::{Plan, READY_DEADLINE, Stack, keys};
+use cli::auth::folder::AuthFolder;
+use cli::launch::{Plan, READY_DEADLINE, Stack, keys, users};
 use sha2::{Digest as _, Sha256};
 use shared::bus::Bus;
-use shared::testing::ProcessClock;
+use shared::testing::{ProcessClock, says};
+use shared::wire::rights::BusRole;
 use tempfile::TempDir;
 
 use crate::command::nexus;
+use crate::subject_record::{UsedSubjects, read_used, read_violations, unused_rights};
 
 /// The repository's root.
 #[must_use]
@@ -41,6 +46,12 @@ const SOURCES: [(&str, &[&str]); 3] = [
     ("chaos", &["chaos"]),
     ("operator", &["e2e", "greet", "moody", "other", "quiet"]),
 ];
+
+/// Value of the variable `name`.
+fn told(name: &str) -> Option<String> {
+    #[expect(clippy::disallowed_methods, reason = "a test binary is told by variables")]
+    std::env::var(name).ok()
+}
 
 /// The bearer token of `source` in every world.
 #[must_use]
@@ -92,6 +103,8 @@ pub struct Setup {
     pub environment: Vec<(String, String)>,
     /// Whether the server knows users.
     pub users: bool,
+    /// Whether the server writes down every operation of every client.
+    pub trace: bool,
     /// A backup that the world begins with.
     pub backup: Option<PathBuf>,
     /// Services that the test starts itself, later.
@@ -245,6 +258,50 @@ impl World {
     }
 }
 
+impl World {
+    /// What the users of each role have used so far, of a world with `users` and `trace`.
+    ///
+    /// # Panics
+    /// If the users cannot be read.
+    #[must_use]
+    pub fn used_subjects(&self) -> BTreeMap<BusRole, UsedSubjects> {
+        let folder = AuthFolder::open(&users::folder(self.path()), false).expect("the users");
+        let users = folder.ring().users.values();
+        let roles = users.map(|user| (user.public.clone(), user.role)).collect();
+        read_used(&self.log("nats-0"), &roles)
+    }
+
+    /// Appends the rights that were used, and what was refused, to the file that `NEXUS_TEST_RIGHTS` names.
+    fn note_rights(&self) {
+        let Some(path) = told("NEXUS_TEST_RIGHTS") else {
+            return;
+        };
+        let mut lines = String::new();
+        for (role, used) in self.used_subjects() {
+            let unused = unused_rights(role, &used);
+            for right in role.rights().iter().filter(|right| !unused.contains(right)) {
+                lines.push_str(&format!("{} {right:?}\n", role.name()));
+            }
+        }
+        for refused in read_violations(&self.log("nats-0")) {
+            lines.push_str(&format!("refused {refused}\n"));
+        }
+
+        let file = std::fs::File::options().append(true).create(true).open(path);
+        file.and_then(|mut file| file.write_all(lines.as_bytes()))
+            .expect("noted");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // A test that fails says so by itself.
+        if !std::thread::panicking() && self.path().join("auth/users.json").is_file() {
+            self.note_rights();
+        }
+    }
+}
+
 fn clock_of(directory: &Path) -> ProcessClock {
     ProcessClock::at(&directory.join("test-clock"))
 }
@@ -282,7 +339,8 @@ fn plan(directory: &Path, setup: Setup) -> Plan {
         plan.environment.push(clock_of(directory).variable());
     }
 
-    plan.users = setup.users;
+    plan.users = setup.users || says("NEXUS_TEST_USERS", "all");
+    plan.trace = setup.trace || says("NEXUS_TEST_USERS", "all");
     plan.services.retain(|(name, _)| !setup.without.contains(name));
 
     // Two cores carry up to ten services and three servers: a hook that waits for the processor is not looping.

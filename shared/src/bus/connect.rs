@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 
 use super::error::ConnectBusError;
 use super::link::ServerLink;
+use super::login::login_options;
 use super::pulse::ClockPulse;
 use crate::process::secret::SecretValue;
 use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
@@ -51,13 +52,23 @@ pub struct NatsConfig {
     pub replicas: usize,
     /// Whether missing streams and consumers are created at start.
     pub ensure: bool,
-    /// Path of a `.creds` file; empty if none is used.
+    /// Path of a `.creds` file; empty if none is used. It is read again for each new connection.
     pub credentials: String,
     /// User name, for a server with users; empty if there is none.
     pub user: String,
     /// Password of that user, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<SecretValue>,
+    /// Seed of the key of `user`, `SU…`, for a server that knows its users by their keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nkey: Option<SecretValue>,
+    /// Path of the certificates that the server's must come from, in PEM; the connection is encrypted then. Empty if
+    /// those of the host decide.
+    pub ca: String,
+    /// Path of the certificate that is shown to the server, in PEM; empty if none is.
+    pub certificate: String,
+    /// Path of its key, in PEM.
+    pub key: String,
 }
 
 impl Default for NatsConfig {
@@ -71,6 +82,10 @@ impl Default for NatsConfig {
             credentials: String::new(),
             user: String::new(),
             password: None,
+            nkey: None,
+            ca: String::new(),
+            certificate: String::new(),
+            key: String::new(),
         }
     }
 }
@@ -80,19 +95,6 @@ impl NatsConfig {
     #[must_use]
     pub fn is_address(server: &str) -> bool {
         server.parse::<async_nats::ServerAddr>().is_ok()
-    }
-
-    /// Why the file of `credentials` cannot be used, `None` if it can or none is named. Reads the file.
-    #[must_use]
-    pub fn credentials_fault(&self) -> Option<String> {
-        if self.credentials.is_empty() {
-            return None;
-        }
-        let read = std::fs::read_to_string(&self.credentials);
-        let taken = read.and_then(|text| async_nats::ConnectOptions::with_credentials(&text));
-        let error = taken.err()?;
-
-        Some(format!("`{}` cannot be read: {error}", self.credentials))
     }
 }
 
@@ -113,25 +115,7 @@ impl Bus {
     /// Opens a connection as `name` that nothing watches. Unless `later`, waits until a server has answered. A lost
     /// connection is reconnected without limit.
     pub(super) async fn open(config: &NatsConfig, name: &str, later: bool) -> Result<Self, ConnectBusError> {
-        let mut options = async_nats::ConnectOptions::new();
-        if !config.credentials.is_empty() {
-            options =
-                options
-                    .credentials_file(&config.credentials)
-                    .await
-                    .map_err(|source| ConnectBusError::Credentials {
-                        path: config.credentials.clone(),
-                        source,
-                    })?;
-        }
-
-        if !config.user.is_empty() {
-            let password = config.password.as_ref().map_or("", SecretValue::reveal);
-            // The server does not let a user listen on the inboxes of another user.
-            options = options
-                .user_and_password(config.user.clone(), password.to_owned())
-                .custom_inbox_prefix(format!("_INBOX_{}", config.user));
-        }
+        let mut options = login_options(config)?;
 
         // A process that can start without the server keeps trying in the background.
         if later {
