@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use cli::auth::folder::STANDARD;
 use serde::Deserialize as _;
 use serde_json::Value;
 use shared::wire::rights::BusRole;
-use tests::kubelet::objects::Objects;
 use tests::autoscaler::Autoscaler;
+use tests::kubelet::objects::Objects;
 
 const SERVICES: [&str; 5] = ["adapter-svc", "hook-svc", "broker-svc", "delivery-svc", "scheduler-svc"];
 
@@ -65,6 +66,12 @@ fn templates(objects: &[Value]) -> Vec<(&str, &Value)> {
         Some((name(object), template))
     });
     found.collect()
+}
+
+/// Every workload of a service: name and template of the pods.
+fn services(objects: &[Value]) -> Vec<(&str, &Value)> {
+    let all = templates(objects).into_iter();
+    all.filter(|(workload, _)| workload.contains("-svc")).collect()
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -184,12 +191,14 @@ fn check_container(at: &str, container: &Value) {
 #[test]
 fn every_name_leads_somewhere() {
     // Of what a person makes (docs/operations.md "Kubernetes").
-    let by_hand = ["nexus-nats-users", "nexus-trust"];
+    let users = STANDARD.map(|role| format!("nexus-nats-{}", role.name()));
+    let by_hand = users.into_iter().chain(["nexus-nats-server", "nexus-trust"].map(str::to_owned));
+    let by_hand: BTreeSet<String> = by_hand.collect();
     for set in SETS {
         let Some(objects) = render_set(set) else { return };
         let is_there = |kind: &str, wanted: &Value| {
             let found = of_kind(&objects, kind).into_iter().any(|object| name(object) == wanted);
-            found || by_hand.iter().any(|one| wanted == one)
+            found || kind == "Secret" && by_hand.iter().any(|one| wanted == one)
         };
         for (workload, template) in templates(&objects) {
             let pod = &template["spec"];
@@ -199,6 +208,8 @@ fn every_name_leads_somewhere() {
                 let map = &volume["configMap"];
                 let is_found = map.is_null() || map["optional"] == true || is_there("ConfigMap", &map["name"]);
                 assert!(is_found, "{at}: {volume}");
+                let secret = &volume["secret"]["secretName"];
+                assert!(secret.is_null() || is_there("Secret", secret), "{at}: {volume}");
                 let claim = &volume["persistentVolumeClaim"]["claimName"];
                 assert!(
                     claim.is_null() || is_there("PersistentVolumeClaim", claim),
@@ -280,7 +291,7 @@ fn every_service_keeps_replicas_and_drains() {
         .as_integer()
         .expect("drain_timeout_ms");
     let budgets = of_kind(&objects, "PodDisruptionBudget");
-    for (service, template) in templates(&objects) {
+    for (service, template) in services(&objects) {
         let pod = &template["spec"];
         let env = list(&pod["containers"][0]["env"]);
         let own = env
@@ -385,7 +396,7 @@ fn files_are_mounted_where_the_configuration_looks_for_them() {
     let there: BTreeSet<String> = there.map(|file| format!("/etc/nexus/files/{file}")).collect();
     assert_eq!(named, there.iter().map(String::as_str).collect());
 
-    for (workload, template) in templates(&objects).into_iter().filter(|(one, _)| *one != "nats") {
+    for (workload, template) in services(&objects) {
         let pod = &template["spec"];
         let volume = list(&pod["volumes"]).iter().find(|one| one["name"] == "files");
         // By its generated name, so that a changed file restarts the pods.
@@ -422,23 +433,22 @@ fn the_way_out_leads_to_public_addresses() {
     }
 }
 
-/// The user of the bus that a service needs is the one that it is given.
+/// The user of the bus that a workload shows is the one of its own role, and it has no other.
 #[test]
-fn every_service_has_the_user_of_its_own_role() {
-    let Some(objects) = render() else { return };
-    for deployment in of_kind(&objects, "Deployment") {
-        let service = name(deployment);
-        let role = BusRole::of_service(service).expect("a service");
-        let volumes = deployment["spec"]["template"]["spec"]["volumes"]
-            .as_array()
-            .expect("volumes");
-        let user = volumes.iter().find(|volume| volume["name"] == "nats-user");
-        let secret = user.expect("its user")["secret"]["secretName"].as_str();
-        assert_eq!(
-            secret,
-            Some(format!("nexus-nats-{}", role.name()).as_str()),
-            "{service}"
-        );
+fn every_workload_has_the_user_of_its_own_role() {
+    for set in SETS {
+        let Some(objects) = render_set(set) else { return };
+        for (workload, template) in templates(&objects) {
+            let role = workload.strip_suffix("-copy").unwrap_or(workload);
+            let role = role.strip_suffix("-svc").unwrap_or(role);
+            let expected = match role {
+                "nats" => "nexus-nats-server".to_owned(),
+                role => format!("nexus-nats-{}", BusRole::parse(role).expect("a role").name()),
+            };
+            let volumes = list(&template["spec"]["volumes"]).iter();
+            let secrets = volumes.filter_map(|volume| volume["secret"]["secretName"].as_str());
+            assert_eq!(secrets.collect::<Vec<_>>(), [expected], "{set}: {workload}");
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use shared::bus::{Bus, ConnectBusError, NatsConfig};
 use shared::process::config::{
     CommonConfig as Shared, ConfigDocument, ConfigEnvironment, ServiceArguments, TrustConfig, edge_faults,
 };
+use shared::wire::rights::BusRole;
 use shared::wire::seal::TrustKeys;
 
 use crate::args::Common;
@@ -15,7 +16,7 @@ use crate::exit::{Exit, ExitContext as _, failure};
 
 /// Configuration that a running `nexus up` keeps, relative to the working directory.
 const RUNNING_CONFIG: &str = ".nexus/nexus.toml";
-/// Name under which requests are recorded if the server knows no users.
+/// User of the command line of a `nexus up`, and the name under which requests are recorded if the server knows no users.
 const OPERATOR_USER: &str = "operator";
 
 /// Returns the configuration file that the command line names, else the one that `NEXUS_CONFIG` names.
@@ -69,7 +70,7 @@ fn read(config: Option<PathBuf>) -> ConfigDocument {
 
 /// Returns the settings by which this command reaches the bus: section `[nats]` of the configuration, else of the
 /// `nexus up` that keeps its data in `.nexus`, with `--server` laid over it. On the server of a `nexus up` the command
-/// line is the user `admin`.
+/// line is the user `operator`.
 ///
 /// # Errors
 /// Returns all faults of the section together.
@@ -128,6 +129,30 @@ pub async fn connect_bus(common: &Common) -> Result<Bus> {
     let bus = Bus::connect(&config, "nexus-cli").await.map_err(explain_connect)?;
 
     Ok(bus.with_trust(load_trust(common)))
+}
+
+/// Returns a connection to the bus for a command that needs what an operator may not: as the user of `role`, if the
+/// configuration names the credentials of `operator` and those of `role` are beside them, as in the folder of a
+/// `nexus up`. Other credentials are used as they are.
+///
+/// # Errors
+/// As [`connect_bus`].
+pub async fn connect_as(common: &Common, role: BusRole) -> Result<Bus> {
+    let mut config = nats_config(common)?;
+    config.credentials = instead_of_operator(config.credentials, role);
+    let bus = Bus::connect(&config, "nexus-cli").await.map_err(explain_connect)?;
+
+    Ok(bus.with_trust(load_trust(common)))
+}
+
+/// Returns the credentials of `role` beside those of `operator` at the path `credentials`, else that path.
+fn instead_of_operator(credentials: String, role: BusRole) -> String {
+    let path = Path::new(&credentials);
+    if path.file_stem().is_none_or(|name| name != OPERATOR_USER) {
+        return credentials;
+    }
+    let beside = path.with_file_name(format!("{}.creds", role.name()));
+    if beside.is_file() { beside.display().to_string() } else { credentials }
 }
 
 /// A connection to the bus, and the name under which its requests are recorded.

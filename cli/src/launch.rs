@@ -203,8 +203,9 @@ impl Stack {
             "[nats]\nservers = {servers:?}\ndurability = \"{durability}\"\nreplicas = {replicas}\nmonitors = {monitors:?}\n"
         );
         if self.plan.users {
-            // For the command line; each service is given credentials of its own.
-            let credentials = users::credentials(&self.plan.directory, BusRole::Admin);
+            // For the command line, which takes those beside them where an operator may not; each service is given
+            // credentials of its own.
+            let credentials = users::credentials(&self.plan.directory, BusRole::Operator);
             nats.push_str(&format!("ensure = false\ncredentials = {credentials:?}\n"));
         }
 
@@ -289,7 +290,15 @@ impl Stack {
     /// # Errors
     /// Fails if no server answers within [`READY_DEADLINE`].
     pub async fn bus(&self, name: &str) -> Result<Bus> {
-        let config = self.nats_config(BusRole::Admin);
+        self.bus_as(BusRole::Admin, name).await
+    }
+
+    /// Opens a connection under `name` as the user of `role`.
+    ///
+    /// # Errors
+    /// Fails if no server answers within [`READY_DEADLINE`].
+    pub async fn bus_as(&self, role: BusRole, name: &str) -> Result<Bus> {
+        let config = self.nats_config(role);
         Ok(connected(&config, name).await?.with_trust(self.trust()))
     }
 

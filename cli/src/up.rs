@@ -199,8 +199,8 @@ async fn greeting(stack: &Stack, directory: &Path, hooks: &str) -> Result<View> 
 
     let owner = format!("{link}\n(the first browser that opens it within {LINK_MINUTES} minutes is yours)");
     let users = format!(
-        "commands are user `admin`: {}\nan agent is user `agent`: {}",
-        credentials(directory, BusRole::Admin).display(),
+        "commands are user `operator`: {}\nan agent is user `agent`: {}",
+        credentials(directory, BusRole::Operator).display(),
         credentials(directory, BusRole::Agent).display()
     );
     let view = View::one(&gateway, &places)?.fields([

@@ -20,6 +20,8 @@ const VALID: Duration = Duration::days(398);
 const RENEWED_BEFORE: Duration = Duration::days(60);
 /// Time for which the authority is valid.
 const AUTHORITY_VALID: Duration = Duration::days(10 * 365);
+/// Names of a server for who reaches it on its own machine, or by a forwarded port (`kubectl port-forward`).
+const OWN_NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 /// Time by which the clocks of two hosts may differ.
 const CLOCKS: Duration = Duration::hours(1);
 
@@ -75,11 +77,11 @@ pub fn ensure(folder: &mut AuthFolder, hosts: &[String], now: i64) -> Result<()>
 
     // What the authority's certificate says that others depend on is its name and its key.
     let issuer = Issuer::new(authority(at), key);
-    let made = |name: &str, hosts: &[String], uses: &[ExtendedKeyUsagePurpose]| -> Result<()> {
+    let made = |name: &str, names: &[String], uses: &[ExtendedKeyUsagePurpose]| -> Result<()> {
         let key = ensure_key(&tls.join(format!("{name}.key")))?;
         let mut params = named(&format!("nexus {name}"), at, VALID);
-        let names = CertificateParams::new(hosts).with_context(|| format!("--host {}", hosts.join(", ")));
-        params.subject_alt_names = names.exit(Exit::Usage)?.subject_alt_names;
+        let read = CertificateParams::new(names).with_context(|| format!("--host {}", hosts.join(", ")));
+        params.subject_alt_names = read.exit(Exit::Usage)?.subject_alt_names;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = uses.to_vec();
         params.use_authority_key_identifier_extension = true;
@@ -91,7 +93,8 @@ pub fn ensure(folder: &mut AuthFolder, hosts: &[String], now: i64) -> Result<()>
 
     // A server is the client of another one over their route.
     let both = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    made("server", hosts, &both)?;
+    let names = hosts.iter().cloned().chain(OWN_NAMES.map(str::to_owned));
+    made("server", &names.collect::<Vec<_>>(), &both)?;
     made("client", &["nexus-client".to_owned()], &both[1..])?;
 
     folder.set_certificates(CertificateRecord {

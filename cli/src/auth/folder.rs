@@ -28,13 +28,14 @@ use crate::exit::{Exit, ExitContext as _, failure};
 use crate::launch::keys::{ensure_secret, random_bytes, random_text, write_secret};
 
 /// Roles of which each bus has a user, under the role's name. Persons and edges are added by name.
-pub const STANDARD: [BusRole; 11] = [
+pub const STANDARD: [BusRole; 12] = [
     BusRole::Adapter,
     BusRole::Hook,
     BusRole::Broker,
     BusRole::Delivery,
     BusRole::Scheduler,
     BusRole::Topology,
+    BusRole::Backup,
     BusRole::Restore,
     BusRole::Admin,
     BusRole::Operator,

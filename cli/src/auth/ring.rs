@@ -244,6 +244,7 @@ impl Ring {
                 | BusRole::Delivery
                 | BusRole::Scheduler
                 | BusRole::Topology
+                | BusRole::Backup
                 | BusRole::Restore
                 | BusRole::Admin
                 | BusRole::Operator

@@ -119,6 +119,8 @@ pub enum BusRole {
     Scheduler,
     /// `nexus topology apply`: creates and changes streams and consumers, which no service may.
     Topology,
+    /// `nexus backup`.
+    Backup,
     /// `nexus restore`, while the services are stopped.
     Restore,
     /// Whoever looks after the installation: everything but writing history or taking it away.
@@ -137,13 +139,14 @@ pub enum BusRole {
 
 impl BusRole {
     /// All roles.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Adapter,
         Self::Hook,
         Self::Broker,
         Self::Delivery,
         Self::Scheduler,
         Self::Topology,
+        Self::Backup,
         Self::Restore,
         Self::Admin,
         Self::Operator,
@@ -163,6 +166,7 @@ impl BusRole {
             Self::Delivery => "delivery",
             Self::Scheduler => "scheduler",
             Self::Topology => "topology",
+            Self::Backup => "backup",
             Self::Restore => "restore",
             Self::Admin => "admin",
             Self::Operator => "operator",
@@ -196,6 +200,7 @@ impl BusRole {
             | Self::Delivery
             | Self::Scheduler
             | Self::Topology
+            | Self::Backup
             | Self::Restore
             | Self::Admin
             | Self::Operator
@@ -212,6 +217,7 @@ impl BusRole {
         match self {
             Self::Adapter | Self::Hook | Self::Broker | Self::Delivery | Self::Scheduler => true,
             Self::Topology
+            | Self::Backup
             | Self::Restore
             | Self::Admin
             | Self::Operator
@@ -232,6 +238,7 @@ impl BusRole {
             Self::Delivery => "delivery-svc",
             Self::Scheduler => "scheduler-svc",
             Self::Topology => "`nexus topology apply`, once before the services of a version start",
+            Self::Backup => "`nexus backup`",
             Self::Restore => "`nexus restore`, while the services are stopped",
             Self::Admin => "whoever looks after the installation",
             Self::Operator => "a person who runs the system through its services",
@@ -274,6 +281,7 @@ impl BusRole {
             Self::Adapter | Self::Hook | Self::Broker | Self::Delivery | Self::Scheduler => 1,
             Self::Agent => AGENT_ANSWERS,
             Self::Topology
+            | Self::Backup
             | Self::Restore
             | Self::Admin
             | Self::Operator

@@ -137,6 +137,7 @@ pub(super) fn user_of(role: BusRole) -> &'static str {
         | BusRole::Delivery
         | BusRole::Scheduler
         | BusRole::Topology
+        | BusRole::Backup
         | BusRole::Restore
         | BusRole::Admin
         | BusRole::Operator

@@ -13,6 +13,7 @@ pub(super) const fn of(role: BusRole) -> &'static [Right] {
         BusRole::Delivery => DELIVERY,
         BusRole::Scheduler => SCHEDULER,
         BusRole::Topology => TOPOLOGY,
+        BusRole::Backup => BACKUP,
         BusRole::Restore => RESTORE,
         BusRole::Admin => ADMIN,
         BusRole::Operator => OPERATOR,
@@ -33,6 +34,7 @@ pub(super) const fn denied(role: BusRole) -> (&'static [&'static str], &'static 
         | BusRole::Delivery
         | BusRole::Scheduler
         | BusRole::Topology
+        | BusRole::Backup
         | BusRole::Restore
         | BusRole::Operator
         | BusRole::Viewer
@@ -106,6 +108,7 @@ const HOOK: &[Right] = &[
     Read(streams::PARKED),
     Read(streams::RECEIPTS),
     Read(streams::INVOCATIONS),
+    Read(streams::AUDIT),
     Read(streams::DLQ),
     ReadKeys(buckets::HOOKS),
     WriteKeys(buckets::HOOKS),
@@ -155,6 +158,7 @@ const BROKER: &[Right] = &[
     Ask("hook.*"),
     Ask("events.search"),
     Ask("intent.*"),
+    Ask("session.show"),
     Serve("session.*"),
     Serve("approval.*"),
     Serve("turn.gate"),
@@ -315,6 +319,17 @@ const TOPOLOGY: &[Right] = &[
     Api("CONSUMER.CREATE.*.>"),
 ];
 
+const BACKUP: &[Right] = &[
+    // The server goes on with a copy as its parts are acknowledged.
+    Publish("$JS.SNAPSHOT.ACK.>"),
+    // A copy of one moment is one that no service works beside.
+    Ask("replica.status"),
+    Api("INFO"),
+    Api("STREAM.NAMES"),
+    Api("STREAM.INFO.*"),
+    Api("STREAM.SNAPSHOT.*"),
+];
+
 const RESTORE: &[Right] = &[
     Api(">"),
     Publish("$JS.SNAPSHOT.RESTORE.>"),
@@ -352,6 +367,7 @@ const NOT_HEARD_BY_ADMIN: &[&str] = &[
     "_INBOX_delivery.>",
     "_INBOX_scheduler.>",
     "_INBOX_topology.>",
+    "_INBOX_backup.>",
     "_INBOX_restore.>",
     "_INBOX_operator.>",
     "_INBOX_viewer.>",
@@ -398,6 +414,7 @@ const VIEWER: &[Right] = &[
     Ask("schedule.show"),
     Ask("session.list"),
     Ask("session.show"),
+    Ask("session.wait"),
     Ask("system.status"),
 ];
 
