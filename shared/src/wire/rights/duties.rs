@@ -200,6 +200,7 @@ const BROKER: &[Right] = &[
     ReadKeys(buckets::IDENTITIES),
     ReadKeys(buckets::RESTORE),
     ReadFiles(objects::ATTACHMENTS),
+    WriteFiles(objects::ATTACHMENTS),
 ];
 
 /// Delivers replies, and stores what was sent as events.
@@ -242,6 +243,7 @@ const DELIVERY: &[Right] = &[
     WriteKeys(buckets::MEMBERS),
     ReadKeys(buckets::RESTORE),
     WriteKeys(buckets::RESTORE),
+    ReadFiles(objects::ATTACHMENTS),
 ];
 
 /// Fires schedules, and runs agents' intents from their admission to their end.
