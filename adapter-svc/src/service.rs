@@ -42,8 +42,8 @@ use crate::source::slack::endpoint::{EndpointContext, open_endpoints};
 use crate::source::slack::socket::SlackSocketSource;
 use crate::source::telegram::client::open_http;
 use crate::source::telegram::poll::TelegramSource;
-use crate::source::webchat::owner_api;
 use crate::source::telegram::webhook::{DoorContext, TelegramDoors, TelegramWebhookSource, open_doors};
+use crate::source::webchat::owner_api;
 
 /// Interval in which the spool is checked for `/readyz` and the metrics.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

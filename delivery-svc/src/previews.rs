@@ -20,6 +20,7 @@ use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::live::{AnswerPreview, WritingBeat};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
+use shared::wire::unknown::UnknownFields;
 use tokio::sync::Mutex as TurnLock;
 use ulid::Ulid;
 
@@ -197,6 +198,7 @@ fn preview_reply(turn: Ulid, target: &DeliveryContext, preview: &AnswerPreview) 
         causation: preview.causation.clone(),
         action: None,
         send: None,
+        unknown: UnknownFields::default(),
     }
 }
 

@@ -6,8 +6,8 @@
 
 pub mod config;
 pub mod intent;
-pub mod operator;
 pub mod metric_table;
+pub mod operator;
 pub mod schedules;
 pub mod service;
 pub mod tick;

@@ -18,8 +18,8 @@ use tokio::sync::watch;
 
 use crate::config::SchedulerConfig;
 use crate::intent;
-use crate::operator::{self, OperatorContext};
 use crate::metric_table::METRICS;
+use crate::operator::{self, OperatorContext};
 use crate::schedules::heartbeat::{self, heartbeat_specs};
 use crate::schedules::keeper::ScheduleWriter;
 use crate::schedules::{api, jobs};

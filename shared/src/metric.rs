@@ -164,15 +164,13 @@ mod tests {
 
     const TRIED: Metric = Metric::counter("nexus_tried_total", "tries")
         .by(&[label("source", &["a", "b"]), label("outcome", &["good", "bad"])]);
+    const OPEN: Metric = Metric::counter("nexus_open_total", "x").by(&[open_label("channel")]);
 
     #[test]
     fn a_counter_starts_at_zero_in_every_series_and_says_what_it_is() {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, || {
-            register(&[&[
-                TRIED,
-                Metric::counter("nexus_open_total", "x").by(&[open_label("channel")]),
-            ]]);
+            register(&[&[TRIED, OPEN]]);
             counter!("nexus_tried_total", "source" => "b", "outcome" => "bad").increment(1);
         });
 

@@ -191,6 +191,7 @@ pub fn build_decided_cards(confirmation: &ConfirmationTerms) -> Vec<Reply> {
                 target: format!("out:{of_card}"),
             }),
             send: None,
+            unknown: UnknownFields::default(),
         }
     });
     decided.collect()

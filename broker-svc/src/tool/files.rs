@@ -16,6 +16,7 @@ use shared::model::ledger::ToolOutcome;
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::wire::agent::ToolDescription;
+use shared::wire::unknown::UnknownFields;
 
 use super::service::described;
 use super::{Tool, ToolCall, failed_outcome};
@@ -125,6 +126,7 @@ fn file_reply(call: &ToolCall, caption: String, file: Attachment) -> Reply {
         causation: asked.origin.causation.clone(),
         action: None,
         send: asked.origin.send,
+        unknown: UnknownFields::default(),
     }
 }
 

@@ -176,6 +176,8 @@ mod tests {
         Some(Ok(WebhookInfo {
             url: url.to_owned(),
             pending_update_count: 3,
+            last_error_date: None,
+            last_error_message: None,
         }))
     }
 

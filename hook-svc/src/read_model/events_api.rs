@@ -214,6 +214,7 @@ mod tests {
                 hops: 0,
             },
             action: None,
+            send: None,
             unknown: UnknownFields::default(),
         }
     }

@@ -196,7 +196,10 @@ async fn delete_the_last_hook_of_an_author(turns: u32) {
 
     pool.load(&[("looks", LOOKS)]).await;
     let begun = SystemClock.monotonic();
-    eventually("the event that waits is over", async || evaluation.next().await.is_none()).await;
+    eventually("the event that waits is over", async || {
+        evaluation.next().await.is_none()
+    })
+    .await;
     eventually("its process has ended", async || processes_of_this_test() == 2).await;
     let took = SystemClock.monotonic().duration_since(begun);
     assert!(took < REPLACED_WITHIN, "{took:?}");

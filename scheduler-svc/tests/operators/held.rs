@@ -11,6 +11,7 @@ use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
 use shared::wire::operator::held_messages::{DecideHeld, HeldDecided, HeldDecision, HeldList, HeldRecord, ListHeld};
 use shared::wire::subject;
 use shared::wire::topology::streams::{AUDIT, DELIVERIES};
+use shared::wire::unknown::UnknownFields;
 use ulid::Ulid;
 
 use crate::world::World;
@@ -36,6 +37,8 @@ fn held() -> HeldMessage {
             hops: 0,
         },
         action: None,
+        send: None,
+        unknown: UnknownFields::default(),
     };
     let out = OutgoingMessage::reply(&reply);
     HeldMessage {

@@ -185,7 +185,7 @@ mod tests {
                 account: "default".to_owned(),
                 id: id.to_owned(),
             }),
-            ..OwnerLink::offered(crate::model::time::UnixMillis(1), 15)
+            ..OwnerLink::offered(UnixMillis(1), 15)
         };
 
         kv.put("link.one", &link("v1")).await.expect("stored");

@@ -3,7 +3,6 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::*;
-use crate::wire::unknown::keeps_unknown;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
