@@ -192,7 +192,9 @@ fn check_container(at: &str, container: &Value) {
 fn every_name_leads_somewhere() {
     // Of what a person makes (docs/operations.md "Kubernetes").
     let users = STANDARD.map(|role| format!("nexus-nats-{}", role.name()));
-    let by_hand = users.into_iter().chain(["nexus-nats-server", "nexus-trust"].map(str::to_owned));
+    let by_hand = users
+        .into_iter()
+        .chain(["nexus-nats-server", "nexus-trust"].map(str::to_owned));
     let by_hand: BTreeSet<String> = by_hand.collect();
     for set in SETS {
         let Some(objects) = render_set(set) else { return };

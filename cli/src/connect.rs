@@ -152,7 +152,11 @@ fn instead_of_operator(credentials: String, role: BusRole) -> String {
         return credentials;
     }
     let beside = path.with_file_name(format!("{}.creds", role.name()));
-    if beside.is_file() { beside.display().to_string() } else { credentials }
+    if beside.is_file() {
+        beside.display().to_string()
+    } else {
+        credentials
+    }
 }
 
 /// A connection to the bus, and the name under which its requests are recorded.

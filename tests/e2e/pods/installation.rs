@@ -111,7 +111,7 @@ fn make_users(folder: &Path) -> String {
     let made = Command::new(program())
         .args(["auth", "init", "--offline", "--dir"])
         .arg(folder)
-        .args(hosts.iter().flat_map(|host| ["--host", host]))
+        .args(hosts.iter().flat_map(|host| ["--host", *host]))
         .output()
         .expect("nexus starts");
     let said = String::from_utf8_lossy(&made.stderr);

@@ -136,7 +136,9 @@ mod tests {
     #[test]
     fn a_job_that_is_there_is_not_changed() {
         let job = |image: &str| {
-            format!("{{kind: Job, metadata: {{name: once}}, spec: {{template: {{spec: {{containers: [{{image: {image}}}]}}}}}}}}")
+            format!(
+                "{{kind: Job, metadata: {{name: once}}, spec: {{template: {{spec: {{containers: [{{image: {image}}}]}}}}}}}}"
+            )
         };
         let mut objects = Objects::default();
         objects.apply(&job("one")).expect("created");

@@ -307,7 +307,9 @@ impl Cluster {
 
         loop {
             let mut state = self.shared.state();
-            state.pods.retain(|_, entry| entry.owner != key || !entry.life.is_finished());
+            state
+                .pods
+                .retain(|_, entry| entry.owner != key || !entry.life.is_finished());
             let mut left = state.pods.values().filter(|entry| entry.owner == key).peekable();
             if left.peek().is_none() {
                 return;

@@ -302,6 +302,7 @@ const SCHEDULER: &[Right] = &[
     ReadKeys(buckets::IDENTITIES),
     ReadKeys(buckets::HOOKS),
     ReadKeys(buckets::SESSION_OVERRIDES),
+    ReadKeys(buckets::ATTEMPTS),
     ReadKeys(buckets::POSITIONS),
     ReadKeys(buckets::BREAKERS),
     ReadKeys(buckets::PAIRINGS),
