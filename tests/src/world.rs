@@ -120,6 +120,7 @@ pub struct World {
     pub stack: Stack,
     /// The test's own connection.
     pub bus: Bus,
+    _rights: RightsNote,
     directory: TempDir,
 }
 
@@ -148,7 +149,14 @@ impl World {
             .unwrap_or_else(|error| panic!("the world does not start: {error:#}"));
         let bus = stack.bus("test").await.expect("the server answers");
 
-        Self { stack, bus, directory }
+        Self {
+            stack,
+            bus,
+            _rights: RightsNote {
+                directory: directory.path().to_owned(),
+            },
+            directory,
+        }
     }
 
     /// Base address of the gateway.
@@ -258,24 +266,28 @@ impl World {
     }
 }
 
-impl World {
-    /// What the users of each role have used so far, of a world with `users` and `trace`.
-    ///
-    /// # Panics
-    /// If the users cannot be read.
-    #[must_use]
-    pub fn used_subjects(&self) -> BTreeMap<BusRole, UsedSubjects> {
-        let folder = AuthFolder::open(&users::folder(self.path()), false).expect("the users");
-        let users = folder.ring().users.values();
-        let roles = users.map(|user| (user.public.clone(), user.role)).collect();
-        read_used(&self.log("nats-0"), &roles)
+/// Writes down at the end of a world which rights were used in it, and what was refused, if `NEXUS_TEST_RIGHTS` names a file.
+#[derive(Debug)]
+struct RightsNote {
+    /// Where the world lies.
+    directory: PathBuf,
+}
+
+impl RightsNote {
+    fn log(&self) -> String {
+        let text = std::fs::read(self.directory.join("log/nats-0.log")).unwrap_or_default();
+        String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Appends the rights that were used, and what was refused, to the file that `NEXUS_TEST_RIGHTS` names.
-    fn note_rights(&self) {
-        let Some(path) = told("NEXUS_TEST_RIGHTS") else {
-            return;
-        };
+    /// What the users of each role have used, as the server has traced it.
+    fn used_subjects(&self) -> BTreeMap<BusRole, UsedSubjects> {
+        let folder = AuthFolder::open(&users::folder(&self.directory), false).expect("the users");
+        let users = folder.ring().users.values();
+        let roles = users.map(|user| (user.public.clone(), user.role)).collect();
+        read_used(&self.log(), &roles)
+    }
+
+    fn lines(&self) -> String {
         let mut lines = String::new();
         for (role, used) in self.used_subjects() {
             let unused = unused_rights(role, &used);
@@ -283,21 +295,21 @@ impl World {
                 lines.push_str(&format!("{} {right:?}\n", role.name()));
             }
         }
-        for refused in read_violations(&self.log("nats-0")) {
+        for refused in read_violations(&self.log()) {
             lines.push_str(&format!("refused {refused}\n"));
         }
-
-        let file = std::fs::File::options().append(true).create(true).open(path);
-        file.and_then(|mut file| file.write_all(lines.as_bytes()))
-            .expect("noted");
+        lines
     }
 }
 
-impl Drop for World {
+impl Drop for RightsNote {
     fn drop(&mut self) {
+        let has_users = self.directory.join("auth/users.json").is_file();
         // A test that fails says so by itself.
-        if !std::thread::panicking() && self.path().join("auth/users.json").is_file() {
-            self.note_rights();
+        if let Some(path) = told("NEXUS_TEST_RIGHTS").filter(|_| has_users && !std::thread::panicking()) {
+            let file = std::fs::File::options().append(true).create(true).open(path);
+            file.and_then(|mut file| file.write_all(self.lines().as_bytes()))
+                .expect("noted");
         }
     }
 }

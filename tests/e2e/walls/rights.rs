@@ -180,7 +180,8 @@ async fn who_is_no_service_stores_nothing_by_naming_a_stream_as_the_place_of_an_
     }
 
     // Whatever the services were asked before this is answered before it.
-    let last = broker.request::<_, serde_json::Value>("nexus.svc.hook.list", Headers::new(), &json!({}), PATIENCE);
+    let nothing = json!({});
+    let last = broker.request::<_, serde_json::Value>("nexus.svc.hook.list", Headers::new(), &nothing, PATIENCE);
     last.await.expect("an answer");
 
     let mut after = ends(&hook).await;

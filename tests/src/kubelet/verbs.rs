@@ -301,23 +301,24 @@ impl Cluster {
     /// Deletes a Job and its pods, and waits until they are gone, as `kubectl delete job` does; one that is absent is.
     pub async fn delete_job(&self, namespace: &str, name: &str) {
         let key = (namespace.to_owned(), name.to_owned());
-        let mut objects = self.shared.objects.write().unwrap_or_else(PoisonError::into_inner);
-        objects.jobs.remove(&key);
-        drop(objects);
+        {
+            let mut objects = self.shared.objects.write().unwrap_or_else(PoisonError::into_inner);
+            objects.jobs.remove(&key);
+        }
 
-        loop {
+        let is_gone = || {
             let mut state = self.shared.state();
             state
                 .pods
                 .retain(|_, entry| entry.owner != key || !entry.life.is_finished());
             let mut left = state.pods.values().filter(|entry| entry.owner == key).peekable();
-            if left.peek().is_none() {
-                return;
-            }
+            let is_gone = left.peek().is_none();
             for entry in left.filter(|entry| !entry.is_ending()) {
                 entry.tell(Order::End(SystemClock.monotonic()));
             }
-            drop(state);
+            is_gone
+        };
+        while !is_gone() {
             pause(LOOK_EVERY).await;
         }
     }
