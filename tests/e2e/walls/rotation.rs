@@ -16,8 +16,9 @@ use tests::wire_client::WireClient;
 
 use super::bench::{VIEWER, WalledServer};
 
-/// Longest time for which a service may be without the bus when its user is replaced.
-const HEALED: Duration = Duration::from_secs(5);
+/// Longest time that a message may take whose acknowledgement was on its way when its publisher's user was replaced: it is
+/// published again when the one of the first try has not come within 5 s.
+const HEALED: Duration = Duration::from_secs(15);
 
 /// Whether the server lets in who shows the credentials of `name`.
 async fn is_let_in(walled: &WalledServer, name: &str) -> bool {
@@ -59,7 +60,8 @@ async fn an_expired_user_is_cut_off() {
         .await
         .expect("a connection");
     eventually("the connection is ended", async || connected.say("").await.is_err()).await;
-    assert!(!is_let_in(&walled, "guest").await);
+    // Within the second of its end the token is still taken.
+    eventually("no other is begun", async || !is_let_in(&walled, "guest").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
