@@ -7,8 +7,8 @@ use std::path::Path;
 
 use async_nats::ConnectOptions;
 
-use super::connect::NatsConfig;
 use super::error::ConnectBusError;
+use super::nats_config::NatsConfig;
 use crate::credentials::{AuthKey, UserCredentials};
 use crate::process::secret::SecretValue;
 use crate::wire::rights::BusRole;

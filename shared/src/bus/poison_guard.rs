@@ -20,12 +20,13 @@ use crate::wire::dead_letter::DeadLetter;
 use crate::wire::rights::BusRole;
 use crate::wire::topology::PARTITIONS;
 
-use super::connect::{Bus, NatsConfig};
+use super::connect::Bus;
 use super::dead_letter::redrive_subject;
 use super::error::{PublishError, ReadStreamError};
 use super::header_block;
 use super::kv::purge_message;
 use super::link::ServerLink;
+use super::nats_config::NatsConfig;
 use super::read::RawStored;
 
 /// Service name in dead letters.
