@@ -236,6 +236,40 @@ impl Drop for SlotLeases {
 }
 
 impl SlotsView {
+    /// Applies what the watch has told. Returns whether the holders have changed, or are known for the first time.
+    fn apply(&mut self, event: KvEvent<LeaseRecord>, slot_of: impl Fn(&str) -> Option<usize>, now: Instant) -> bool {
+        match event {
+            KvEvent::Put { key, value, .. } => {
+                let Some(slot) = slot_of(&key) else { return false };
+                self.free_since.remove(&slot);
+                let held = SlotHolder {
+                    name: value.holder,
+                    told_at: now,
+                };
+                let is_same = |before: &SlotHolder| before.name == held.name;
+                let is_news = !self.holders.get(&slot).is_some_and(is_same);
+                self.holders.insert(slot, held);
+                is_news
+            }
+            KvEvent::Gone { key, .. } | KvEvent::Bad { key, .. } => {
+                let Some(slot) = slot_of(&key) else { return false };
+                let is_news = self.holders.remove(&slot).is_some();
+                if is_news {
+                    self.free_since.insert(slot, now);
+                }
+                is_news
+            }
+            // Keys that no longer exist are reported as gone afterwards.
+            KvEvent::Anew => false,
+            // Whoever waits for it must hear of it even where the last holder was told before.
+            KvEvent::Current => !std::mem::replace(&mut self.is_complete, true),
+        }
+    }
+
+    fn holder_names(&self) -> Vec<String> {
+        self.holders.values().map(|held| held.name.clone()).collect()
+    }
+
     /// Returns the next step of the replica `me`, which holds none of the `slots`. It has watched since `begun`.
     fn next_step(&self, me: &str, slots: usize, is_prepared: bool, (begun, now): (Instant, Instant)) -> SlotStep {
         if !self.is_complete {
@@ -309,37 +343,17 @@ async fn follow_slots(
             (slot < slots).then_some(slot)
         };
 
-        let names = {
+        let (is_news, names) = {
             let mut view = lock(&view);
-            match event {
-                KvEvent::Put { key, value, .. } => {
-                    let Some(slot) = slot_of(&key) else { continue };
-                    view.free_since.remove(&slot);
-                    let held = SlotHolder {
-                        name: value.holder,
-                        told_at: now,
-                    };
-                    view.holders.insert(slot, held);
-                }
-                KvEvent::Gone { key, .. } | KvEvent::Bad { key, .. } => {
-                    let Some(slot) = slot_of(&key) else { continue };
-                    if view.holders.remove(&slot).is_some() {
-                        view.free_since.insert(slot, now);
-                    }
-                }
-                // Keys that no longer exist are reported as gone afterwards.
-                KvEvent::Anew => continue,
-                KvEvent::Current => view.is_complete = true,
-            }
-            view.holders.values().map(|held| held.name.clone()).collect()
+            (view.apply(event, slot_of, now), view.holder_names())
         };
 
-        let is_news = holders.send_if_modified(|before| {
-            let differs = *before != names;
-            *before = names;
-            differs
-        });
-        if is_news || *changed.borrow() == 0 {
+        if is_news {
+            holders.send_if_modified(|before| {
+                let differs = *before != names;
+                *before = names;
+                differs
+            });
             changed.send_modify(|count| *count += 1);
         }
     }
@@ -393,6 +407,26 @@ mod tests {
         assert_eq!(settled.next_step("h-0", 2, false, now), SlotStep::TakeOver(1));
         let unnamed = view(&[(0, "a"), (1, "b")], begun);
         assert_eq!(unnamed.next_step("h-0", 2, true, now), SlotStep::Leave);
+    }
+
+    #[test]
+    fn the_end_of_the_first_reading_is_told_after_each_holder() {
+        let now = SystemClock.monotonic();
+        let slot_of = |key: &str| key.strip_prefix("copy.")?.parse().ok();
+        let put = || KvEvent::Put {
+            key: "copy.0".to_owned(),
+            value: LeaseRecord::held_by("h-0".to_owned()),
+            revision: 1,
+        };
+        let mut view = SlotsView::default();
+        let told = [put(), KvEvent::Current, KvEvent::Anew, put(), KvEvent::Current];
+        let told = told.map(|event| view.apply(event, slot_of, now));
+        assert_eq!(told, [true, true, false, false, false]);
+
+        let key = || "copy.0".to_owned();
+        let gone = |key| KvEvent::Gone { key, revision: 2 };
+        assert!(view.apply(gone(key()), slot_of, now));
+        assert!(!view.apply(gone("copy.1".to_owned()), slot_of, now));
     }
 
     #[test]
