@@ -122,6 +122,9 @@ const HOOK: &[Right] = &[
     WriteKeys(buckets::BREAKERS),
     ReadKeys(buckets::ATTEMPTS),
     WriteKeys(buckets::ATTEMPTS),
+    // Those that hooks ask for.
+    ReadKeys(buckets::SCHEDULES),
+    WriteKeys(buckets::SCHEDULES),
     ReadKeys(buckets::CHANNELS),
     ReadKeys(buckets::HELD),
     WriteKeys(buckets::HELD),

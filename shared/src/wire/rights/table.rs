@@ -13,9 +13,12 @@ pub fn rights_table() -> String {
     table
 }
 
+/// Returns what a right names, if it is of one kind.
+type NamedBy = fn(Right) -> Option<&'static str>;
+
 /// Returns what `role` may do, in one sentence.
 fn sentence(role: BusRole) -> String {
-    let verbs: [(&str, fn(Right) -> Option<&'static str>); 11] = [
+    let verbs: [(&str, NamedBy); 11] = [
         ("publish", published),
         ("hear", heard),
         ("ask `nexus.svc.`", asked),
