@@ -45,7 +45,11 @@ impl Operator {
 
         let keys = users::folder(world.path());
         let keys = keys.to_str().expect("UTF-8");
-        let said = nexus(world.path(), &["auth", "add", USER, "--role", "operator", "--dir", keys]).await;
+        let said = nexus(
+            world.path(),
+            &["auth", "add", USER, "--role", "operator", "--dir", keys],
+        )
+        .await;
         assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
 
         let config = world.path().join("console.toml");
