@@ -107,4 +107,36 @@ impl EventIntake {
 
         Ok(())
     }
+
+    /// Makes `events` durable that a platform has posted for `account` of `channel`, as [`EventIntake::accept_unnoted`]
+    /// does. Those that can never be stored are counted and passed over: they would be refused each time that the platform
+    /// posts them.
+    ///
+    /// # Errors
+    /// Returns the errors of [`EventIntake::accept_unnoted`] after which another post may succeed.
+    pub async fn accept_posted(
+        &self,
+        channel: &'static str,
+        account: &str,
+        (events, steps): (&[Event], &[NoteStep]),
+        carrier: &TraceCarrier,
+    ) -> Result<(), AcceptEventsError> {
+        match self.accept_unnoted(channel, events, steps, carrier).await {
+            Ok(()) => Ok(()),
+            Err(error @ (AcceptEventsError::Invalid { .. } | AcceptEventsError::TooLarge { .. })) => {
+                tracing::error!(channel, account, %error, "event refused");
+                metrics::counter!("nexus_source_refused_total", "source" => channel, "reason" => "bounds").increment(1);
+                Ok(())
+            }
+            Err(
+                error @ (AcceptEventsError::SpoolFull { .. }
+                | AcceptEventsError::SpoolFailed(_)
+                | AcceptEventsError::Busy
+                | AcceptEventsError::NotStored { .. }),
+            ) => {
+                tracing::warn!(channel, account, %error, "failed to store events; the platform posts them again");
+                Err(error)
+            }
+        }
+    }
 }

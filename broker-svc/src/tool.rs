@@ -5,6 +5,7 @@
 
 pub mod agents;
 pub mod arguments;
+mod call_reply;
 pub mod catalogue;
 pub mod credentials;
 pub mod files;

@@ -8,16 +8,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
-use shared::bus::{Bus, OutgoingMessage};
+use shared::bus::Bus;
 use shared::clock::SharedClock;
-use shared::model::dispatch::derived_ulid;
 use shared::model::event::Attachment;
 use shared::model::ledger::ToolOutcome;
 use shared::model::reply::Reply;
-use shared::model::time::UnixMillis;
 use shared::wire::agent::ToolDescription;
-use shared::wire::unknown::UnknownFields;
 
+use super::call_reply::{empty_reply, queue_reply};
 use super::service::described;
 use super::{Tool, ToolCall, failed_outcome};
 use crate::agent::answer_files::{AnswerFiles, KeepFileError, plain_name};
@@ -113,20 +111,10 @@ impl SendFile {
 
 /// Returns the reply that sends `file` with `caption` for `call`.
 fn file_reply(call: &ToolCall, caption: String, file: Attachment) -> Reply {
-    let asked = &call.call;
-    let at = UnixMillis(i64::try_from(asked.turn.timestamp_ms()).unwrap_or(i64::MAX));
     Reply {
-        id: derived_ulid(at, &["file", &asked.turn.to_string(), &asked.call.call]),
-        turn: asked.turn,
-        session: asked.session.clone(),
-        delivery_context: asked.origin.delivery.clone(),
         content: caption,
         attachments: vec![file],
-        interactive: None,
-        causation: asked.origin.causation.clone(),
-        action: None,
-        send: asked.origin.send,
-        unknown: UnknownFields::default(),
+        ..empty_reply(call, "file")
     }
 }
 
@@ -154,14 +142,6 @@ impl Tool for SendFile {
         };
 
         let reply = file_reply(&call, wanted.caption, file);
-        // An earlier run of the call may have published it.
-        match self.bus.publish(OutgoingMessage::reply(&reply).repeated()).await {
-            Ok(_) => ToolOutcome::Ok {
-                result: json!({"delivery": reply.id, "status": "queued"}),
-            },
-            Err(error) => ToolOutcome::Unknown {
-                reason: error.to_string(),
-            },
-        }
+        queue_reply(&self.bus, &reply, "delivery").await
     }
 }

@@ -7,14 +7,12 @@
 use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shared::bus::{Bus, OutgoingMessage};
-use shared::model::dispatch::derived_ulid;
+use shared::bus::Bus;
 use shared::model::ledger::ToolOutcome;
 use shared::model::reply::{Reply, ReplyAction};
-use shared::model::time::UnixMillis;
 use shared::wire::agent::ToolDescription;
-use shared::wire::unknown::UnknownFields;
 
+use super::call_reply::{empty_reply, queue_reply};
 use super::service::described;
 use super::{Tool, ToolCall, failed_outcome};
 
@@ -110,23 +108,13 @@ fn change_action(kind: ChangeKind, wanted: Wanted, answered: &str) -> (ReplyActi
 
 /// Returns the reply that makes the change of `call`.
 fn change_reply(call: &ToolCall, kind: ChangeKind, wanted: Wanted) -> Reply {
-    let asked = &call.call;
-    let at = UnixMillis(i64::try_from(asked.turn.timestamp_ms()).unwrap_or(i64::MAX));
-    let answered = asked.origin.causation.event.to_string();
+    let answered = call.call.origin.causation.event.to_string();
     let (action, content) = change_action(kind, wanted, &answered);
 
     Reply {
-        id: derived_ulid(at, &["message-change", &asked.turn.to_string(), &asked.call.call]),
-        turn: asked.turn,
-        session: asked.session.clone(),
-        delivery_context: asked.origin.delivery.clone(),
         content,
-        attachments: Vec::new(),
-        interactive: None,
-        causation: asked.origin.causation.clone(),
         action: Some(action),
-        unknown: UnknownFields::default(),
-        send: asked.origin.send,
+        ..empty_reply(call, "message-change")
     }
 }
 
@@ -150,15 +138,7 @@ impl Tool for ChangeMessage {
         }
 
         let reply = change_reply(&call, self.kind, wanted);
-        // An earlier run of the call may have published it.
-        match self.bus.publish(OutgoingMessage::reply(&reply).repeated()).await {
-            Ok(_) => ToolOutcome::Ok {
-                result: json!({"change": reply.id, "status": "queued"}),
-            },
-            Err(error) => ToolOutcome::Unknown {
-                reason: error.to_string(),
-            },
-        }
+        queue_reply(&self.bus, &reply, "change").await
     }
 }
 

@@ -10,7 +10,6 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use shared::model::event::Event;
 use shared::platform::slack::SLACK;
-use shared::wire::headers::TraceCarrier;
 use tracing::Instrument;
 
 use super::RefusePayloadError;
@@ -67,8 +66,10 @@ pub async fn post_payload(
 
     let ids: Vec<String> = events.iter().map(|event| event.id.to_string()).collect();
     let (span, carrier) = accept_span(&parts.headers);
-    let store =
-        async |events: &[Event], steps: &[NoteStep]| store_events(&gateway, &account, events, steps, &carrier).await;
+    let store = async |events: &[Event], steps: &[NoteStep]| {
+        let accepted = gateway.intake.accept_posted(SLACK, &account, (events, steps), &carrier);
+        accepted.await.map_err(RequestRejection::from)
+    };
     let may_spool = gateway.intake.keeps_on_disk();
     let stored = endpoint.door.store_with_pairings(events, &time, may_spool, store);
     let stored = stored.instrument(span);
@@ -87,34 +88,6 @@ pub async fn post_payload(
         "payload of Slack accepted"
     );
     Ok(StatusCode::OK.into_response())
-}
-
-/// Makes `events` durable. Those that can never be stored are counted and passed over: they would be refused each time that
-/// Slack posts them.
-async fn store_events(
-    gateway: &GatewayState,
-    account: &str,
-    events: &[Event],
-    steps: &[NoteStep],
-    carrier: &TraceCarrier,
-) -> Result<(), RequestRejection> {
-    match gateway.intake.accept_unnoted(SLACK, events, steps, carrier).await {
-        Ok(()) => Ok(()),
-        Err(error @ (AcceptEventsError::Invalid { .. } | AcceptEventsError::TooLarge { .. })) => {
-            tracing::error!(account, %error, "event refused");
-            metrics::counter!("nexus_source_refused_total", "source" => SLACK, "reason" => "bounds").increment(1);
-            Ok(())
-        }
-        Err(
-            error @ (AcceptEventsError::SpoolFull { .. }
-            | AcceptEventsError::SpoolFailed(_)
-            | AcceptEventsError::Busy
-            | AcceptEventsError::NotStored { .. }),
-        ) => {
-            tracing::warn!(account, %error, "failed to store events; Slack posts them again");
-            Err(error.into())
-        }
-    }
 }
 
 /// Returns the kind of the event in an envelope.

@@ -12,7 +12,6 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use shared::model::event::Event;
 use shared::platform::telegram::TELEGRAM;
-use shared::wire::headers::TraceCarrier;
 use tracing::Instrument;
 
 use super::normalize::update_events;
@@ -60,8 +59,12 @@ pub async fn post_update(
     let pressed = events.iter().find_map(press_answer);
     let ids: Vec<String> = events.iter().map(|event| event.id.to_string()).collect();
     let (span, carrier) = accept_span(&parts.headers);
-    let store =
-        async |events: &[Event], steps: &[NoteStep]| store_events(&gateway, &account, events, steps, &carrier).await;
+    let store = async |events: &[Event], steps: &[NoteStep]| {
+        let accepted = gateway
+            .intake
+            .accept_posted(TELEGRAM, &account, (events, steps), &carrier);
+        accepted.await.map_err(RequestRejection::from)
+    };
     let may_spool = gateway.intake.keeps_on_disk();
     let stored = door.door.store_with_pairings(events, &time, may_spool, store);
     let stored = tokio::time::timeout(time.left(), stored.instrument(span)).await;
@@ -83,33 +86,6 @@ pub async fn post_update(
 fn press_answer(event: &Event) -> Option<Value> {
     let id = event.metadata.get("press")?.get("id")?.as_str()?;
     Some(json!({"method": "answerCallbackQuery", "callback_query_id": id}))
-}
-
-/// Makes `events` durable. Those that can never be stored are counted and passed over: they would come again without end.
-async fn store_events(
-    gateway: &GatewayState,
-    account: &str,
-    events: &[Event],
-    steps: &[NoteStep],
-    carrier: &TraceCarrier,
-) -> Result<(), RequestRejection> {
-    match gateway.intake.accept_unnoted(TELEGRAM, events, steps, carrier).await {
-        Ok(()) => Ok(()),
-        Err(error @ (AcceptEventsError::Invalid { .. } | AcceptEventsError::TooLarge { .. })) => {
-            tracing::error!(account, %error, "event refused");
-            metrics::counter!("nexus_source_refused_total", "source" => TELEGRAM, "reason" => "bounds").increment(1);
-            Ok(())
-        }
-        Err(
-            error @ (AcceptEventsError::SpoolFull { .. }
-            | AcceptEventsError::SpoolFailed(_)
-            | AcceptEventsError::Busy
-            | AcceptEventsError::NotStored { .. }),
-        ) => {
-            tracing::warn!(account, %error, "failed to store an update; Telegram posts it again");
-            Err(error.into())
-        }
-    }
 }
 
 /// Counts the update `raw`, which makes no event because of `reason`. One that cannot be read becomes a dead letter, and comes
