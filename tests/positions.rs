@@ -179,6 +179,58 @@ const PLACES: &[(&str, &str, Checked)] = &[
         Told("counts the parts of an answer"),
     ),
     ("delivery-svc/src/calls.rs", "copy", IsPosition),
+    (
+        "shared/src/wire/operator/letters.rs",
+        "sequence",
+        Told("answered to whoever asks, and not kept"),
+    ),
+    (
+        "shared/src/wire/operator/letters.rs",
+        "number",
+        ByRecord("an operator names with it the time at which the letter was stored"),
+    ),
+    ("shared/src/wire/operator/letters.rs", "letter", IsPosition),
+    ("shared/src/wire/operator/letters.rs", "position", IsPosition),
+    (
+        "shared/src/wire/operator/held_messages.rs",
+        "sequence",
+        Told("answered to whoever asks, and not kept"),
+    ),
+    (
+        "shared/src/wire/operator/audit.rs",
+        "sequence",
+        Told("answered to whoever asks, and not kept"),
+    ),
+    (
+        "shared/src/wire/operator/audit.rs",
+        "before",
+        Told("a page of an answer begins there"),
+    ),
+    (
+        "shared/src/wire/operator/status.rs",
+        "evaluated",
+        Told("answered to whoever asks, and not kept"),
+    ),
+    (
+        "shared/src/wire/operator/status.rs",
+        "last",
+        Told("answered to whoever asks, and not kept"),
+    ),
+    (
+        "shared/src/wire/operator/tail.rs",
+        "next",
+        Told("a reader asks for what comes after it; nothing is decided by it"),
+    ),
+    (
+        "shared/src/wire/operator/tail.rs",
+        "whole_until",
+        Told("a reader asks for what comes after it; nothing is decided by it"),
+    ),
+    (
+        "shared/src/wire/operator/tail.rs",
+        "sequence",
+        Told("answered to whoever asks, and not kept"),
+    ),
 ];
 
 /// Crates whose records are kept or sent.

@@ -130,12 +130,13 @@ fn judged_waits(waits: impl Iterator<Item = Wait>, kills: &[UnixMillis]) -> Vec<
     judged
 }
 
-/// The events that the load's replies answered, in the order in which a plain subscriber received them.
+/// The events that the load's replies answered, in the order in which a plain subscriber received them, whatever account
+/// a reply leaves by.
 pub(crate) type Heard = Arc<Mutex<Vec<String>>>;
 
 pub(crate) async fn listen(bus: &Bus) -> Heard {
     let heard = Heard::default();
-    let mut replies = bus.core_subscribe("nexus.out.chaos.*").await.expect("subscribed");
+    let mut replies = bus.core_subscribe("nexus.out.*.*").await.expect("subscribed");
     let noted = Arc::clone(&heard);
 
     tokio::spawn(async move {

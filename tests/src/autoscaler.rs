@@ -191,12 +191,12 @@ impl Autoscaler {
     fn steady(&mut self, wanted: u32, current: u32, now: Duration) -> u32 {
         self.recommended.push((now, wanted));
         let longest = self.up.window.max(self.down.window);
-        self.recommended.retain(|(at, _)| now.saturating_sub(*at) <= longest);
+        self.recommended.retain(|(at, _)| now.saturating_sub(*at) < longest);
         let within = |window: Duration| {
             let recent = self
                 .recommended
                 .iter()
-                .filter(move |(at, _)| now.saturating_sub(*at) <= window);
+                .filter(move |(at, _)| now.saturating_sub(*at) < window);
             recent.map(|(_, wanted)| *wanted)
         };
 
@@ -306,12 +306,12 @@ mod tests {
         assert_eq!(run(&mut scaler, &mut current, Some(0.0), 0, 60), []);
         assert_eq!(
             run(&mut scaler, &mut current, Some(20_000.0), 75, 300),
-            [(120, 4)],
-            "after 30 s of it"
+            [(90, 4)],
+            "once nothing of the last 30 s says less"
         );
         assert_eq!(
             run(&mut scaler, &mut current, Some(1e9), 315, 700),
-            [(360, 8), (420, 16)]
+            [(330, 8), (390, 16)]
         );
     }
 
@@ -337,7 +337,7 @@ mod tests {
             run(&mut scaler, &mut current, Some(0.0), 0, 600);
             assert_eq!(
                 run(&mut scaler, &mut current, metric, 615, 3_000),
-                [(705, 3)],
+                [(675, 3)],
                 "three after a minute"
             );
 

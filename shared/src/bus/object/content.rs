@@ -12,6 +12,7 @@ use data_encoding::BASE64URL;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::oneshot;
 
 use super::{ObjectBucket, PIECE_BYTES, StoreObjectError};
 use crate::bus::message::StoredMessage;
@@ -59,23 +60,6 @@ struct ObjectDescription {
     digest: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     deleted: bool,
-}
-
-/// Removes the pieces of a writer that is dropped before it has written the description.
-struct UnfinishedPieces {
-    pieces: Option<(ObjectBucket, String)>,
-}
-
-impl Drop for UnfinishedPieces {
-    fn drop(&mut self) {
-        let Some((bucket, writer)) = self.pieces.take() else {
-            return;
-        };
-        // Without a runtime the process ends, and they are swept later.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { bucket.drop_pieces(&writer).await });
-        }
-    }
 }
 
 #[derive(Deserialize)]
@@ -168,47 +152,52 @@ impl ObjectBucket {
         }
 
         let former = self.describe(name).await?;
-        let writer = writer::random_name();
         let description = ObjectDescription {
             name: name.to_owned(),
             bucket: self.bucket.to_owned(),
-            nuid: writer.clone(),
+            nuid: writer::random_name(),
             size,
             chunks: u64::try_from(chunks).unwrap_or(u64::MAX),
             digest: Some(format!("SHA-256={}", BASE64URL.encode(&Sha256::digest(&bytes)))),
             deleted: false,
         };
 
-        if let Err(error) = self.write_pieces(&writer, bytes, &description).await {
-            self.drop_pieces(&writer).await;
-            return Err(error);
-        }
+        // A task, because a piece that is on its way when nobody waits for this any longer would be stored after the
+        // others are removed.
+        let (waited_for, _waiting) = oneshot::channel();
+        let bucket = self.clone();
+        let writing = tokio::spawn(async move { bucket.write_whole(bytes, &description, &waited_for).await });
+        writing.await.unwrap_or_else(|error| Err(self.store_error(&error)))?;
+
         if let Some((former, _)) = former {
             self.drop_pieces(&former.nuid).await;
         }
         Ok(())
     }
 
-    async fn write_pieces(
+    /// Writes the pieces of `bytes`, and then `description`. Removes the pieces if one cannot be written, or if nobody
+    /// waits at the other end of `waited_for` any longer.
+    async fn write_whole(
         &self,
-        writer: &str,
         mut bytes: Bytes,
         description: &ObjectDescription,
+        waited_for: &oneshot::Sender<()>,
     ) -> Result<(), StoreObjectError> {
-        let mut unfinished = UnfinishedPieces {
-            pieces: Some((self.clone(), writer.to_owned())),
-        };
+        let writer = &description.nuid;
         let (subject, mut number) = (self.pieces_subject(writer), 0_u64);
         while !bytes.is_empty() {
             let piece = bytes.split_to(bytes.len().min(PIECE_BYTES));
             // A publish whose ack was lost is repeated, and must not be a second piece.
             let out = OutgoingMessage::raw(subject.clone(), Headers::new(), piece).msg_id(format!("{writer}-{number}"));
-            self.publish_part(out).await?;
+            let published = self.publish_part(out).await;
+            if published.is_err() || waited_for.is_closed() {
+                self.drop_pieces(writer).await;
+                return published;
+            }
             number += 1;
         }
 
-        // From here on an object may be there that names them.
-        unfinished.pieces = None;
+        // If this fails, an object may be there that names the pieces: they stay, and are swept if there is none.
         let payload = serde_json::to_vec(description).map_err(|error| self.store_error(&error))?;
         let headers: Headers = [("Nats-Rollup", "sub")].into_iter().collect();
         let out = OutgoingMessage::raw(self.description_subject(&description.name), headers, payload.into());
