@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use cli::auth::folder::STANDARD;
 use serde::Deserialize as _;
 use serde_json::Value;
+use shared::wire::rights::BusRole;
 use tests::autoscaler::Autoscaler;
 use tests::kubelet::objects::Objects;
 
@@ -64,6 +66,12 @@ fn templates(objects: &[Value]) -> Vec<(&str, &Value)> {
         Some((name(object), template))
     });
     found.collect()
+}
+
+/// Every workload of a service: name and template of the pods.
+fn services(objects: &[Value]) -> Vec<(&str, &Value)> {
+    let all = templates(objects).into_iter();
+    all.filter(|(workload, _)| workload.contains("-svc")).collect()
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -183,12 +191,16 @@ fn check_container(at: &str, container: &Value) {
 #[test]
 fn every_name_leads_somewhere() {
     // Of what a person makes (docs/operations.md "Kubernetes").
-    let by_hand = ["nexus-nats-users", "nexus-trust"];
+    let users = STANDARD.map(|role| format!("nexus-nats-{}", role.name()));
+    let by_hand = users
+        .into_iter()
+        .chain(["nexus-nats-server", "nexus-trust"].map(str::to_owned));
+    let by_hand: BTreeSet<String> = by_hand.collect();
     for set in SETS {
         let Some(objects) = render_set(set) else { return };
         let is_there = |kind: &str, wanted: &Value| {
             let found = of_kind(&objects, kind).into_iter().any(|object| name(object) == wanted);
-            found || by_hand.iter().any(|one| wanted == one)
+            found || kind == "Secret" && by_hand.iter().any(|one| wanted == one)
         };
         for (workload, template) in templates(&objects) {
             let pod = &template["spec"];
@@ -198,6 +210,8 @@ fn every_name_leads_somewhere() {
                 let map = &volume["configMap"];
                 let is_found = map.is_null() || map["optional"] == true || is_there("ConfigMap", &map["name"]);
                 assert!(is_found, "{at}: {volume}");
+                let secret = &volume["secret"]["secretName"];
+                assert!(secret.is_null() || is_there("Secret", secret), "{at}: {volume}");
                 let claim = &volume["persistentVolumeClaim"]["claimName"];
                 assert!(
                     claim.is_null() || is_there("PersistentVolumeClaim", claim),
@@ -279,7 +293,7 @@ fn every_service_keeps_replicas_and_drains() {
         .as_integer()
         .expect("drain_timeout_ms");
     let budgets = of_kind(&objects, "PodDisruptionBudget");
-    for (service, template) in templates(&objects) {
+    for (service, template) in services(&objects) {
         let pod = &template["spec"];
         let env = list(&pod["containers"][0]["env"]);
         let own = env
@@ -324,7 +338,8 @@ fn every_service_accepts_the_configuration() {
             .arg(&settings)
             .arg("--check")
             // What the Secret gives it.
-            .env("NATS_NEXUS_PASSWORD", "any")
+            .env("NEXUS__NATS__CREDENTIALS", "")
+            .env("NEXUS__NATS__CA", "")
             .env("NEXUS_CLUSTER_KEY", "5c".repeat(32))
             // What the pod's volume and its image have, and this machine has not.
             .env("NEXUS__HOOKS__DIR", env!("CARGO_MANIFEST_DIR"))
@@ -383,7 +398,7 @@ fn files_are_mounted_where_the_configuration_looks_for_them() {
     let there: BTreeSet<String> = there.map(|file| format!("/etc/nexus/files/{file}")).collect();
     assert_eq!(named, there.iter().map(String::as_str).collect());
 
-    for (workload, template) in templates(&objects).into_iter().filter(|(one, _)| *one != "nats") {
+    for (workload, template) in services(&objects) {
         let pod = &template["spec"];
         let volume = list(&pod["volumes"]).iter().find(|one| one["name"] == "files");
         // By its generated name, so that a changed file restarts the pods.
@@ -420,12 +435,23 @@ fn the_way_out_leads_to_public_addresses() {
     }
 }
 
-/// What Kubernetes mounts has to lie below its own folder.
+/// The user of the bus that a workload shows is the one of its own role, and it has no other.
 #[test]
-fn users_may_do_the_same_everywhere() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("a file of ours");
-    assert_eq!(read("k8s/base/permissions.conf"), read("deploy/nats/permissions.conf"));
+fn every_workload_has_the_user_of_its_own_role() {
+    for set in SETS {
+        let Some(objects) = render_set(set) else { return };
+        for (workload, template) in templates(&objects) {
+            let role = workload.strip_suffix("-copy").unwrap_or(workload);
+            let role = role.strip_suffix("-svc").unwrap_or(role);
+            let expected = match role {
+                "nats" => "nexus-nats-server".to_owned(),
+                role => format!("nexus-nats-{}", BusRole::parse(role).expect("a role").name()),
+            };
+            let volumes = list(&template["spec"]["volumes"]).iter();
+            let secrets = volumes.filter_map(|volume| volume["secret"]["secretName"].as_str());
+            assert_eq!(secrets.collect::<Vec<_>>(), [expected], "{set}: {workload}");
+        }
+    }
 }
 
 /// The manifest `name` of a component.

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 mod approval;
 mod audit;
+mod auth;
 mod backfill;
 mod backup;
 mod bench;
@@ -21,6 +22,7 @@ mod top;
 
 pub use approval::{ApprovalAction, Speaker};
 pub use audit::AuditOptions;
+pub use auth::{AddUser, AuthAction, AuthChange, AuthFiles, InitAuth, NamedUser, RevokeUser, RotateUser};
 pub use backfill::{BackfillAction, StartBackfillOptions};
 pub use backup::{BackupOptions, RestoreOptions};
 pub use bench::{BenchHooksOptions, BenchOptions, BenchPart, BenchQueriesOptions, BenchReadModelOptions};
@@ -139,6 +141,9 @@ pub enum Command {
     /// Manage the web chat browsers that belong to the owner.
     #[command(subcommand)]
     Owner(OwnerAction),
+    /// Manage the users of the bus: keys, credentials, certificates.
+    #[command(subcommand)]
+    Auth(AuthAction),
     /// Check or show the configuration.
     #[command(subcommand)]
     Config(ConfigAction),

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use shared::bus::{Bus, ConnectBusError, NatsConfig};
-use shared::process::SecretValue;
 use shared::process::config::{
     CommonConfig as Shared, ConfigDocument, ConfigEnvironment, ServiceArguments, TrustConfig, edge_faults,
 };
+use shared::wire::rights::BusRole;
 use shared::wire::seal::TrustKeys;
 
 use crate::args::Common;
@@ -16,9 +16,7 @@ use crate::exit::{Exit, ExitContext as _, failure};
 
 /// Configuration that a running `nexus up` keeps, relative to the working directory.
 const RUNNING_CONFIG: &str = ".nexus/nexus.toml";
-/// User of the services on a server that has users (`deploy/nats/permissions.conf`).
-const SERVICES_USER: &str = "nexus";
-/// User of the command line on such a server.
+/// User of the command line of a `nexus up`, and the name under which requests are recorded if the server knows no users.
 const OPERATOR_USER: &str = "operator";
 
 /// Returns the configuration file that the command line names, else the one that `NEXUS_CONFIG` names.
@@ -96,12 +94,11 @@ pub fn nats_config(common: &Common) -> Result<NatsConfig> {
 
     let mut config = shared.nats;
     match &common.server {
-        // The password belongs to the configured server and must not be sent to another one.
+        // The credentials belong to the configured server and must not be sent to another one.
         Some(server) if !config.servers.contains(server) => {
             config.servers = vec![server.clone()];
             if is_beside {
-                config.user.clear();
-                config.password = None;
+                config.credentials.clear();
             }
         }
         Some(server) => config.servers = vec![server.clone()],
@@ -110,23 +107,6 @@ pub fn nats_config(common: &Common) -> Result<NatsConfig> {
             return Err(failure(Exit::Usage, text));
         }
         None => {}
-    }
-
-    as_operator(config)
-}
-
-/// Returns `config` as the user `operator`, if it names the services' user of a data directory that has an operator.
-fn as_operator(mut config: NatsConfig) -> Result<NatsConfig> {
-    let reference = config
-        .password
-        .as_ref()
-        .and_then(|password| password.reference().strip_prefix("file:"));
-    let services = reference.map(Path::new).filter(|_| config.user == SERVICES_USER);
-    let operator = services.and_then(Path::parent).map(|users| users.join(OPERATOR_USER));
-    if let Some(path) = operator.filter(|path| path.is_file()) {
-        let password = SecretValue::resolve(&format!("file:{}", path.display()));
-        config.password = Some(password.context("failed to read the operator's password")?);
-        OPERATOR_USER.clone_into(&mut config.user);
     }
 
     Ok(config)
@@ -149,6 +129,34 @@ pub async fn connect_bus(common: &Common) -> Result<Bus> {
     let bus = Bus::connect(&config, "nexus-cli").await.map_err(explain_connect)?;
 
     Ok(bus.with_trust(load_trust(common)))
+}
+
+/// Returns a connection to the bus for a command that needs what an operator may not: as the user of `role`, if the
+/// configuration names the credentials of `operator` and those of `role` are beside them, as in the folder of a
+/// `nexus up`. Other credentials are used as they are.
+///
+/// # Errors
+/// As [`connect_bus`].
+pub async fn connect_as(common: &Common, role: BusRole) -> Result<Bus> {
+    let mut config = nats_config(common)?;
+    config.credentials = instead_of_operator(config.credentials, role);
+    let bus = Bus::connect(&config, "nexus-cli").await.map_err(explain_connect)?;
+
+    Ok(bus.with_trust(load_trust(common)))
+}
+
+/// Returns the credentials of `role` beside those of `operator` at the path `credentials`, else that path.
+fn instead_of_operator(credentials: String, role: BusRole) -> String {
+    let path = Path::new(&credentials);
+    if path.file_stem().is_none_or(|name| name != OPERATOR_USER) {
+        return credentials;
+    }
+    let beside = path.with_file_name(format!("{}.creds", role.name()));
+    if beside.is_file() {
+        beside.display().to_string()
+    } else {
+        credentials
+    }
 }
 
 /// A connection to the bus, and the name under which its requests are recorded.

@@ -13,6 +13,7 @@ use shared::model::event::EventId;
 use shared::model::hook::HookStatus;
 use shared::model::hook_api::{HookList, HookView, ListHooks};
 use shared::projection::api::EventTrace;
+use shared::wire::rights::BusRole;
 
 use crate::args::{Common, DemoOptions};
 use crate::exit::{Exit, failure};
@@ -99,7 +100,7 @@ fn write_files(directory: &Path, receiver: &str) -> Result<String> {
 }
 
 async fn show(common: &Common, stack: &Stack, receiver: &mut Receiver) -> Result<()> {
-    let bus = stack.bus("nexus-demo").await?;
+    let bus = stack.bus_as(BusRole::Operator, "nexus-demo").await?;
     let gateway = stack.gateway()?;
     await_hooks(&bus).await?;
 

@@ -23,6 +23,7 @@ use anyhow::{Context as _, Result, bail};
 use shared::bus::{Bus, NatsConfig};
 use shared::clock::pause;
 use shared::process::config::{ConfigDocument, ConfigEnvironment, Edges, TrustConfig};
+use shared::wire::rights::BusRole;
 use shared::wire::seal::TrustKeys;
 
 use hold::Hold;
@@ -48,6 +49,8 @@ pub struct Plan {
     pub sync_interval: Option<String>,
     /// Whether each server has a monitoring endpoint. It has one in any case if `sync_interval` is set.
     pub monitor: bool,
+    /// Whether each server writes down every operation of every client, in its log.
+    pub trace: bool,
     /// Number of servers: 1, or 3 for a cluster with replicated streams.
     pub servers: usize,
     /// Services to start, each with its number of replicas.
@@ -73,15 +76,15 @@ impl Plan {
         }
     }
 
-    fn nats_config(&self, nats: &[Nats]) -> Result<NatsConfig> {
+    fn nats_config(&self, nats: &[Nats], role: BusRole) -> NatsConfig {
         let servers = nats.iter().map(Nats::url).collect();
         if self.users {
-            return users::login(&self.directory, "nexus", servers);
+            return users::login(&self.directory, role, servers);
         }
-        Ok(NatsConfig {
+        NatsConfig {
             servers,
             ..NatsConfig::default()
-        })
+        }
     }
 
     /// Returns the path of the configuration that every service reads.
@@ -106,7 +109,7 @@ pub struct Stack {
 /// A server without services, on a store of its own, with a connection to it.
 #[derive(Debug)]
 pub struct ServerAlone {
-    /// Connection as the services' user.
+    /// Connection as the user that puts backups onto a server.
     pub bus: Bus,
     nats: Vec<Nats>,
 }
@@ -135,7 +138,7 @@ pub async fn server_alone(data: &Path, store: &Path, hold: &Hold) -> Result<Serv
     };
 
     let nats = Nats::start(&programs, &plan, hold).await?;
-    let config = plan.nats_config(&nats)?;
+    let config = plan.nats_config(&nats, BusRole::Restore);
     let bus = connected(&config, "nexus-restore").await?;
 
     Ok(ServerAlone { bus, nats })
@@ -200,11 +203,10 @@ impl Stack {
             "[nats]\nservers = {servers:?}\ndurability = \"{durability}\"\nreplicas = {replicas}\nmonitors = {monitors:?}\n"
         );
         if self.plan.users {
-            let password = users::password_file(&self.plan.directory, "nexus");
-            nats.push_str(&format!(
-                "user = \"nexus\"\npassword = \"file:{}\"\n",
-                password.display()
-            ));
+            // For the command line, which takes those beside them where an operator may not; each service is given
+            // credentials of its own.
+            let credentials = users::credentials(&self.plan.directory, BusRole::Operator);
+            nats.push_str(&format!("ensure = false\ncredentials = {credentials:?}\n"));
         }
 
         let trust = self.trust_section()?;
@@ -236,7 +238,8 @@ impl Stack {
 
     /// Creates the topology once, before ten processes check it at the same time.
     async fn ensure(&self) -> Result<()> {
-        let bus = self.bus("nexus-launch").await?;
+        let config = self.plan.nats_config(&self.nats, BusRole::Topology);
+        let bus = connected(&config, "nexus-launch").await?;
         let topology = shared::wire::topology::topology(if self.plan.servers == 3 { 3 } else { 1 });
 
         let mut last = None;
@@ -276,20 +279,27 @@ impl Stack {
         self.nats.get_mut(index).map_or(Ok(()), |nats| nats.launch(hold))
     }
 
-    /// Returns the settings by which the services reach the servers.
-    ///
-    /// # Errors
-    /// Fails if the services' password cannot be read.
-    pub fn nats_config(&self) -> Result<NatsConfig> {
-        self.plan.nats_config(&self.nats)
+    /// Returns the settings by which a user of `role` reaches the servers.
+    #[must_use]
+    pub fn nats_config(&self, role: BusRole) -> NatsConfig {
+        self.plan.nats_config(&self.nats, role)
     }
 
-    /// Opens a connection for the caller under `name`.
+    /// Opens a connection under `name` for the caller, who looks after the installation.
     ///
     /// # Errors
     /// Fails if no server answers within [`READY_DEADLINE`].
     pub async fn bus(&self, name: &str) -> Result<Bus> {
-        Ok(connected(&self.nats_config()?, name).await?.with_trust(self.trust()))
+        self.bus_as(BusRole::Admin, name).await
+    }
+
+    /// Opens a connection under `name` as the user of `role`.
+    ///
+    /// # Errors
+    /// Fails if no server answers within [`READY_DEADLINE`].
+    pub async fn bus_as(&self, role: BusRole, name: &str) -> Result<Bus> {
+        let config = self.nats_config(role);
+        Ok(connected(&config, name).await?.with_trust(self.trust()))
     }
 
     /// Starts replica `replica` of `name`, or starts it again after it was killed.

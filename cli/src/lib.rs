@@ -10,6 +10,7 @@
 pub mod approval;
 pub mod args;
 pub mod audit;
+pub mod auth;
 pub mod backfill;
 pub mod backup;
 #[cfg(feature = "bench")]
@@ -103,6 +104,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Logs(options) => logs::execute(&common, &options).await,
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { directory } => manual::pages(&common, &directory),
+        Command::Auth(action) => auth::execute(&common, action).await,
         Command::Init(options) => init::execute(&common, &options),
     }
 }

@@ -3,10 +3,11 @@
 
 use anyhow::Result;
 use shared::bus::EnsureReport;
+use shared::wire::rights::BusRole;
 use shared::wire::topology::topology;
 
 use crate::args::{Common, TopologyAction};
-use crate::connect::{connect_bus, nats_config};
+use crate::connect::{connect_as, nats_config};
 use crate::exit::{Exit, failure};
 use crate::output::View;
 
@@ -16,7 +17,7 @@ use crate::output::View;
 /// Fails if the server differs (`plan`) or refuses a change (`apply`).
 pub async fn execute(common: &Common, action: TopologyAction) -> Result<()> {
     let wanted = topology(nats_config(common)?.replicas);
-    let bus = connect_bus(common).await?;
+    let bus = connect_as(common, BusRole::Topology).await?;
     match action {
         TopologyAction::Plan => {
             let drift = bus.find_drift(&wanted).await?;

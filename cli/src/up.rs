@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::json;
 use shared::model::owner::LINK_MINUTES;
+use shared::wire::rights::BusRole;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{Common, UpOptions};
@@ -18,7 +19,7 @@ use crate::exit::{Exit, ExitContext as _, failure};
 use crate::launch::local;
 use crate::launch::process::ignores_hangup;
 use crate::launch::token;
-use crate::launch::users::password_file;
+use crate::launch::users::credentials;
 use crate::launch::{Plan, Stack};
 use crate::output::View;
 use crate::owner;
@@ -198,9 +199,9 @@ async fn greeting(stack: &Stack, directory: &Path, hooks: &str) -> Result<View> 
 
     let owner = format!("{link}\n(the first browser that opens it within {LINK_MINUTES} minutes is yours)");
     let users = format!(
-        "commands read their password in {}\nan agent is user `agent`, password in {}",
-        password_file(directory, "operator").display(),
-        password_file(directory, "agent").display()
+        "commands are user `operator`: {}\nan agent is user `agent`: {}",
+        credentials(directory, BusRole::Operator).display(),
+        credentials(directory, BusRole::Agent).display()
     );
     let view = View::one(&gateway, &places)?.fields([
         ("web chat", format!("{gateway}/").into()),

@@ -27,19 +27,36 @@ pub fn parse_when(option: &str, text: &str, now: UnixMillis) -> Result<UnixMilli
         return Ok(UnixMillis(instant.as_millisecond()));
     }
 
-    let ago = UNITS.iter().find_map(|(unit, millis)| {
-        let count: i64 = text.strip_suffix(*unit)?.parse().ok()?;
-        count.checked_mul(*millis)
-    });
-    match ago {
-        Some(ago) if ago >= 0 => Ok(UnixMillis(now.0.saturating_sub(ago))),
-        Some(_) | None => Err(failure(
+    match span_of(text) {
+        Some(ago) => Ok(UnixMillis(now.0.saturating_sub(ago))),
+        None => Err(failure(
             Exit::Usage,
             format!(
                 "{option} `{text}`: expected an age such as 90s, 15m, 2h, 7d or 1w, an instant such as 2026-11-22T09:00:00Z, or Unix milliseconds"
             ),
         )),
     }
+}
+
+/// Parses a span (`90s`, `15m`, `2h`, `7d`, `1w`). Returns it in milliseconds.
+///
+/// # Errors
+/// Fails with exit code 2 if `text` is none; the error names `option`.
+pub fn parse_span(option: &str, text: &str) -> Result<i64> {
+    let span = span_of(text).filter(|span| *span > 0);
+    span.ok_or_else(|| {
+        let problem = format!("{option} `{text}`: expected a time such as 90s, 15m, 2h, 7d or 1w");
+        failure(Exit::Usage, problem)
+    })
+}
+
+/// Returns a span in milliseconds; `None` if `text` is none.
+fn span_of(text: &str) -> Option<i64> {
+    let span = UNITS.iter().find_map(|(unit, millis)| {
+        let count: i64 = text.strip_suffix(*unit)?.parse().ok()?;
+        count.checked_mul(*millis)
+    });
+    span.filter(|span| *span >= 0)
 }
 
 #[cfg(test)]

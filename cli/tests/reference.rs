@@ -45,7 +45,7 @@ fn exit_codes() -> String {
 }
 
 /// What each command prints with `--json`, by the words of the command.
-const JSON: [(&str, &str); 87] = [
+const JSON: [(&str, &str); 93] = [
     (
         "up",
         "object: `web_chat`, `owner_link`, `events`, `token_file`, `webhooks`, `nats`, `hooks`, `logs`",
@@ -212,6 +212,18 @@ const JSON: [(&str, &str); 87] = [
         "array: `claimed_by`, `claimed_at`, `made_at`, `expires_at`",
     ),
     ("owner remove", "object: `visitor`"),
+    ("auth init", "object: `dir`, `users`, `server`, `secrets`"),
+    ("auth add", "object, as of `auth show`"),
+    ("auth rotate", "object, as of `auth show`"),
+    ("auth revoke", "object, as of `auth show`"),
+    (
+        "auth list",
+        "array: `name`, `role`, `account`, `state`, `issued`, `expires`, `channel`, `key`",
+    ),
+    (
+        "auth show",
+        "object, as of `auth list`, with `credentials`, `publish`, `subscribe`",
+    ),
     ("config check", "object: `source`, `ok`, `faults`, `warnings`"),
     ("config show", "object: the sections of the configuration"),
     (

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """An agent as a program whose tool asks the gate of its turn first, and waits for a human where the gate says so.
 
-Its environment has NATS_URL (nats://[user:password@]host:port) and PAYMENTS (a file). It needs no package."""
+Its environment has NATS_URL (nats://[user:password@]host:port) and PAYMENTS (a file), and NATS_CREDS (the file of user
+`agent`) if the server has users. It needs no package."""
 import json
 import os
 import socket
@@ -24,6 +25,9 @@ class Bus:
         options = {"verbose": False, "headers": True, "no_responders": True}
         if at.username:
             options |= {"user": at.username, "pass": at.password}
+        if credentials := os.environ.get("NATS_CREDS"):
+            with open(credentials) as file:
+                options["jwt"] = next(line for line in file if line.startswith("ey")).strip()
         self.send(f"CONNECT {json.dumps(options)}\r\nSUB {self.inbox} 1\r\n")
 
     def send(self, text):

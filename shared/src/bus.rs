@@ -5,7 +5,7 @@
 //! flight is bounded. The streams are listed in [`crate::wire::topology`]. Surprising behaviour of the client and the
 //! server is described in `docs/contribute/nats-facts.md`.
 //!
-//! The rooms inside. Connection: `connect`, `guarded_connect`, `link`, `connection_count`, `poison_guard`, `header_block`.
+//! The rooms inside. Connection: `connect`, `login`, `guarded_connect`, `link`, `connection_count`, `poison_guard`, `header_block`.
 //! Topology: `ensure`, `durability`. Messages: `publish`, `message`, `core_message`, `request`, `service`, `object`. Reading:
 //! `read`, `newest`, `pages`, `consume`, `fetch`, `fanout`. Sharing work: `claim`, `partition`, `floor`, `slot_lease`, `task_lease`.
 //! KV: `kv`, `writer`, `breakers`. Losses by a restore: `position`, `witness`, `letter_witness`, `held`, `restored_replies`, `swept`,
@@ -32,7 +32,9 @@ mod kv;
 pub mod ledger;
 mod letter_witness;
 mod link;
+mod login;
 mod message;
+mod nats_config;
 mod newest;
 mod noted_buckets;
 mod object;
@@ -57,7 +59,7 @@ mod writer;
 
 pub use account_lease::{AccountHold, AccountLease};
 pub use breakers::{BreakerChange, BreakerNotes, BreakerScope, BreakerView, KnownBreaker};
-pub use connect::{Bus, NatsConfig, StreamDurability};
+pub use connect::Bus;
 pub use connection_count::ConnectionCount;
 pub use consume::{OrderedReader, PullOptions, PullSettings};
 pub use core_message::{CoreMessage, CoreSubscription};
@@ -72,6 +74,7 @@ pub use held::HoldError;
 pub use kv::{Kv, KvEntry, KvEvent, KvSurvey, KvWatch};
 pub use letter_witness::LetterWitness;
 pub use message::{IncomingMessage, StoredMessage};
+pub use nats_config::{NatsConfig, StreamDurability};
 pub use newest::NewestPage;
 pub use object::{BucketSpace, FoundObject, ObjectBucket, StoreObjectError, StoredObject};
 pub use pages::StreamPages;

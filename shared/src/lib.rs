@@ -5,6 +5,7 @@ pub mod attachments;
 pub mod breaker;
 pub mod bus;
 pub mod clock;
+pub mod credentials;
 pub mod embed;
 pub mod error_chain;
 pub mod json_schema;

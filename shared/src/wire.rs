@@ -10,6 +10,7 @@ pub mod held;
 pub mod ledger_kinds;
 pub mod operator;
 pub mod partition;
+pub mod rights;
 pub mod schema;
 pub mod seal;
 pub mod session_mark;

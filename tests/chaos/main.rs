@@ -6,6 +6,7 @@ mod autoscale;
 mod cluster;
 mod duplicates;
 mod hooks;
+mod idle_accounts;
 mod killer;
 mod kills;
 mod platforms;

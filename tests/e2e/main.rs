@@ -46,3 +46,4 @@ mod telegram;
 mod telemetry;
 mod terminal;
 mod visitors;
+mod walls;

@@ -1,14 +1,14 @@
-//! Operators who have no right on streams and buckets: a user of the bus that may ask services, and nothing else, does
+//! Operators who have no right on streams and buckets: a user of role `operator` may ask services, and nothing else, and does
 //! everything that an operator does; and what it asks for is done once, however often a replica is killed meanwhile.
 
 use std::path::PathBuf;
 
-use cli::launch::service::signal;
+use cli::auth::folder::credentials_path;
+use cli::launch::users;
 use serde_json::{Value, json};
 use shared::breaker::{Breaker, BreakerPolicy, key_of};
-use shared::bus::{Bus, NatsConfig, OutgoingMessage};
+use shared::bus::{Bus, OutgoingMessage};
 use shared::model::time::UnixMillis;
-use shared::process::secret::SecretValue;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::CONTENT_TYPE;
 use shared::wire::operator::letters::{LetterRecord, LetterStep};
@@ -33,7 +33,7 @@ struct Operator {
 }
 
 impl Operator {
-    /// Starts a world, and adds the user to its server.
+    /// Starts a world, and adds the user.
     async fn begin() -> Self {
         let world = World::start(Setup {
             hooks: vec![("answer.ts", ANSWER.to_owned())],
@@ -43,35 +43,18 @@ impl Operator {
         })
         .await;
 
-        let server = world.path().join("nats-0.conf");
-        let text = std::fs::read_to_string(&server).expect("the server's configuration");
-        let user = format!(
-            "users: [\n{{ user: {USER}, password: pconsole, permissions: {{ publish: {{ allow: [\"nexus.svc.>\"] }}, \
-             subscribe: {{ allow: [\"_INBOX_{USER}.>\"] }} }} }}\n"
-        );
-        std::fs::write(&server, text.replacen("users: [", &user, 1)).expect("written");
-        signal(world.stack.nats[0].pid().expect("it runs"), "HUP");
-
-        let password = world.path().join("console.password");
-        std::fs::write(&password, "pconsole").expect("written");
-        let reference = format!("file:{}", password.display());
-        let login = NatsConfig {
-            servers: vec![world.stack.nats[0].url()],
-            user: USER.to_owned(),
-            password: Some(SecretValue::resolve(&reference).expect("a password")),
-            ..NatsConfig::default()
-        };
-        eventually("the user is known", PATIENCE, async || {
-            Bus::connect(&login, USER)
-                .await
-                .map(drop)
-                .map_err(|error| error.to_string())
-        })
+        let keys = users::folder(world.path());
+        let keys = keys.to_str().expect("UTF-8");
+        let said = nexus(
+            world.path(),
+            &["auth", "add", USER, "--role", "operator", "--dir", keys],
+        )
         .await;
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
 
         let config = world.path().join("console.toml");
-        let url = &login.servers[0];
-        let text = format!("[nats]\nservers = [{url:?}]\nuser = \"{USER}\"\npassword = {reference:?}\n");
+        let (url, credentials) = (world.stack.nats[0].url(), credentials_path(keys.as_ref(), USER));
+        let text = format!("[nats]\nservers = [{url:?}]\ncredentials = {credentials:?}\n");
         std::fs::write(&config, text).expect("written");
         Self { world, config }
     }

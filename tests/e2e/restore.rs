@@ -2,11 +2,12 @@
 
 use std::process::Stdio;
 
-use cli::launch::users::password_file;
+use cli::launch::users::credentials;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::EventId;
 use shared::process::status::ask_replicas;
 use shared::projection::api::EventTrace;
+use shared::wire::rights::BusRole;
 use shared::wire::topology::streams;
 use tests::command::{Said, command};
 use tests::eventually::eventually;
@@ -17,11 +18,9 @@ use crate::story::{PATIENCE, event, send};
 
 /// Runs `nexus` as the user `restore` of the world's server.
 fn restorer(world: &World, arguments: &[&str]) -> tokio::process::Command {
-    let password = password_file(world.path(), "restore");
     let mut command = command(world.path(), arguments);
     command
-        .env("NEXUS__NATS__USER", "restore")
-        .env("NEXUS__NATS__PASSWORD", format!("file:{}", password.display()))
+        .env("NEXUS__NATS__CREDENTIALS", credentials(world.path(), BusRole::Restore))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command

@@ -14,4 +14,6 @@ pub mod prometheus;
 pub mod receiver;
 pub mod record;
 pub mod slack;
+pub mod subject_record;
+pub mod wire_client;
 pub mod world;

@@ -1,15 +1,20 @@
 //! A whole Nexus in a temporary directory: real nats-server, real Bun, real processes, free ports.
 
+use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cli::launch::{Plan, READY_DEADLINE, Stack, keys};
+use cli::auth::folder::AuthFolder;
+use cli::launch::{Plan, READY_DEADLINE, Stack, keys, users};
 use sha2::{Digest as _, Sha256};
 use shared::bus::Bus;
-use shared::testing::ProcessClock;
+use shared::testing::{ProcessClock, says};
+use shared::wire::rights::BusRole;
 use tempfile::TempDir;
 
 use crate::command::nexus;
+use crate::subject_record::{UsedSubjects, read_used, read_violations, unused_rights};
 
 /// The repository's root.
 #[must_use]
@@ -41,6 +46,12 @@ const SOURCES: [(&str, &[&str]); 3] = [
     ("chaos", &["chaos"]),
     ("operator", &["e2e", "greet", "moody", "other", "quiet"]),
 ];
+
+/// Value of the variable `name`.
+fn told(name: &str) -> Option<String> {
+    #[expect(clippy::disallowed_methods, reason = "a test binary is told by variables")]
+    std::env::var(name).ok()
+}
 
 /// The bearer token of `source` in every world.
 #[must_use]
@@ -92,6 +103,8 @@ pub struct Setup {
     pub environment: Vec<(String, String)>,
     /// Whether the server knows users.
     pub users: bool,
+    /// Whether the server writes down every operation of every client.
+    pub trace: bool,
     /// A backup that the world begins with.
     pub backup: Option<PathBuf>,
     /// Services that the test starts itself, later.
@@ -107,6 +120,7 @@ pub struct World {
     pub stack: Stack,
     /// The test's own connection.
     pub bus: Bus,
+    _rights: RightsNote,
     directory: TempDir,
 }
 
@@ -135,7 +149,14 @@ impl World {
             .unwrap_or_else(|error| panic!("the world does not start: {error:#}"));
         let bus = stack.bus("test").await.expect("the server answers");
 
-        Self { stack, bus, directory }
+        Self {
+            stack,
+            bus,
+            _rights: RightsNote {
+                directory: directory.path().to_owned(),
+            },
+            directory,
+        }
     }
 
     /// Base address of the gateway.
@@ -245,6 +266,54 @@ impl World {
     }
 }
 
+/// Writes down at the end of a world which rights were used in it, and what was refused, if `NEXUS_TEST_RIGHTS` names a file.
+#[derive(Debug)]
+struct RightsNote {
+    /// Where the world lies.
+    directory: PathBuf,
+}
+
+impl RightsNote {
+    fn log(&self) -> String {
+        let text = std::fs::read(self.directory.join("log/nats-0.log")).unwrap_or_default();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// What the users of each role have used, as the server has traced it.
+    fn used_subjects(&self) -> BTreeMap<BusRole, UsedSubjects> {
+        let folder = AuthFolder::open(&users::folder(&self.directory), false).expect("the users");
+        let users = folder.ring().users.values();
+        let roles = users.map(|user| (user.public.clone(), user.role)).collect();
+        read_used(&self.log(), &roles)
+    }
+
+    fn lines(&self) -> String {
+        let mut lines = String::new();
+        for (role, used) in self.used_subjects() {
+            let unused = unused_rights(role, &used);
+            for right in role.rights().iter().filter(|right| !unused.contains(right)) {
+                lines.push_str(&format!("{} {right:?}\n", role.name()));
+            }
+        }
+        for refused in read_violations(&self.log()) {
+            lines.push_str(&format!("refused {refused}\n"));
+        }
+        lines
+    }
+}
+
+impl Drop for RightsNote {
+    fn drop(&mut self) {
+        let has_users = self.directory.join("auth/users.json").is_file();
+        // A test that fails says so by itself.
+        if let Some(path) = told("NEXUS_TEST_RIGHTS").filter(|_| has_users && !std::thread::panicking()) {
+            let file = std::fs::File::options().append(true).create(true).open(path);
+            file.and_then(|mut file| file.write_all(self.lines().as_bytes()))
+                .expect("noted");
+        }
+    }
+}
+
 fn clock_of(directory: &Path) -> ProcessClock {
     ProcessClock::at(&directory.join("test-clock"))
 }
@@ -282,7 +351,8 @@ fn plan(directory: &Path, setup: Setup) -> Plan {
         plan.environment.push(clock_of(directory).variable());
     }
 
-    plan.users = setup.users;
+    plan.users = setup.users || says("NEXUS_TEST_USERS", "all");
+    plan.trace = setup.trace || says("NEXUS_TEST_USERS", "all");
     plan.services.retain(|(name, _)| !setup.without.contains(name));
 
     // Two cores carry up to ten services and three servers: a hook that waits for the processor is not looping.

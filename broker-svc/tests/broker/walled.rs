@@ -68,7 +68,7 @@ found = {
     "server": attempt(connect),
     "others": attempt(listen),
     "own": attempt(lambda: write(os.path.join(asked["work"], "made")) and read(os.path.join(asked["work"], "made"))),
-    "environment": "; ".join(sorted(set(os.environ) & {"NEXUS_CONFIG", "NEXUS_RUN_DIR", "NATS_NEXUS_PASSWORD"})),
+    "environment": "; ".join(sorted(set(os.environ) & {"NEXUS_CONFIG", "NEXUS_RUN_DIR", "NEXUS__NATS__CREDENTIALS"})),
 }
 print(json.dumps({"type": "answer", "content": json.dumps(found)}))
 "#;

@@ -8,11 +8,12 @@ use shared::clock::{Clock as _, SystemClock};
 use shared::model::position::StreamPlace;
 use shared::model::reply::Reply;
 use shared::model::restore::{HOLD_KEY, HoldDecision, RestoreHold};
+use shared::wire::rights::BusRole;
 use shared::wire::topology::{buckets, streams};
 
 use super::manifest::Manifest;
 use crate::args::{Common, RestoreOptions};
-use crate::connect::connect_bus;
+use crate::connect::connect_as;
 use crate::exit::{Exit, failure};
 use crate::output::{Column, Table, View};
 
@@ -40,7 +41,7 @@ pub(super) async fn begin(bus: &Bus, manifest: &Manifest) -> Result<()> {
 }
 
 pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
-    let bus = connect_bus(common).await?;
+    let bus = connect_as(common, BusRole::Admin).await?;
     let holds: Kv<RestoreHold> = bus.kv(buckets::RESTORE);
     let Some(found) = holds
         .get(HOLD_KEY)

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use shared::bus::Bus;
 use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
 use shared::process::status::ask_replicas;
+use shared::wire::rights::BusRole;
 use shared::wire::seal::SealKey;
 use shared::wire::topology::topology;
 
@@ -14,7 +15,7 @@ use super::held;
 use super::manifest::{CopiedStream, Manifest, snapshot_file};
 use super::rotation;
 use crate::args::{Common, RestoreOptions};
-use crate::connect::{connect_bus, load_trust, nats_config};
+use crate::connect::{connect_as, load_trust, nats_config};
 use crate::exit::{Exit, failure};
 use crate::launch::hold::Hold;
 use crate::launch::keys;
@@ -184,7 +185,8 @@ fn remove_read_models(data: &Path) -> Result<()> {
 /// Restores onto the configured server, whose services are stopped.
 async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<'_>) -> Result<Vec<Restored>> {
     let replicas = nats_config(common)?.replicas;
-    let bus = connect_bus(common).await?;
+    // The one user that may delete streams is named by the operator and never chosen here.
+    let bus = connect_as(common, BusRole::Admin).await?;
     let running = ask_replicas(&bus, REPLICAS_WITHIN).await.map_err(anyhow::Error::msg)?;
     if !running.is_empty() {
         let names: Vec<&str> = running.iter().map(|replica| replica.instance.as_str()).collect();

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use shared::bus::Bus;
 use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
+use shared::wire::rights::BusRole;
 use shared::wire::seal::SealKey;
 use shared::wire::topology::streams;
 
@@ -13,7 +14,7 @@ use super::order::{is_copied_after, left_out, ordered};
 use super::quiesce::Standstill;
 use super::rotation;
 use crate::args::{BackupOptions, Common};
-use crate::connect::connect_bus;
+use crate::connect::connect_as;
 use crate::exit::{Exit, failure};
 use crate::output::{View, is_for_people};
 use crate::say;
@@ -23,7 +24,7 @@ use crate::say;
 /// # Errors
 /// Fails if a stream cannot be copied; then the directory is marked as an unfinished backup.
 pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
-    let bus = connect_bus(common).await?;
+    let bus = connect_as(common, BusRole::Backup).await?;
     let names = ordered(
         &bus.stream_names()
             .await

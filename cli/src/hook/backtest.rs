@@ -25,6 +25,7 @@ use shared::model::hook_api::HookRun;
 use shared::model::identity::Identities;
 use shared::model::time::UnixMillis;
 use shared::process::config::CommonConfig as Shared;
+use shared::wire::rights::BusRole;
 use shared::wire::seal::TrustKeys;
 use shared::wire::subject::token;
 use shared::wire::topology::streams::EVENTS;
@@ -34,7 +35,7 @@ use history::History;
 use super::host;
 use super::report::Report;
 use crate::args::{BacktestOptions, Common};
-use crate::connect::{connect_bus, load_document};
+use crate::connect::{connect_as, load_document};
 use crate::exit::{Exit, ExitContext as _, failure};
 use crate::when::parse_when;
 
@@ -56,7 +57,7 @@ pub(super) async fn run(common: &Common, options: BacktestOptions) -> Result<()>
     let config = document.section("hooks", HooksConfig::find_faults).value;
     let llm = document.section("llm", LlmConfig::find_faults).value;
 
-    let bus = connect_bus(common).await?;
+    let bus = connect_as(common, BusRole::Admin).await?;
     if bus.trust().cluster_key().is_none() {
         let text = "stored events cannot be checked without the key that sealed them; set trust.cluster_key";
         return Err(failure(Exit::Usage, text));

@@ -23,7 +23,7 @@ pub fn cluster_key(directory: &Path) -> Result<PathBuf> {
 }
 
 /// Makes the secret at `path` with `make` unless it exists.
-pub(super) fn ensure_secret(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
+pub(crate) fn ensure_secret(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
     // An empty file was cut off while it was being made; no process has ever started with it.
     if std::fs::metadata(path).map_or(true, |found| found.len() == 0) {
         make(path)?;
@@ -32,9 +32,15 @@ pub(super) fn ensure_secret(path: &Path, make: impl FnOnce(&Path) -> std::io::Re
 }
 
 fn make(path: &Path) -> std::io::Result<()> {
-    let mut random = [0_u8; MIN_KEY_BYTES];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
+    let random: [u8; MIN_KEY_BYTES] = random_bytes()?;
     write_secret(path, &format!("{}\n", data_encoding::HEXLOWER.encode(&random)))
+}
+
+/// Returns random bytes of the kernel.
+pub(crate) fn random_bytes<const COUNT: usize>() -> std::io::Result<[u8; COUNT]> {
+    let mut random = [0_u8; COUNT];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
+    Ok(random)
 }
 
 /// Returns a random text of letters and digits: two ULIDs, which have 160 random bits together.
@@ -45,7 +51,7 @@ pub fn random_text() -> String {
 
 /// Writes `secret` to `path`. No other user can read the file from its first byte on, and the file is there whole or
 /// not at all.
-pub(super) fn write_secret(path: &Path, secret: &str) -> std::io::Result<()> {
+pub(crate) fn write_secret(path: &Path, secret: &str) -> std::io::Result<()> {
     let unfinished = path.with_extension("new");
     match std::fs::remove_file(&unfinished) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),

@@ -11,8 +11,11 @@ use shared::clock::pause;
 use tokio::net::TcpStream;
 
 use super::hold::{Hold, Recorded};
+use super::keys::write_secret;
 use super::programs::Programs;
+use super::users::ServerUsers;
 use super::{Plan, READY_DEADLINE, spawner, users};
+use crate::auth::server_files::route_lines;
 
 /// Settings of Go's garbage collector for the server: it runs seldom while there is room, because it takes 5 % of the
 /// server's time otherwise (`docs/performance.md`), and as often as needed to keep to the limit.
@@ -28,8 +31,6 @@ pub struct Nats {
     /// Port of the monitoring endpoint; `None` if it is not needed. A stack whose durability covers a power failure
     /// needs it, and one whose messages are counted.
     monitor: Option<u16>,
-    /// Passwords of the server's users, by variable; empty if the server has no users.
-    passwords: Vec<(String, String)>,
     child: Option<(Child, Recorded)>,
 }
 
@@ -42,12 +43,33 @@ pub fn free_port() -> Result<u16> {
     Ok(listener.local_addr().context("failed to find a free port")?.port())
 }
 
+/// Returns the block `cluster` of server `index`, whose servers have their routes at `routes`; empty for a single server.
+fn cluster_block(routes: &[u16], index: usize, users: Option<&ServerUsers>) -> String {
+    if routes.len() < 2 {
+        return String::new();
+    }
+
+    let own = routes[index];
+    let listen = format!("cluster {{ name: nexus, listen: \"127.0.0.1:{own}\"\n");
+    let addresses: Vec<String> = routes.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    if let Some(users) = users {
+        return format!("{listen}{}}}\n", route_lines(&users.route_password, &addresses, ""));
+    }
+
+    let urls: Vec<String> = addresses
+        .iter()
+        .map(|address| format!("nats-route://{address}"))
+        .collect();
+    format!("{listen}routes: [{}] }}\n", urls.join(", "))
+}
+
 impl Nats {
     /// Starts the servers of `plan`, and returns when all of them accept connections.
     pub(super) async fn start(programs: &Programs, plan: &Plan, hold: &Hold) -> Result<Vec<Self>> {
         let count = plan.servers.max(1);
         let routes = (0..count).map(|_| free_port()).collect::<Result<Vec<u16>>>()?;
 
+        let users = plan.users.then(|| users::prepare(&plan.directory)).transpose()?;
         let mut servers = Vec::new();
         for index in 0..count {
             let port = if plan.nats_port == 0 || count > 1 {
@@ -55,7 +77,7 @@ impl Nats {
             } else {
                 plan.nats_port
             };
-            let mut server = Self::prepare(programs, plan, index, port, &routes)?;
+            let mut server = Self::prepare(programs, plan, (index, port), &routes, users.as_ref())?;
             server.launch(hold)?;
             servers.push(server);
         }
@@ -67,7 +89,13 @@ impl Nats {
         Ok(servers)
     }
 
-    fn prepare(programs: &Programs, plan: &Plan, index: usize, port: u16, routes: &[u16]) -> Result<Self> {
+    fn prepare(
+        programs: &Programs,
+        plan: &Plan,
+        (index, port): (usize, u16),
+        routes: &[u16],
+        users: Option<&ServerUsers>,
+    ) -> Result<Self> {
         let own_store = plan.directory.join(format!("data/nats-{index}"));
         let store = plan.store.clone().filter(|_| index == 0).unwrap_or(own_store);
         let sync = plan
@@ -81,32 +109,26 @@ impl Nats {
         let http = monitor
             .map(|port| format!("http: \"127.0.0.1:{port}\"\n"))
             .unwrap_or_default();
-        let cluster = if routes.len() > 1 {
-            let urls: Vec<String> = routes
-                .iter()
-                .map(|route| format!("nats-route://127.0.0.1:{route}"))
-                .collect();
-            let own = routes[index];
-            format!(
-                "cluster {{ name: nexus, listen: \"127.0.0.1:{own}\", routes: [{}] }}\n",
-                urls.join(", ")
-            )
+        let cluster = cluster_block(routes, index, users);
+        let accounts = users.map_or_else(String::new, |users| {
+            // What a server is told later lasts as long as its streams.
+            let kept = plan.directory.join(format!("data/nats-{index}-accounts"));
+            let resolver = format!("resolver {{ type: full, dir: {kept:?}, allow_delete: false, interval: \"2m\" }}\n");
+            format!("{resolver}{}", users.section)
+        });
+        let trace = if plan.trace {
+            "trace: true\nmax_traced_msg_len: 1\n"
         } else {
-            String::new()
-        };
-
-        let (passwords, permissions) = if plan.users {
-            (users::passwords(&plan.directory)?, users::PERMISSIONS)
-        } else {
-            (Vec::new(), "")
+            ""
         };
         let text = format!(
-            "server_name: n{index}\nlisten: \"127.0.0.1:{port}\"\n{http}max_payload: 8MB\nmax_pending: 256MB\n\
-             jetstream {{\n  {sync}store_dir: {store:?}\n  max_file_store: 64GB\n}}\n{cluster}{permissions}"
+            "server_name: n{index}\nlisten: \"127.0.0.1:{port}\"\n{http}{trace}max_payload: 8MB\nmax_pending: 256MB\n\
+             jetstream {{\n  {sync}store_dir: {store:?}\n  max_file_store: 64GB\n}}\n{cluster}{accounts}"
         );
 
         let config = plan.directory.join(format!("nats-{index}.conf"));
-        std::fs::write(&config, text).context("failed to write the server's configuration")?;
+        // It has the password of the routes.
+        write_secret(&config, &text).context("failed to write the server's configuration")?;
         let log = plan.directory.join(format!("log/nats-{index}.log"));
 
         Ok(Self {
@@ -115,7 +137,6 @@ impl Nats {
             log,
             port,
             monitor,
-            passwords,
             child: None,
         })
     }
@@ -139,7 +160,6 @@ impl Nats {
             .arg("-c")
             .arg(&self.config)
             .envs(COLLECTOR)
-            .envs(self.passwords.iter().map(|(name, password)| (name, password)))
             .stdout(log.try_clone().context("failed to open the server's log")?)
             .stderr(log)
             // The lock on the data directory, which lasts as long as the server lives.

@@ -7,19 +7,25 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use shared::clock::pause;
+use shared::wire::rights::BusRole;
 
 use super::hold::{Hold, Recorded};
 use super::programs::Programs;
-use super::{Plan, spawner};
+use super::{Plan, spawner, users};
 
 /// Size of the end of a log that is shown if its process failed, in bytes.
 const LOG_TAIL: usize = 2_000;
 /// Variables of our own environment that would override a stack's configuration of the bus.
-const OWN_SETTINGS: [&str; 4] = [
+const OWN_SETTINGS: [&str; 9] = [
     "NEXUS__NATS__SERVERS",
+    "NEXUS__NATS__ENSURE",
     "NEXUS__NATS__USER",
     "NEXUS__NATS__PASSWORD",
+    "NEXUS__NATS__NKEY",
     "NEXUS__NATS__CREDENTIALS",
+    "NEXUS__NATS__CA",
+    "NEXUS__NATS__CERTIFICATE",
+    "NEXUS__NATS__KEY",
 ];
 
 /// One running replica of a service.
@@ -80,6 +86,10 @@ impl Running {
         let mut command = spawner::tethered(&programs.services, &programs.services.join(name));
         for name in OWN_SETTINGS {
             command.env_remove(name);
+        }
+
+        if let Some(role) = BusRole::of_service(name).filter(|_| plan.users) {
+            command.env("NEXUS__NATS__CREDENTIALS", users::credentials(&plan.directory, role));
         }
 
         command

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::keys::ensure_secret;
-use super::users::make;
+use super::keys::{ensure_secret, random_text, write_secret};
 
 /// Name of the token's file below the data directory.
 pub const FILE: &str = "local-token";
@@ -17,6 +16,11 @@ pub const FILE: &str = "local-token";
 #[must_use]
 pub fn file(data: &Path) -> PathBuf {
     data.join(FILE)
+}
+
+/// Makes a random token at `path`.
+fn make(path: &Path) -> std::io::Result<()> {
+    write_secret(path, &format!("p{}", random_text()))
 }
 
 /// Makes the token at `path` if there is none, and returns it.

@@ -1,87 +1,55 @@
-//! Users of a stack's server, each with a password in a file that only its owner can read.
+//! Users of a stack's servers: the same folder of keys as `nexus auth` makes, below the data directory.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use shared::bus::NatsConfig;
-use shared::process::secret::SecretValue;
+use shared::wire::rights::BusRole;
 
-use super::keys::{ensure_secret, random_text, write_secret};
+use crate::auth::folder::{AuthFolder, credentials_path};
+use crate::auth::seconds_now;
 
-/// Names of the users; `deploy/nats/permissions.conf` has the permissions of each.
-pub const NAMES: [&str; 4] = ["nexus", "operator", "restore", "agent"];
-/// Part of the server's configuration that sets the users' permissions.
-pub(super) const PERMISSIONS: &str = include_str!("../../../deploy/nats/permissions.conf");
-/// Directory of their passwords below the data directory: a file each, by name.
-const DIRECTORY: &str = "nats-users";
+/// Name of the folder below the data directory.
+const FOLDER: &str = "auth";
 
-/// Returns the path of the password of `user` below the data directory `data`.
+/// Returns the folder of keys below the data directory `data`.
 #[must_use]
-pub fn password_file(data: &Path, user: &str) -> PathBuf {
-    data.join(DIRECTORY).join(user)
+pub fn folder(data: &Path) -> PathBuf {
+    data.join(FOLDER)
 }
 
-/// Makes the passwords that do not exist yet. Returns the variables for the server's environment.
-pub(super) fn passwords(data: &Path) -> Result<Vec<(String, String)>> {
-    std::fs::create_dir_all(data.join(DIRECTORY)).context("failed to create the directory of passwords")?;
-    let mut environment = Vec::new();
-    for user in NAMES {
-        let path = password_file(data, user);
-        ensure_secret(&path, make).with_context(|| format!("failed to create the password of {user}"))?;
-        let password = std::fs::read_to_string(&path).context("failed to read a password")?;
-        environment.push((format!("NATS_{}_PASSWORD", user.to_uppercase()), password));
-    }
-    Ok(environment)
+/// Returns the path of the credentials of the user of `role` below the data directory `data`.
+#[must_use]
+pub fn credentials(data: &Path, role: BusRole) -> PathBuf {
+    credentials_path(&folder(data), role.name())
 }
 
-/// Makes a random password or token at `path`.
-pub(super) fn make(path: &Path) -> std::io::Result<()> {
-    // The first character is a letter, because the server would read digits as a number.
-    write_secret(path, &format!("p{}", random_text()))
+/// What a server's configuration says about users.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ServerUsers {
+    /// The operator and the accounts.
+    pub section: String,
+    /// Password of the routes.
+    pub route_password: String,
 }
 
-/// Returns the connection settings of `user` for the servers at `servers`.
-///
-/// # Errors
-/// Fails if the user's password cannot be read.
-pub fn login(data: &Path, user: &str, servers: Vec<String>) -> Result<NatsConfig> {
-    let reference = format!("file:{}", password_file(data, user).display());
-    let password =
-        SecretValue::resolve(&reference).with_context(|| format!("failed to read the password of {user}"))?;
-    Ok(NatsConfig {
-        servers,
-        user: user.to_owned(),
-        password: Some(password),
-        ..NatsConfig::default()
+/// Makes the users that do not exist yet, and returns what the servers are told.
+pub(super) fn prepare(data: &Path) -> Result<ServerUsers> {
+    let mut folder = AuthFolder::open(&folder(data), true)?;
+    folder.complete(seconds_now())?;
+    Ok(ServerUsers {
+        section: folder.server_section()?,
+        route_password: folder.route_password()?,
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
-    use super::*;
-
-    #[test]
-    fn passwords_are_kept_and_read_by_their_owner_alone() {
-        let data = tempfile::tempdir().expect("a directory");
-        let cut_off = password_file(data.path(), "agent");
-        std::fs::create_dir_all(cut_off.parent().expect("one")).expect("made");
-
-        for left in [&cut_off, &cut_off.with_extension("new")] {
-            std::fs::write(left, "").expect("written");
-        }
-
-        let made = passwords(data.path()).expect("passwords");
-        assert_eq!(passwords(data.path()).expect("passwords"), made, "kept");
-
-        for (user, (_, password)) in NAMES.iter().zip(&made) {
-            assert!(password.starts_with('p') && password.len() == 53, "{user}: {password}");
-            let found = std::fs::metadata(password_file(data.path(), user)).expect("there");
-            assert_eq!(found.permissions().mode() & 0o777, 0o600, "{user}");
-        }
-
-        let kept = std::fs::read_dir(data.path().join(DIRECTORY)).expect("listed");
-        assert_eq!(kept.count(), NAMES.len());
+/// Returns the connection settings of the user of `role` for the servers at `servers`.
+#[must_use]
+pub fn login(data: &Path, role: BusRole, servers: Vec<String>) -> NatsConfig {
+    NatsConfig {
+        servers,
+        ensure: false,
+        credentials: credentials(data, role).display().to_string(),
+        ..NatsConfig::default()
     }
 }

@@ -1,4 +1,5 @@
-//! Repairs the traces of crashes and lost timers: page by page, in the background, at the start and every hour.
+//! Repairs the traces of crashes and lost timers: page by page, in the background, at the start, every hour, and some
+//! time after each new connection, because timers that are due while the server restarts can be lost.
 //!
 //! A walk brings the records of intents that have changed since the last walk into `AUDIT`, and cleans up ended
 //! intents. Intents that are overdue, or have waited too long for an end, are handled as if their timer had fired.
@@ -36,6 +37,8 @@ use super::timers;
 
 /// Time between two walks.
 const EVERY: Duration = Duration::from_secs(3_600);
+/// Time from a new connection to the next walk: what was due at that time counts as overdue then.
+const AFTER_CONNECTION: Duration = Duration::from_secs(75);
 /// Pause after a walk that failed.
 const AGAIN: Duration = Duration::from_secs(10);
 /// Messages in a page.
@@ -76,8 +79,8 @@ impl Walked {
     }
 }
 
-/// Walks until `shutdown`: every hour, after an intent was found behind `AUDIT`, and after a new connection if the
-/// bucket was restored.
+/// Walks until `shutdown`: every hour, [`AFTER_CONNECTION`], after an intent was found behind `AUDIT`, and at once after a
+/// new connection if the bucket was restored.
 pub async fn run(clerk: Arc<IntentExecutor>, shutdown: ShutdownSignal) {
     let mut walked = None;
     let mut connections = clerk.bus.connections();
@@ -95,22 +98,32 @@ pub async fn run(clerk: Arc<IntentExecutor>, shutdown: ShutdownSignal) {
         };
 
         tokio::select! {
-            // A new connection may lead to a restored bucket, which must be walked at once.
-            () = pause(rest) => {}
-            () = stands_anew_elsewhere(&clerk.bus, walked.as_ref(), &mut connections) => {}
+            () = wait_until_due(&clerk, rest, walked.as_ref(), &mut connections) => {}
             () = clerk.store.put_back() => walked = None,
             () = shutdown.requested() => {}
         }
     }
 }
 
-/// Waits for a new connection after which the bucket may be another one than `walked`.
-async fn stands_anew_elsewhere(bus: &Bus, walked: Option<&Walked>, connections: &mut ConnectionCount) {
+/// Waits for `rest`, for [`AFTER_CONNECTION`] if there is a new connection meanwhile, or for one after which the bucket
+/// may be another one than `walked`.
+async fn wait_until_due(
+    clerk: &IntentExecutor,
+    rest: Duration,
+    walked: Option<&Walked>,
+    connections: &mut ConnectionCount,
+) {
+    let mut due = clerk.clock.monotonic() + rest;
     loop {
-        connections.stands_anew().await;
-        connections.count_from_now();
+        let now = clerk.clock.monotonic();
+        tokio::select! {
+            () = pause(due.saturating_duration_since(now)) => return,
+            () = connections.stands_anew() => {}
+        }
 
-        match bus.stream_info(STREAM).await {
+        connections.count_from_now();
+        due = due.min(clerk.clock.monotonic() + AFTER_CONNECTION);
+        match clerk.bus.stream_info(STREAM).await {
             Ok(info) if walked.is_some_and(|walked| walked.is_of(&info)) => {}
             Ok(_) => return,
             Err(error) => {

@@ -34,6 +34,8 @@ const BROUGHT_ABOUT_WITHIN: Duration = Duration::from_secs(2);
 /// Maximum number of records that wait for that at once, on one replica; further ones wait for their old timers, or
 /// for the hourly check.
 const MAX_WRITTEN: usize = 10_000;
+/// Time from a new connection to the next check of all: timers that are due while the server restarts can be lost.
+const AFTER_CONNECTION: Duration = Duration::from_secs(75);
 /// Pause after an error, before the next record is checked.
 const REPAIR_PAUSE: Duration = Duration::from_secs(1);
 
@@ -118,12 +120,13 @@ impl ScheduleWriter {
     }
 
     /// Checks every schedule that exists, then each one that its owner writes, and, a moment later, each one that a
-    /// scheduler has written, because it may have died before it set the timer. Checks all again every `every`.
+    /// scheduler has written, because it may have died before it set the timer. Checks all again every `every`, and
+    /// [`AFTER_CONNECTION`].
     pub async fn run(&self, every: Duration, shutdown: &ShutdownSignal) {
         let mut written: FuturesUnordered<BoxFuture<'_, String>> = FuturesUnordered::new();
         let mut waits = HashSet::new();
         while !shutdown.is_requested() {
-            let again = pause(every);
+            let again = self.wait_until_due(every);
             tokio::pin!(again);
             let mut watch = self.book.kv().watch_all();
 
@@ -162,6 +165,17 @@ impl ScheduleWriter {
                 }
             }
         }
+    }
+
+    /// Waits for `rest`, or for [`AFTER_CONNECTION`] if there is a new connection meanwhile.
+    async fn wait_until_due(&self, rest: Duration) {
+        let mut connections = self.bus.connections();
+        connections.count_from_now();
+        tokio::select! {
+            () = pause(rest) => return,
+            () = connections.stands_anew() => {}
+        }
+        pause(rest.min(AFTER_CONNECTION)).await;
     }
 
     /// Checks `id`; an error is left to the next check.

@@ -1,16 +1,16 @@
-//! The connection to NATS and its configuration.
+//! The connection to NATS.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::error::ConnectBusError;
 use super::link::ServerLink;
+use super::login::login_options;
+use super::nats_config::NatsConfig;
 use super::pulse::ClockPulse;
-use crate::process::secret::SecretValue;
 use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 use crate::wire::seal::TrustKeys;
 
@@ -22,79 +22,6 @@ const SUBSCRIPTION_CAPACITY: usize = 65_536;
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// Timeout of a JetStream API call.
 pub(super) const API_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Level of failure that an acknowledged event survives (`docs/design/wire.md` §8.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StreamDurability {
-    /// An acked event survives the death of any process.
-    #[default]
-    Process,
-    /// An acked event survives power loss as well: the server syncs before it acks.
-    Power,
-    /// An acked event survives the loss of a machine: the stream has three replicas.
-    Replicated,
-}
-
-/// Configuration section `[nats]`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct NatsConfig {
-    /// Addresses of the servers, each `nats://host:port`.
-    pub servers: Vec<String>,
-    /// Level of failure that an accepted event survives; checked at start, as far as `monitors` allow.
-    pub durability: StreamDurability,
-    /// Monitoring addresses of the servers, each `http://host:port`. Needed to check `power`; an empty list skips the
-    /// check.
-    pub monitors: Vec<String>,
-    /// Number of replicas of each stream: 1 or 3.
-    pub replicas: usize,
-    /// Whether missing streams and consumers are created at start.
-    pub ensure: bool,
-    /// Path of a `.creds` file; empty if none is used.
-    pub credentials: String,
-    /// User name, for a server with users; empty if there is none.
-    pub user: String,
-    /// Password of that user, if it has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub password: Option<SecretValue>,
-}
-
-impl Default for NatsConfig {
-    fn default() -> Self {
-        Self {
-            servers: vec!["nats://127.0.0.1:4222".to_owned()],
-            durability: StreamDurability::Process,
-            monitors: Vec::new(),
-            replicas: 1,
-            ensure: true,
-            credentials: String::new(),
-            user: String::new(),
-            password: None,
-        }
-    }
-}
-
-impl NatsConfig {
-    /// Whether `server` is an address that a connection can be opened to.
-    #[must_use]
-    pub fn is_address(server: &str) -> bool {
-        server.parse::<async_nats::ServerAddr>().is_ok()
-    }
-
-    /// Why the file of `credentials` cannot be used, `None` if it can or none is named. Reads the file.
-    #[must_use]
-    pub fn credentials_fault(&self) -> Option<String> {
-        if self.credentials.is_empty() {
-            return None;
-        }
-        let read = std::fs::read_to_string(&self.credentials);
-        let taken = read.and_then(|text| async_nats::ConnectOptions::with_credentials(&text));
-        let error = taken.err()?;
-
-        Some(format!("`{}` cannot be read: {error}", self.credentials))
-    }
-}
 
 /// A connection to the bus; cheap to clone.
 #[derive(Debug, Clone)]
@@ -113,25 +40,7 @@ impl Bus {
     /// Opens a connection as `name` that nothing watches. Unless `later`, waits until a server has answered. A lost
     /// connection is reconnected without limit.
     pub(super) async fn open(config: &NatsConfig, name: &str, later: bool) -> Result<Self, ConnectBusError> {
-        let mut options = async_nats::ConnectOptions::new();
-        if !config.credentials.is_empty() {
-            options =
-                options
-                    .credentials_file(&config.credentials)
-                    .await
-                    .map_err(|source| ConnectBusError::Credentials {
-                        path: config.credentials.clone(),
-                        source,
-                    })?;
-        }
-
-        if !config.user.is_empty() {
-            let password = config.password.as_ref().map_or("", SecretValue::reveal);
-            // The server does not let a user listen on the inboxes of another user.
-            options = options
-                .user_and_password(config.user.clone(), password.to_owned())
-                .custom_inbox_prefix(format!("_INBOX_{}", config.user));
-        }
+        let mut options = login_options(config)?;
 
         // A process that can start without the server keeps trying in the background.
         if later {

@@ -9,9 +9,12 @@ use super::connect::Bus;
 use super::message::{header_map, headers_of};
 
 /// Returns whether `subject` is an inbox on which a client awaits a response (`_INBOX.…`; for a user with inboxes of
-/// its own `_INBOX_{user}.…`). A message published there is neither stored nor a command to the server.
+/// its own `_INBOX_{user}.…`), or stands for one in another account (`_R_.…`, made by the server). A message published
+/// there is neither stored nor a command to the server.
 pub(super) fn is_inbox(subject: &str) -> bool {
-    subject.starts_with("_INBOX.") || subject.starts_with("_INBOX_")
+    ["_INBOX.", "_INBOX_", "_R_."]
+        .iter()
+        .any(|prefix| subject.starts_with(prefix))
 }
 
 /// A message that is not stored.

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::connect::{NatsConfig, StreamDurability};
+use super::nats_config::{NatsConfig, StreamDurability};
 
 /// Timeout of a request to a monitoring port.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -6,14 +6,13 @@ pub enum ConnectBusError {
     /// An address of a server cannot be parsed.
     #[error("nats.servers: `{0}` is not a NATS address")]
     Address(String),
-    /// A credential file cannot be read.
-    #[error("nats.credentials: failed to read `{path}`")]
+    /// What the user is shown by cannot be used.
+    #[error("nats.{key}: {problem}")]
     Credentials {
-        /// Path of the credential file.
-        path: String,
-        /// Error of the file system.
-        #[source]
-        source: std::io::Error,
+        /// Key of the configuration: `credentials`, `nkey`, `ca`, `certificate` or `key`.
+        key: &'static str,
+        /// What is wrong with its value.
+        problem: String,
     },
     /// No server answers at the configured addresses.
     #[error("cannot connect to NATS at {servers}: {detail}")]

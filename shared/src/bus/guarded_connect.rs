@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
-use super::connect::{Bus, NatsConfig};
+use super::connect::Bus;
 use super::error::ConnectBusError;
+use super::nats_config::NatsConfig;
 use super::poison_guard::guard_connection;
 
 impl Bus {

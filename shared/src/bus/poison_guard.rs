@@ -17,14 +17,16 @@ use serde_json::json;
 
 use crate::clock::{Clock as _, SystemClock, pause};
 use crate::wire::dead_letter::DeadLetter;
+use crate::wire::rights::BusRole;
 use crate::wire::topology::PARTITIONS;
 
-use super::connect::{Bus, NatsConfig};
+use super::connect::Bus;
 use super::dead_letter::redrive_subject;
 use super::error::{PublishError, ReadStreamError};
 use super::header_block;
 use super::kv::purge_message;
 use super::link::ServerLink;
+use super::nats_config::NatsConfig;
 use super::read::RawStored;
 
 /// Service name in dead letters.
@@ -59,7 +61,7 @@ pub(super) async fn guard_connection(client: async_nats::Client, link: Arc<Serve
 
         // Its own connection has no guard, which would look for the same message.
         match Bus::open(&config, "nexus-sentry", false).await {
-            Ok(bus) => check_consumers(&bus).await,
+            Ok(bus) => check_consumers(&bus, config.role()).await,
             Err(error) => tracing::debug!(%error, "failed to look for the unreadable message"),
         }
 
@@ -67,13 +69,14 @@ pub(super) async fn guard_connection(client: async_nats::Client, link: Arc<Serve
     }
 }
 
-/// Inspects the messages that every consumer of every stream delivered last.
-async fn check_consumers(bus: &Bus) {
+/// Inspects the messages that every consumer of every stream delivered last, as far as `role` may clear the stream.
+async fn check_consumers(bus: &Bus, role: Option<BusRole>) {
     let streams = match stream_names(bus).await {
         Ok(streams) => streams,
         Err(error) => return tracing::debug!(%error, "failed to list streams"),
     };
-    for stream in streams {
+    let may_clear = |stream: &String| role.is_none_or(|role| role.may_clear(stream));
+    for stream in streams.into_iter().filter(may_clear) {
         match consumer_spans(bus, &stream).await {
             Ok(spans) => {
                 for (filter, span) in spans {

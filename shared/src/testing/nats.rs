@@ -98,6 +98,11 @@ impl NatsServer {
         self.child.as_ref().map(Child::id)
     }
 
+    /// Replaces the further lines of the configuration, which hold from the next restart on.
+    pub fn configure(&mut self, extra: String) {
+        self.options.extra = extra;
+    }
+
     /// Kills the server at once, like a crash.
     pub fn kill9(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -242,6 +247,12 @@ impl NatsServer {
 
     fn log_path(&self) -> PathBuf {
         self.directory.path().join("nats.log")
+    }
+
+    /// Returns the whole log of the server since it was started last.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
     fn log_tail(&self) -> String {

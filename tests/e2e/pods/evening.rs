@@ -1,9 +1,10 @@
 //! An evening on Kubernetes, as docs/operations.md has it: its blocks are run, with a `kubectl` that acts upon the cluster of
 //! this test. What needs no API server is done by the real one: rendering, and making objects from arguments.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -12,6 +13,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use shared::testing::model_server::ScriptedAnswer;
 use shared::testing::{ModelServer, eventually};
+use tests::command::program;
 use tests::kubelet::cluster::Cluster;
 use tests::receiver::Receiver;
 use tests::world::root;
@@ -43,15 +45,40 @@ case "${words[0]} ${words[1]}" in
     "create namespace" | "create secret" | "create configmap")
         "$REAL_KUBECTL" "$@" --dry-run=client -o yaml | hand apply ;;
     "apply -k") "$REAL_KUBECTL" kustomize "${words[2]}" | hand apply ;;
+    "apply -f") hand apply < "${words[2]}" ;;
     "exec -i") hand "$(printf '%s\t' "${words[@]}")" ;;
     *) hand "$(printf '%s\t' "${words[@]}")" </dev/null ;;
 esac
 "#;
 
+/// The cluster, and the ports of this machine that lead into it.
+struct Evening {
+    cluster: Cluster,
+    forwarded: Mutex<BTreeSet<u16>>,
+}
+
+impl Evening {
+    /// Has a port of this machine lead to one of a pod of `owner`, from the first time on.
+    async fn forward(&self, owner: &str, ports: &str) -> Result<(), String> {
+        let (here, there) = ports.split_once(':').ok_or("no two ports")?;
+        let port = |text: &str| text.parse::<u16>().map_err(|error| format!("{text}: {error}"));
+        let (here, there) = (port(here)?, port(there)?);
+        if self.forwarded.lock().expect("not poisoned").insert(here) {
+            let listener = TcpListener::bind(("127.0.0.1", here)).await;
+            let listener = listener.map_err(|error| format!("port {here}: {error}"))?;
+            self.cluster.forward(listener, owner, there);
+        }
+        Ok(())
+    }
+}
+
 /// Does what the words of a command say, with `input` on its standard input.
-async fn act(cluster: &Cluster, words: &[&str], input: String) -> Result<String, String> {
+async fn act(evening: &Evening, words: &[&str], input: String) -> Result<String, String> {
+    let cluster = &evening.cluster;
     let target = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
     match words {
+        ["port-forward", owner, ports] => evening.forward(&target(owner), ports).await?,
+        ["delete", "job", name, ..] => cluster.delete_job(NAMESPACE, name).await,
         ["apply"] => cluster.apply(&input),
         ["create", "job", name, from] => {
             let job = from.strip_prefix("--from=cronjob/").ok_or("only from a CronJob")?;
@@ -92,10 +119,10 @@ async fn act(cluster: &Cluster, words: &[&str], input: String) -> Result<String,
     Ok(String::new())
 }
 
-async fn answer(State(cluster): State<Arc<Cluster>>, headers: HeaderMap, input: String) -> (StatusCode, String) {
+async fn answer(State(evening): State<Arc<Evening>>, headers: HeaderMap, input: String) -> (StatusCode, String) {
     let words = headers["x-words"].to_str().unwrap_or_default();
     let words: Vec<&str> = words.trim_end_matches('\t').split('\t').collect();
-    match act(&cluster, &words, input).await {
+    match act(&evening, &words, input).await {
         Ok(said) => (StatusCode::OK, said),
         Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, why),
     }
@@ -146,7 +173,11 @@ async fn the_evening_of_the_page_goes_as_written() {
         println!("SKIPPED: kubectl is not on the PATH");
         return;
     };
-    let cluster = Arc::new(cluster);
+    let evening = Arc::new(Evening {
+        cluster,
+        forwarded: Mutex::default(),
+    });
+    let cluster = &evening.cluster;
     let model = ModelServer::ruled(|_, _| ScriptedAnswer::text("And a good evening to you.")).await;
     let receiver = Receiver::start(Duration::ZERO).await;
     cluster.add_host("model.example", model.port()).await;
@@ -156,6 +187,7 @@ async fn the_evening_of_the_page_goes_as_written() {
     let place = place.path();
     std::fs::create_dir(place.join("bin")).expect("a folder");
     std::os::unix::fs::symlink(root().join("deploy"), place.join("deploy")).expect("a link");
+    std::os::unix::fs::symlink(program(), place.join("bin/nexus")).expect("a link");
     copy(&root().join("k8s"), &place.join("k8s"));
     let shim = place.join("bin/kubectl");
     std::fs::write(&shim, SHIM).expect("a file");
@@ -163,7 +195,7 @@ async fn the_evening_of_the_page_goes_as_written() {
 
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = format!("http://{}/", listener.local_addr().expect("an address"));
-    let router = Router::new().route("/", post(answer)).with_state(Arc::clone(&cluster));
+    let router = Router::new().route("/", post(answer)).with_state(Arc::clone(&evening));
     tokio::spawn(async move { axum::serve(listener, router).await });
 
     let page = std::fs::read_to_string(root().join("docs/operations.md")).expect("the page");

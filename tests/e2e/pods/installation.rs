@@ -4,13 +4,18 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use shared::bus::{Bus, NatsConfig};
 use tests::command::program;
 use tests::kubelet::cluster::Cluster;
 use tests::kubelet::container::Images;
 use tests::world::root;
+use tokio::net::TcpListener;
 
 /// Namespace of the installation.
 pub(crate) const NAMESPACE: &str = "nexus";
+
+/// Folder of the users of the bus, below the overlay.
+const USERS: &str = "nexus-auth";
 
 /// Programs of the image `nexus`, beside Bun.
 const PROGRAMS: [&str; 8] = [
@@ -59,9 +64,26 @@ impl Installation {
             return None;
         };
         cluster.apply(SECRETS);
+        cluster.apply(&make_users(&overlay.path().join(USERS)));
         cluster.apply(&files.secrets);
         cluster.apply(&manifests);
         Some(Self { cluster, overlay })
+    }
+
+    /// Opens a connection to the bus over a forwarded port, as whoever looks after the installation does.
+    pub(crate) async fn bus(&self) -> Bus {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        self.cluster.forward(listener, "nats", 4222);
+        let file = |name: &str| self.overlay.path().join(USERS).join(name).display().to_string();
+        let config = NatsConfig {
+            servers: vec![format!("nats://{address}")],
+            ensure: false,
+            credentials: file("users/admin.creds"),
+            ca: file("tls/ca.pem"),
+            ..NatsConfig::default()
+        };
+        shared::testing::connect(&config, "test").await
     }
 
     /// The state of the pods and the ends of all logs, for a failing test.
@@ -79,13 +101,23 @@ impl Installation {
 /// What a person makes by hand (docs/operations.md "Kubernetes").
 const SECRETS: &str = "
 kind: Secret
-metadata: {namespace: nexus, name: nexus-nats-users}
-stringData: {nexus: p-nexus, operator: p-operator, restore: p-restore, agent: p-agent}
----
-kind: Secret
 metadata: {namespace: nexus, name: nexus-trust}
 stringData: {cluster-key: 5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c}
 ";
+
+/// Makes the users of the bus in `folder`, as a person does, and returns them as Secrets.
+fn make_users(folder: &Path) -> String {
+    let hosts = ["nats-0.nats", "nats-1.nats", "nats-2.nats"];
+    let made = Command::new(program())
+        .args(["auth", "init", "--offline", "--dir"])
+        .arg(folder)
+        .args(hosts.iter().flat_map(|host| ["--host", *host]))
+        .output()
+        .expect("nexus starts");
+    let said = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "nexus auth init: {said}");
+    std::fs::read_to_string(folder.join("secrets.yaml")).expect("the Secrets")
+}
 
 /// Returns an empty cluster that has the images, or says why this machine can have none.
 ///

@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::Value;
-use shared::bus::{Bus, NatsConfig};
 use shared::clock::{Clock as _, SystemClock, pause};
-use shared::process::secret::SecretValue;
 use shared::testing::eventually_within;
 use tests::kubelet::cluster::Cluster;
 use tests::load::{Gateways, Load, send};
@@ -56,25 +54,6 @@ impl Leaders {
             }
         }
     }
-}
-
-/// The bus, as the services' user reaches it from a node.
-async fn bus(installation: &Installation) -> Bus {
-    let password = installation.overlay.path().join("password");
-    std::fs::write(&password, "p-nexus").expect("a file");
-    let password = SecretValue::resolve(&format!("file:{}", password.display()));
-    let servers = installation
-        .cluster
-        .pods()
-        .into_iter()
-        .filter(|pod| pod.owner == "nats");
-    let config = NatsConfig {
-        servers: servers.map(|pod| format!("nats://{}:4222", pod.ip)).collect(),
-        user: "nexus".to_owned(),
-        password: Some(password.expect("a password")),
-        ..NatsConfig::default()
-    };
-    shared::testing::connect(&config, "test").await
 }
 
 /// The manifest's probes and waits let a server end only when the others have all of it: no stream is without a leader for
@@ -130,7 +109,7 @@ async fn a_rolled_bus_has_leaders_and_loses_nothing() {
     assert!(worst.0 <= LEADERLESS, "{longest:?}\n{}", installation.logs());
 
     let accepted = sending.await.expect("the sender ends");
-    let bus = bus(&installation).await;
+    let bus = installation.bus().await;
     eventually_within("every accepted event was evaluated", PATIENCE, async || {
         let record = Record::read(&bus).await;
         let faults = record.faults(&accepted);

@@ -95,7 +95,13 @@ impl Objects {
                 let spec = object["spec"]["jobTemplate"]["spec"].take();
                 self.cron_jobs.insert(key, serde_json::from_value(spec)?);
             }
-            "Job" => drop(self.jobs.insert(key, read(&mut object)?)),
+            "Job" => {
+                let spec = read(&mut object)?;
+                if self.jobs.get(&key).is_some_and(|present| *present != spec) {
+                    return Err(serde_json::Error::custom("spec.template: field is immutable"));
+                }
+                self.jobs.insert(key, spec);
+            }
             other if WITHOUT_EFFECT.contains(&other) => {}
             other => return Err(serde_json::Error::custom(format!("the kind {other} is not known"))),
         }
@@ -120,4 +126,24 @@ fn decoded(value: &str) -> Result<String, serde_json::Error> {
     // Written over several lines, as YAML may have it.
     let bytes = BASE64.decode(value.split_whitespace().collect::<String>());
     String::from_utf8(bytes.map_err(serde_json::Error::custom)?).map_err(serde_json::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// <https://kubernetes.io/docs/concepts/workloads/controllers/job/>: the template of a Job that exists is not changed.
+    #[test]
+    fn a_job_that_is_there_is_not_changed() {
+        let job = |image: &str| {
+            format!(
+                "{{kind: Job, metadata: {{name: once}}, spec: {{template: {{spec: {{containers: [{{image: {image}}}]}}}}}}}}"
+            )
+        };
+        let mut objects = Objects::default();
+        objects.apply(&job("one")).expect("created");
+        objects.apply(&job("one")).expect("the same");
+        let refused = objects.apply(&job("other")).expect_err("immutable");
+        assert!(refused.contains("immutable"), "{refused}");
+    }
 }

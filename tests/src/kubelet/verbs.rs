@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use shared::clock::{Clock as _, SystemClock, pause};
@@ -296,6 +296,55 @@ impl Cluster {
         let found = objects.cron_jobs.get(&(namespace.to_owned(), from.to_owned())).cloned();
         let found = found.unwrap_or_else(|| panic!("no CronJob {namespace}/{from}"));
         objects.jobs.insert((namespace.to_owned(), job.to_owned()), found);
+    }
+
+    /// Deletes a Job and its pods, and waits until they are gone, as `kubectl delete job` does; one that is absent is.
+    pub async fn delete_job(&self, namespace: &str, name: &str) {
+        let key = (namespace.to_owned(), name.to_owned());
+        {
+            let mut objects = self.shared.objects.write().unwrap_or_else(PoisonError::into_inner);
+            objects.jobs.remove(&key);
+        }
+
+        let is_gone = || {
+            let mut state = self.shared.state();
+            state
+                .pods
+                .retain(|_, entry| entry.owner != key || !entry.life.is_finished());
+            let mut left = state.pods.values().filter(|entry| entry.owner == key).peekable();
+            let is_gone = left.peek().is_none();
+            for entry in left.filter(|entry| !entry.is_ending()) {
+                entry.tell(Order::End(SystemClock.monotonic()));
+            }
+            is_gone
+        };
+        while !is_gone() {
+            pause(LOOK_EVERY).await;
+        }
+    }
+
+    /// Has `listener` lead to `port` of a pod of `owner`, as `kubectl port-forward` does.
+    pub fn forward(&self, listener: TcpListener, owner: &str, port: u16) {
+        let (shared, owner) = (Arc::downgrade(&self.shared), owner.to_owned());
+        tokio::spawn(async move {
+            while let Ok((mut from, _)) = listener.accept().await {
+                let Some(shared) = shared.upgrade() else { return };
+                let is_ready = |entry: &&PodEntry| {
+                    entry.owner.1 == owner && entry.status().ready_since.is_some() && !entry.is_ending()
+                };
+                let ip = {
+                    let state = shared.state();
+                    let found = state.pods.values().find(is_ready);
+                    found.map(|entry| entry.pod.facts.ip.clone())
+                };
+                // Without a pod the connection ends.
+                let Some(ip) = ip else { continue };
+                tokio::spawn(async move {
+                    let mut to = TcpStream::connect((ip.as_str(), port)).await?;
+                    tokio::io::copy_bidirectional(&mut from, &mut to).await
+                });
+            }
+        });
     }
 
     /// Has a node fail: what runs there is gone at once, and made again elsewhere.

@@ -168,9 +168,11 @@ fn check_nats(nats: &NatsConfig) -> Vec<String> {
         }
     }
 
-    if let Some(problem) = nats.credentials_fault() {
-        faults.push(format!("credentials: {problem}"));
-    }
+    faults.extend(
+        nats.login_faults()
+            .into_iter()
+            .map(|(key, problem)| format!("{key}: {problem}")),
+    );
 
     if ![1, 3].contains(&nats.replicas) {
         faults.push(format!("replicas: {} found, expected 1 or 3", nats.replicas));

@@ -1,0 +1,366 @@
+//! The folder of keys, tokens and credentials of one bus. Every file in it is readable by its owner alone.
+//!
+//! ```text
+//! users.json            who there is (ring.rs)
+//! keys/root.nk          signs the accounts' tokens
+//! keys/roles/ROLE.nk    signs the tokens of the users of one role
+//! keys/routes           password of the servers' routes
+//! users/NAME.creds      what a user shows
+//! tls/*.pem             authority, certificates and their keys
+//! server/*              for the servers' configuration
+//! secrets.yaml          the same for Kubernetes
+//! ```
+//!
+//! The keys that name the accounts are thrown away once they are made: users are signed by the keys of their roles
+//! alone, each of which makes users of its role and no others.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use shared::credentials::{AccountToken, AuthKey, KeyKind, RoleKey, UserCredentials, UserToken, operator_token};
+use shared::wire::rights::{BusAccount, BusRole};
+
+use super::ring::{AccountRecord, CertificateRecord, FileSettings, Ring, UserRecord, WantedUser};
+use crate::exit::{Exit, ExitContext as _, failure};
+use crate::launch::keys::{ensure_secret, random_bytes, random_text, write_secret};
+
+/// Roles of which each bus has a user, under the role's name. Persons and edges are added by name.
+pub const STANDARD: [BusRole; 12] = [
+    BusRole::Adapter,
+    BusRole::Hook,
+    BusRole::Broker,
+    BusRole::Delivery,
+    BusRole::Scheduler,
+    BusRole::Topology,
+    BusRole::Backup,
+    BusRole::Restore,
+    BusRole::Admin,
+    BusRole::Operator,
+    BusRole::Agent,
+    BusRole::System,
+];
+
+const RING: &str = "users.json";
+const ROUTES: &str = "keys/routes";
+
+/// A folder of keys, locked until this is dropped.
+#[derive(Debug)]
+pub struct AuthFolder {
+    path: PathBuf,
+    ring: Ring,
+    operator: AuthKey,
+    roles: BTreeMap<BusRole, AuthKey>,
+    _lock: File,
+}
+
+/// Returns the path of the credentials of the user `name` in the folder at `path`.
+#[must_use]
+pub fn credentials_path(path: &Path, name: &str) -> PathBuf {
+    path.join("users").join(format!("{name}.creds"))
+}
+
+/// Reads the seed at `path`, and makes it first if it is missing.
+fn ensure_key(path: &Path, kind: KeyKind) -> Result<AuthKey> {
+    let made = ensure_secret(path, |path| {
+        let key = AuthKey::of_random(kind, random_bytes()?).map_err(std::io::Error::other)?;
+        write_secret(path, &format!("{}\n", key.seed().map_err(std::io::Error::other)?))
+    });
+    made.with_context(|| format!("failed to create the key {}", path.display()))?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("failed to read the key {}", path.display()))?;
+    let key = AuthKey::parse(&text).with_context(|| path.display().to_string())?;
+    // A key in the wrong place would sign what no server believes.
+    if key.is_for(kind) {
+        Ok(key)
+    } else {
+        Err(failure(
+            Exit::Usage,
+            format!("{} is a key for something else", path.display()),
+        ))
+    }
+}
+
+impl AuthFolder {
+    /// Opens the folder at `path`, and waits while another process has it. Without `make` it must exist.
+    ///
+    /// # Errors
+    /// Fails if the folder or one of its files cannot be read or made.
+    pub fn open(path: &Path, make: bool) -> Result<Self> {
+        let record = path.join(RING);
+        if !make && !record.exists() {
+            let problem = format!("{} is missing; `nexus auth init` creates it", record.display());
+            return Err(failure(Exit::NotFound, problem));
+        }
+
+        for folder in ["keys/roles", "users"] {
+            let folder = path.join(folder);
+            std::fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
+        }
+
+        let own = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(path, own).with_context(|| format!("failed to close {} to others", path.display()))?;
+        let lock = File::open(path).with_context(|| format!("failed to open {}", path.display()))?;
+        lock.lock()
+            .with_context(|| format!("failed to lock {}", path.display()))?;
+
+        let ring = match std::fs::read_to_string(&record) {
+            Ok(text) => serde_json::from_str(&text)
+                .with_context(|| format!("{} cannot be read", record.display()))
+                .exit(Exit::Usage)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ring::default(),
+            Err(error) => return Err(error).with_context(|| format!("failed to read {}", record.display())),
+        };
+
+        let operator = ensure_key(&path.join("keys/root.nk"), KeyKind::Operator)?;
+        let mut roles = BTreeMap::new();
+        for role in BusRole::ALL {
+            let key = ensure_key(&path.join(format!("keys/roles/{}.nk", role.name())), KeyKind::Account)?;
+            roles.insert(role, key);
+        }
+        ensure_secret(&path.join(ROUTES), |path| {
+            write_secret(path, &format!("r{}", random_text()))
+        })
+        .context("failed to create the password of the routes")?;
+
+        let mut folder = Self {
+            path: path.to_owned(),
+            ring,
+            operator,
+            roles,
+            _lock: lock,
+        };
+        folder.complete_accounts()?;
+
+        Ok(folder)
+    }
+
+    /// The users and accounts.
+    #[must_use]
+    pub const fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Path of the folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Password by which the servers of a cluster know each other.
+    ///
+    /// # Errors
+    /// Fails if it cannot be read.
+    pub fn route_password(&self) -> Result<String> {
+        let text = std::fs::read_to_string(self.path.join(ROUTES));
+        Ok(text
+            .context("failed to read the password of the routes")?
+            .trim()
+            .to_owned())
+    }
+
+    /// Names the accounts that have no name yet.
+    fn complete_accounts(&mut self) -> Result<()> {
+        let missing: Vec<BusAccount> = BusAccount::ALL
+            .into_iter()
+            .filter(|account| !self.ring.accounts.contains_key(account))
+            .collect();
+        for account in &missing {
+            let random = random_bytes().context("failed to read random bytes")?;
+            let record = AccountRecord {
+                public: AuthKey::of_random(KeyKind::Account, random)?.public(),
+                issued: 0,
+                token: String::new(),
+                revoked: BTreeMap::new(),
+            };
+            self.ring.accounts.insert(*account, record);
+        }
+
+        if missing.is_empty() { Ok(()) } else { self.store() }
+    }
+
+    /// Makes the users of [`STANDARD`] that are missing or have no credentials, and signs the accounts' tokens anew if
+    /// they say something else than they should. `now` is in seconds since 1970. Returns whether a token changed.
+    ///
+    /// # Errors
+    /// Fails if a file cannot be written.
+    pub fn complete(&mut self, now: i64) -> Result<bool> {
+        for role in STANDARD {
+            if !self.ring.users.contains_key(role.name()) {
+                let wanted = WantedUser {
+                    name: role.name().to_owned(),
+                    role,
+                    channel: None,
+                    expires: None,
+                };
+                self.add(wanted, now)?;
+            }
+        }
+
+        let names: Vec<String> = self.ring.users.keys().cloned().collect();
+        for name in names {
+            let user = self.ring.user(&name)?.clone();
+            // A crash may have come between the record and the file.
+            if !user.revoked && !self.has_credentials(&name, &user) {
+                self.rotate(&name, now, user.expires)?;
+                self.ring.revoke_retired(&name, now)?;
+                self.store()?;
+            }
+        }
+
+        self.sign_accounts(now)
+    }
+
+    fn has_credentials(&self, name: &str, user: &UserRecord) -> bool {
+        let text = std::fs::read_to_string(credentials_path(&self.path, name)).unwrap_or_default();
+        UserCredentials::parse(&text).is_ok_and(|found| found.claims().public == user.public)
+    }
+
+    /// Adds a user, with its credentials.
+    ///
+    /// # Errors
+    /// Fails if the name cannot be used, or if a file cannot be written.
+    pub fn add(&mut self, wanted: WantedUser, now: i64) -> Result<()> {
+        self.ring.check_new(&wanted).exit(Exit::Refused)?;
+        let key = AuthKey::of_random(KeyKind::User, random_bytes().context("failed to read random bytes")?)?;
+        let name = wanted.name.clone();
+        self.ring.add(wanted, key.public(), now).exit(Exit::Refused)?;
+        self.store()?;
+        self.write_credentials(&name, key)
+    }
+
+    /// Gives the user `name` another key, in its file of credentials. The former key is accepted until it is revoked.
+    ///
+    /// # Errors
+    /// Fails if there is no such user, or if a file cannot be written.
+    pub fn rotate(&mut self, name: &str, now: i64, expires: Option<i64>) -> Result<()> {
+        self.ring.user(name).exit(Exit::NotFound)?;
+        let key = AuthKey::of_random(KeyKind::User, random_bytes().context("failed to read random bytes")?)?;
+        // Stored first: a former key that nobody remembers could not be revoked.
+        self.ring.rotate(name, key.public(), now, expires).exit(Exit::Refused)?;
+        self.store()?;
+        self.write_credentials(name, key)
+    }
+
+    fn write_credentials(&self, name: &str, key: AuthKey) -> Result<()> {
+        let user = self.ring.user(name)?;
+        let account = self.ring.accounts.get(&user.role.account());
+        let token = UserToken {
+            name,
+            role: user.role,
+            public: &user.public,
+            account: account.map_or("", |account| account.public.as_str()),
+            channel: user.channel.as_deref(),
+            expires: user.expires,
+        };
+        let role_key = self.roles.get(&user.role).context("a role without a key")?;
+        let token = token.sign(role_key, user.issued)?;
+        let text = UserCredentials::new(token, key)?.to_text()?;
+        let path = credentials_path(&self.path, name);
+
+        write_secret(&path, &text).with_context(|| format!("failed to write {}", path.display()))
+    }
+
+    /// Refuses the former keys of the user `name`. Returns whether there were any.
+    ///
+    /// # Errors
+    /// Fails if there is no such user, or if a file cannot be written.
+    pub fn revoke_retired(&mut self, name: &str, now: i64) -> Result<bool> {
+        let any = self.ring.revoke_retired(name, now).exit(Exit::NotFound)?;
+        self.store()?;
+        self.sign_accounts(now)?;
+        Ok(any)
+    }
+
+    /// Refuses the user `name`.
+    ///
+    /// # Errors
+    /// Fails if there is no such user, if it is needed, or if a file cannot be written.
+    pub fn revoke(&mut self, name: &str, now: i64) -> Result<()> {
+        self.ring.user(name).exit(Exit::NotFound)?;
+        self.ring.revoke(name, now).exit(Exit::Refused)?;
+        self.store()?;
+        self.sign_accounts(now)?;
+        Ok(())
+    }
+
+    /// Signs the token of each account that says something else than it should. Returns whether there was one.
+    fn sign_accounts(&mut self, now: i64) -> Result<bool> {
+        let accounts = self.ring.account_keys();
+        let keys: Vec<RoleKey> = self
+            .roles
+            .iter()
+            .map(|(role, key)| RoleKey {
+                role: *role,
+                public: key.public(),
+            })
+            .collect();
+
+        let mut any = false;
+        for (account, record) in &mut self.ring.accounts {
+            let token = AccountToken {
+                account: *account,
+                accounts: &accounts,
+                keys: &keys,
+                revoked: &record.revoked,
+            };
+            // Equal claims of the same time give the same token.
+            if token.sign(&self.operator, record.issued)? != record.token {
+                record.issued = now.max(record.issued + 1);
+                record.token = token.sign(&self.operator, record.issued)?;
+                any = true;
+            }
+        }
+
+        if any {
+            self.store()?;
+        }
+        Ok(any)
+    }
+
+    /// Records the certificates of the servers.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn set_certificates(&mut self, certificates: CertificateRecord) -> Result<()> {
+        self.ring.certificates = Some(certificates);
+        self.store()
+    }
+
+    /// Records what the files for the servers are written with.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn set_files(&mut self, files: FileSettings) -> Result<()> {
+        self.ring.files = files;
+        self.store()
+    }
+
+    fn store(&self) -> Result<()> {
+        let text = serde_json::to_string_pretty(&self.ring).context("failed to write JSON")?;
+        let path = self.path.join(RING);
+        write_secret(&path, &format!("{text}\n")).with_context(|| format!("failed to write {}", path.display()))
+    }
+
+    /// Returns the lines of a server's configuration by which it knows the operator and the accounts. The resolver,
+    /// which keeps what it is told later, is not among them.
+    ///
+    /// # Errors
+    /// Fails if the operator's key cannot sign.
+    pub fn server_section(&self) -> Result<String> {
+        let system = &self
+            .ring
+            .accounts
+            .get(&BusAccount::Sys)
+            .context("no system account")?
+            .public;
+        let operator = operator_token(&self.operator, system, 0)?;
+        let mut text = format!("operator: {operator}\nsystem_account: {system}\nresolver_preload: {{\n");
+        for record in self.ring.accounts.values() {
+            text.push_str(&format!("  {}: {}\n", record.public, record.token));
+        }
+        text.push_str("}\n");
+        Ok(text)
+    }
+}

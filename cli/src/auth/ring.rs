@@ -1,0 +1,443 @@
+//! The users of the bus and their accounts, as a value. *Pure.*
+//!
+//! A change is made here and stored before the file that depends on it is written; [`super::folder`] repairs what a
+//! crash leaves between the two. Times are seconds since 1970.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use shared::wire::rights::{BusAccount, BusRole};
+
+/// Maximum length of a user's name, in bytes.
+const MAX_NAME_BYTES: usize = 48;
+
+/// All users and accounts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ring {
+    /// The accounts.
+    pub accounts: BTreeMap<BusAccount, AccountRecord>,
+    /// The users, by name.
+    pub users: BTreeMap<String, UserRecord>,
+    /// Certificates of the servers, if they have any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificates: Option<CertificateRecord>,
+    /// What the files for the servers were written with.
+    #[serde(default)]
+    pub files: FileSettings,
+}
+
+/// What the files for the servers and for Kubernetes are written with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileSettings {
+    /// Names and addresses of the servers.
+    pub hosts: Vec<String>,
+    /// Directory in which the servers find the files.
+    pub etc: PathBuf,
+    /// Namespace of the Secrets.
+    pub namespace: String,
+}
+
+impl Default for FileSettings {
+    fn default() -> Self {
+        Self {
+            hosts: Vec::new(),
+            etc: PathBuf::from("/etc/nats/auth"),
+            namespace: "nexus".to_owned(),
+        }
+    }
+}
+
+/// An account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccountRecord {
+    /// Public key that names it; its streams are stored under this name.
+    pub public: String,
+    /// Time of its token.
+    pub issued: i64,
+    /// Its token; empty until it is signed.
+    pub token: String,
+    /// Keys of users that are refused, each with the time until which tokens are.
+    pub revoked: BTreeMap<String, i64>,
+}
+
+/// A user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UserRecord {
+    /// Role of the user.
+    pub role: BusRole,
+    /// Channel of an edge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
+    /// Public half of the user's key.
+    pub public: String,
+    /// Time of the user's token.
+    pub issued: i64,
+    /// Time from which the token is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<i64>,
+    /// Former keys that are still accepted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub retired: Vec<String>,
+    /// Whether the user is refused.
+    #[serde(default)]
+    pub revoked: bool,
+}
+
+/// Certificates of the servers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateRecord {
+    /// Names and addresses of the servers.
+    pub hosts: Vec<String>,
+    /// Time at which they expire.
+    pub expires: i64,
+}
+
+/// State of a user, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UserState {
+    /// The user is accepted.
+    Active,
+    /// The user is accepted, and so is a former key.
+    Rotating,
+    /// The user's token has expired.
+    Expired,
+    /// The user is refused.
+    Revoked,
+}
+
+impl UserState {
+    /// Name of the state.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Rotating => "rotating",
+            Self::Expired => "expired",
+            Self::Revoked => "revoked",
+        }
+    }
+}
+
+impl UserRecord {
+    /// Returns the user's state at `now`.
+    #[must_use]
+    pub fn state(&self, now: i64) -> UserState {
+        if self.revoked {
+            UserState::Revoked
+        } else if self.expires.is_some_and(|expires| expires <= now) {
+            UserState::Expired
+        } else if self.retired.is_empty() {
+            UserState::Active
+        } else {
+            UserState::Rotating
+        }
+    }
+}
+
+/// A user to be added.
+#[derive(Debug, Clone)]
+pub struct WantedUser {
+    /// Name of the user.
+    pub name: String,
+    /// Role of the user.
+    pub role: BusRole,
+    /// Channel of an edge.
+    pub channel: Option<String>,
+    /// Time from which the user is refused.
+    pub expires: Option<i64>,
+}
+
+/// Why a change of the users is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// The name is not allowed.
+    #[error("`{0}` is not a user's name: expected 1 to {MAX_NAME_BYTES} of a-z, 0-9, - and _")]
+    Name(String),
+    /// The name belongs to another role.
+    #[error("`{name}` is the name of the role `{name}`: choose another name for a user of role `{role}`")]
+    RoleName {
+        /// The name.
+        name: String,
+        /// The role that was asked for.
+        role: &'static str,
+    },
+    /// There is a user of that name.
+    #[error("there is a user `{0}`; `nexus auth rotate {0}` gives it another key")]
+    Taken(String),
+    /// There is no user of that name.
+    #[error("there is no user `{0}`; `nexus auth list` shows all")]
+    Unknown(String),
+    /// The user is refused.
+    #[error("user `{0}` is revoked; `nexus auth add {0}` makes it again")]
+    Revoked(String),
+    /// An edge needs a channel, and nobody else has one.
+    #[error("role `{role}`: {problem}")]
+    Channel {
+        /// The role.
+        role: &'static str,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// The user is needed to tell the servers about others.
+    #[error(
+        "user `{0}` tells the servers about the others and cannot be revoked; `nexus auth rotate {0}` replaces its key"
+    )]
+    Needed(String),
+}
+
+fn is_token(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+    (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed)
+}
+
+impl Ring {
+    /// Returns the public keys of the accounts.
+    #[must_use]
+    pub fn account_keys(&self) -> BTreeMap<BusAccount, String> {
+        let keys = self.accounts.iter();
+        keys.map(|(account, record)| (*account, record.public.clone()))
+            .collect()
+    }
+
+    /// Returns the user `name`.
+    ///
+    /// # Errors
+    /// Fails if there is none.
+    pub fn user(&self, name: &str) -> Result<&UserRecord, RingError> {
+        self.users.get(name).ok_or_else(|| RingError::Unknown(name.to_owned()))
+    }
+
+    /// Returns why `wanted` cannot be added.
+    ///
+    /// # Errors
+    /// Returns that as an error.
+    pub fn check_new(&self, wanted: &WantedUser) -> Result<(), RingError> {
+        let (name, role) = (&wanted.name, wanted.role.name());
+        if !is_token(name) {
+            return Err(RingError::Name(name.clone()));
+        }
+        if BusRole::parse(name).is_some_and(|named| named != wanted.role) {
+            let name = name.clone();
+            return Err(RingError::RoleName { name, role });
+        }
+        if self.users.get(name).is_some_and(|user| !user.revoked) {
+            return Err(RingError::Taken(name.clone()));
+        }
+
+        let problem = match (wanted.role, wanted.channel.as_deref()) {
+            (BusRole::Edge, None) => Some("`--channel` names the channel on which it publishes"),
+            (BusRole::Edge, Some(channel)) if !is_token(channel) => {
+                Some("`--channel`: expected a-z, 0-9, - and _, as a channel is written in subjects")
+            }
+            (BusRole::Edge, Some(_)) => None,
+            (
+                BusRole::Adapter
+                | BusRole::Hook
+                | BusRole::Broker
+                | BusRole::Delivery
+                | BusRole::Scheduler
+                | BusRole::Topology
+                | BusRole::Backup
+                | BusRole::Restore
+                | BusRole::Admin
+                | BusRole::Operator
+                | BusRole::Viewer
+                | BusRole::Agent
+                | BusRole::System,
+                channel,
+            ) => channel.map(|_| "only an edge has a channel"),
+        };
+        problem.map_or(Ok(()), |problem| Err(RingError::Channel { role, problem }))
+    }
+
+    /// Adds `wanted` with the key `public`. A user that was revoked under that name is replaced.
+    ///
+    /// # Errors
+    /// Fails as [`Ring::check_new`] does.
+    pub fn add(&mut self, wanted: WantedUser, public: String, now: i64) -> Result<(), RingError> {
+        self.check_new(&wanted)?;
+        let record = UserRecord {
+            role: wanted.role,
+            channel: wanted.channel,
+            public,
+            issued: now,
+            expires: wanted.expires,
+            retired: Vec::new(),
+            revoked: false,
+        };
+        self.users.insert(wanted.name, record);
+        Ok(())
+    }
+
+    /// Gives the user `name` the key `public`. The former key is accepted until [`Ring::revoke_retired`].
+    ///
+    /// # Errors
+    /// Fails if there is no such user, or if it is revoked.
+    pub fn rotate(&mut self, name: &str, public: String, now: i64, expires: Option<i64>) -> Result<(), RingError> {
+        let unknown = || RingError::Unknown(name.to_owned());
+        let user = self.users.get_mut(name).ok_or_else(unknown)?;
+        if user.revoked {
+            return Err(RingError::Revoked(name.to_owned()));
+        }
+
+        user.retired.push(std::mem::replace(&mut user.public, public));
+        user.issued = now;
+        user.expires = expires;
+        Ok(())
+    }
+
+    /// Refuses the former keys of the user `name` from `now` on. Returns whether there were any.
+    ///
+    /// # Errors
+    /// Fails if there is no such user.
+    pub fn revoke_retired(&mut self, name: &str, now: i64) -> Result<bool, RingError> {
+        let unknown = || RingError::Unknown(name.to_owned());
+        let user = self.users.get_mut(name).ok_or_else(unknown)?;
+        let retired = std::mem::take(&mut user.retired);
+        let account = user.role.account();
+        let any = !retired.is_empty();
+        self.refuse(account, retired, now);
+
+        Ok(any)
+    }
+
+    /// Refuses the user `name` from `now` on.
+    ///
+    /// # Errors
+    /// Fails if there is no such user, or if the others cannot be changed without it.
+    pub fn revoke(&mut self, name: &str, now: i64) -> Result<(), RingError> {
+        let unknown = || RingError::Unknown(name.to_owned());
+        let user = self.users.get_mut(name).ok_or_else(unknown)?;
+        if user.role == BusRole::System {
+            return Err(RingError::Needed(name.to_owned()));
+        }
+
+        user.revoked = true;
+        let mut keys = std::mem::take(&mut user.retired);
+        keys.push(user.public.clone());
+        let (account, until) = (user.role.account(), now.max(user.issued));
+        self.refuse(account, keys, until);
+
+        Ok(())
+    }
+
+    fn refuse(&mut self, account: BusAccount, keys: Vec<String>, until: i64) {
+        if let Some(record) = self.accounts.get_mut(&account) {
+            record.revoked.extend(keys.into_iter().map(|key| (key, until)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring() -> Ring {
+        let record = |account: BusAccount| AccountRecord {
+            public: format!("A{}", account.name()),
+            issued: 0,
+            token: String::new(),
+            revoked: BTreeMap::new(),
+        };
+        Ring {
+            accounts: BusAccount::ALL
+                .into_iter()
+                .map(|account| (account, record(account)))
+                .collect(),
+            ..Ring::default()
+        }
+    }
+
+    fn wanted(name: &str, role: BusRole) -> WantedUser {
+        WantedUser {
+            name: name.to_owned(),
+            role,
+            channel: None,
+            expires: None,
+        }
+    }
+
+    #[test]
+    fn a_rotated_key_is_refused_only_once_it_is_asked_for() {
+        let mut ring = ring();
+        ring.add(wanted("hook", BusRole::Hook), "U1".to_owned(), 10)
+            .expect("added");
+        ring.rotate("hook", "U2".to_owned(), 20, Some(99)).expect("rotated");
+        assert_eq!(ring.users["hook"].state(20), UserState::Rotating);
+        assert!(ring.accounts[&BusAccount::Nexus].revoked.is_empty());
+
+        assert!(ring.revoke_retired("hook", 30).expect("there"));
+        assert!(!ring.revoke_retired("hook", 31).expect("once"));
+        assert_eq!(
+            ring.accounts[&BusAccount::Nexus].revoked,
+            [("U1".to_owned(), 30)].into()
+        );
+        assert_eq!(ring.users["hook"].state(98), UserState::Active);
+        assert_eq!(ring.users["hook"].state(99), UserState::Expired);
+    }
+
+    #[test]
+    fn a_revoked_user_is_refused_with_all_its_keys_in_its_own_account() {
+        let mut ring = ring();
+        ring.add(wanted("one", BusRole::Agent), "U1".to_owned(), 10)
+            .expect("added");
+        ring.rotate("one", "U2".to_owned(), 50, None).expect("rotated");
+        ring.revoke("one", 40).expect("revoked");
+        let refused = [("U1".to_owned(), 50), ("U2".to_owned(), 50)];
+        assert_eq!(
+            ring.accounts[&BusAccount::Agents].revoked,
+            refused.into(),
+            "whatever the clock says"
+        );
+        assert!(ring.accounts[&BusAccount::Nexus].revoked.is_empty());
+
+        let again = ring.rotate("one", "U3".to_owned(), 60, None);
+        assert_eq!(again, Err(RingError::Revoked("one".to_owned())));
+        ring.add(wanted("one", BusRole::Agent), "U3".to_owned(), 60)
+            .expect("made again");
+        assert_eq!(ring.users["one"].state(60), UserState::Active);
+    }
+
+    #[test]
+    fn what_cannot_be_added_is_told() {
+        let mut ring = ring();
+        ring.add(wanted("anna", BusRole::Viewer), "U1".to_owned(), 10)
+            .expect("added");
+        ring.add(wanted("system", BusRole::System), "U2".to_owned(), 10)
+            .expect("added");
+        let edge = |channel: &str| WantedUser {
+            channel: Some(channel.to_owned()),
+            ..wanted("mac1", BusRole::Edge)
+        };
+
+        assert_eq!(ring.check_new(&edge("imessage")), Ok(()));
+        for (wanted, told) in [
+            (wanted("Anna", BusRole::Viewer), "is not a user's name"),
+            (wanted("a.b", BusRole::Viewer), "is not a user's name"),
+            (wanted("hook", BusRole::Viewer), "name of the role"),
+            (wanted("anna", BusRole::Operator), "there is a user `anna`"),
+            (wanted("mac1", BusRole::Edge), "`--channel` names"),
+            (edge("i.*"), "`--channel`: expected"),
+            (
+                WantedUser {
+                    channel: Some("x".to_owned()),
+                    ..wanted("bob", BusRole::Viewer)
+                },
+                "only an edge",
+            ),
+        ] {
+            let error = ring.check_new(&wanted).expect_err(told).to_string();
+            assert!(error.contains(told), "{error}");
+        }
+
+        assert_eq!(ring.revoke("system", 20), Err(RingError::Needed("system".to_owned())));
+        assert_eq!(ring.revoke("nobody", 20), Err(RingError::Unknown("nobody".to_owned())));
+    }
+}

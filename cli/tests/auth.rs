@@ -1,0 +1,149 @@
+//! `nexus auth` upon a folder, without a server.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use shared::credentials::UserCredentials;
+use shared::wire::rights::BusRole;
+
+/// Runs `nexus auth` in `directory`. Returns the exit code, and what it prints.
+fn auth(directory: &Path, arguments: &[&str]) -> (i32, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_nexus"))
+        .args(["--json", "auth"])
+        .args(arguments)
+        .current_dir(directory)
+        .output()
+        .expect("it starts");
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.code().expect("a code"),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+fn done(directory: &Path, arguments: &[&str]) -> String {
+    let (code, text) = auth(directory, arguments);
+    assert_eq!(code, 0, "nexus auth {arguments:?}: {text}");
+    text
+}
+
+fn user(directory: &Path, name: &str) -> UserCredentials {
+    let path = directory.join(format!("nexus-auth/users/{name}.creds"));
+    let text = std::fs::read_to_string(path).expect("credentials");
+    UserCredentials::parse(&text).expect("credentials")
+}
+
+/// All files below `directory`.
+fn files(directory: &Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn what_is_made_is_made_once_and_read_by_its_owner_alone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    let init = ["init", "--host", "nats-0", "--host", "10.0.0.1", "--offline"];
+    done(here, &init);
+
+    let made = files(&here.join("nexus-auth"));
+    assert!(made.len() > 30, "{made:?}");
+    for path in &made {
+        let mode = std::fs::metadata(path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+    }
+
+    let text = |path: &Path| std::fs::read_to_string(path).expect("text");
+    let mode = std::fs::metadata(here.join("nexus-auth"))
+        .expect("there")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o700);
+    let before: Vec<String> = made.iter().map(|path| text(path)).collect();
+    done(here, &init);
+    assert_eq!(made.iter().map(|path| text(path)).collect::<Vec<_>>(), before);
+
+    // What the servers are given makes no users.
+    let seeds: Vec<String> = files(&here.join("nexus-auth/keys"))
+        .iter()
+        .map(|path| text(path))
+        .collect();
+    let given = format!(
+        "{}{}",
+        text(&here.join("nexus-auth/secrets.yaml")),
+        text(&here.join("nexus-auth/server/accounts.conf"))
+    );
+    for seed in seeds.iter().filter(|seed| seed.starts_with('S')) {
+        assert!(!given.contains(seed.trim()));
+    }
+    assert!(text(&here.join("nexus-auth/server/routes.conf")).contains("@10.0.0.1:6222"));
+    assert!(given.contains("name: nexus-nats-hook\n") && !given.contains("name: nexus-nats-system\n"));
+}
+
+#[test]
+fn users_are_added_rotated_and_revoked() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    let (code, text) = auth(here, &["list"]);
+    assert!(code == 3 && text.contains("nexus auth init"), "{text}");
+    done(here, &["init", "--offline"]);
+
+    done(here, &["add", "anna", "--role", "operator", "--expires", "30d"]);
+    let anna = user(here, "anna");
+    assert_eq!(anna.claims().role, Some(BusRole::Operator));
+    assert_eq!(
+        anna.claims().expires.expect("a time") - anna.claims().issued,
+        30 * 86_400
+    );
+
+    let former = user(here, "hook").claims().public.clone();
+    done(here, &["rotate", "hook"]);
+    assert_ne!(user(here, "hook").claims().public, former);
+    let shown: Value = serde_json::from_str(&done(here, &["show", "hook"])).expect("JSON");
+    assert_eq!(shown["state"], "rotating");
+    done(here, &["revoke", "hook", "--former", "--offline"]);
+    let (code, text) = auth(here, &["revoke", "hook", "--former", "--offline"]);
+    assert!(code == 3 && text.contains("no former key"), "{text}");
+
+    done(here, &["revoke", "anna", "--offline"]);
+    let listed: Vec<Value> = serde_json::from_str(&done(here, &["list"])).expect("JSON");
+    let state = |name: &str| {
+        let found = listed.iter().find(|user| user["name"] == name);
+        found.expect("listed")["state"].clone()
+    };
+    assert_eq!((state("anna"), state("hook")), ("revoked".into(), "active".into()));
+    let secrets = std::fs::read_to_string(here.join("nexus-auth/secrets.yaml")).expect("written");
+    assert!(!secrets.contains("nexus-nats-anna"));
+
+    for (arguments, wanted, told) in [
+        (vec!["add", "Eve", "--role", "viewer"], 5, "is not a user's name"),
+        (
+            vec!["add", "eve", "--role", "king"],
+            2,
+            "--role `king`: expected adapter",
+        ),
+        (
+            vec!["add", "eve", "--role", "viewer", "--expires", "soon"],
+            2,
+            "--expires `soon`",
+        ),
+        (vec!["add", "mac1", "--role", "edge"], 5, "--channel"),
+        (vec!["rotate", "nobody"], 3, "there is no user `nobody`"),
+        (vec!["rotate", "anna"], 5, "is revoked"),
+        (vec!["revoke", "system", "--offline"], 5, "cannot be revoked"),
+        (vec!["show", "nobody"], 3, "there is no user"),
+    ] {
+        let (code, text) = auth(here, &arguments);
+        assert!(code == wanted && text.contains(told), "{arguments:?}: {code} {text}");
+    }
+}

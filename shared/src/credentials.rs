@@ -1,0 +1,15 @@
+//! Keys and tokens of the users of the bus: what a user shows the server, and who says so.
+//!
+//! A user's token names it, its role and its account, and is signed with the key of its role; the account's token, which
+//! the operator signs, says what each such key may make. The server holds the accounts' tokens alone. Nothing outside
+//! this module names `nkeys`. Source: `docs/adr/0029-accounts-are-the-walls.md`.
+
+mod file;
+mod key;
+mod token;
+
+pub use self::file::{CredentialsFault, UserCredentials};
+pub use self::key::{AuthKey, AuthKeyFault, KeyKind};
+pub use self::token::{
+    AccountToken, DecodeTokenError, RoleKey, UserClaims, UserToken, account_issued_at, operator_token,
+};

@@ -1,0 +1,8 @@
+//! The users of the bus: what each may do, what none can do by a detour, and how they come and go.
+
+mod bench;
+
+mod rights;
+mod rotation;
+mod routes;
+mod stories;

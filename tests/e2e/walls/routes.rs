@@ -1,0 +1,54 @@
+//! A server that joins a cluster uninvited.
+
+use cli::auth::server_files::route_lines;
+use shared::testing::eventually;
+use shared::testing::nats::{NatsOptions, NatsServer};
+
+/// Number of routes that `server` has.
+async fn routes(server: &NatsServer) -> u64 {
+    let asked = cli::http::client()
+        .expect("a client")
+        .get(format!("{}/routez", server.monitor()));
+    let answer: serde_json::Value = asked.send().await.expect("answered").json().await.expect("JSON");
+    answer["num_routes"].as_u64().expect("a number")
+}
+
+async fn server(cluster: &str) -> NatsServer {
+    NatsServer::with(NatsOptions {
+        // Without streams it is ready alone.
+        extra: format!("jetstream: disabled\ncluster {{ name: nexus\n{cluster} }}\n"),
+        ..NatsOptions::default()
+    })
+    .await
+}
+
+fn free_address() -> String {
+    format!("127.0.0.1:{}", cli::launch::nats::free_port().expect("a port"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_the_password_of_the_routes_is_refused() {
+    let own = free_address();
+    let listen = |address: &str| format!("listen: \"{address}\"\n");
+    let member = server(&format!("{}{}", listen(&own), route_lines("secret", &[], ""))).await;
+
+    // It has the name of the cluster and reaches the port: that is all.
+    let stranger = server(&format!(
+        "{}routes: [\"nats-route://{own}\"]\n",
+        listen(&free_address())
+    ))
+    .await;
+    let wrong = route_lines("guess", std::slice::from_ref(&own), "");
+    let guesser = server(&format!("{}{wrong}", listen(&free_address()))).await;
+    eventually("both are refused", async || {
+        member.log().matches("uthorization").count() >= 2
+    })
+    .await;
+    assert_eq!(routes(&member).await, 0, "{}", member.log());
+    assert_eq!((routes(&stranger).await, routes(&guesser).await), (0, 0));
+
+    let right = route_lines("secret", std::slice::from_ref(&own), "");
+    let friend = server(&format!("{}{right}", listen(&free_address()))).await;
+    eventually("who knows the password is a member", async || routes(&member).await > 0).await;
+    assert!(routes(&friend).await > 0);
+}

@@ -1,0 +1,96 @@
+//! Whole stories under the users of the services: nothing that they do is refused.
+
+use std::path::PathBuf;
+
+use shared::bus::Bus;
+use shared::testing::connect;
+use shared::wire::rights::BusRole;
+use tests::command::nexus;
+use tests::eventually::eventually;
+use tests::record::Record;
+use tests::subject_record::read_violations;
+use tests::world::{Setup, World};
+
+use crate::story::{ANSWER, Agent, PATIENCE, REMOTE, event, send};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_and_a_chat_message_reach_their_ends_and_nothing_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let said = nexus(directory.path(), &["demo", "--keep"]).await;
+    assert_eq!(said.code, Some(0), "{}\n{}", said.out, said.err);
+
+    let words = format!("{}\n{}", said.out, said.err);
+    let kept = words
+        .split_whitespace()
+        .map(|word| PathBuf::from(word.trim_end_matches(['.', ','])))
+        .find(|path| path.join("log/nats-0.log").is_file())
+        .unwrap_or_else(|| panic!("no directory in\n{words}"));
+    let log = std::fs::read_to_string(kept.join("log/nats-0.log")).expect("the server's log");
+    assert_eq!(read_violations(&log), Vec::<&str>::new());
+    std::fs::remove_dir_all(kept).expect("removed");
+}
+
+/// A world whose agent is a user of its own, in an account of its own.
+async fn world() -> (World, Bus) {
+    let world = World::start(Setup {
+        hooks: vec![("answer.ts", ANSWER.to_owned())],
+        personas: REMOTE.to_owned(),
+        users: true,
+        trace: true,
+        ..Setup::default()
+    })
+    .await;
+    let bus = connect(&world.stack.nats_config(BusRole::Agent), "agent").await;
+    Agent::listen(&bus).await.serve();
+    (world, bus)
+}
+
+/// Sends `count` messages, and waits until all are answered.
+async fn answered(world: &World, count: usize) {
+    for number in 0..count {
+        send(world, &event(&format!("e2e:p/{number}"), "p", "hello")).await;
+    }
+    eventually("all are answered", PATIENCE, async || {
+        let delivered = Record::read(&world.bus).await.delivered().len();
+        if delivered >= count {
+            return Ok(());
+        }
+        Err(format!("{delivered} of {count}\n{}", world.logs()))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_and_the_commands_about_it_go_without_a_refusal() {
+    let (mut world, _agent) = world().await;
+    answered(&world, 3).await;
+    for arguments in [
+        &["status"][..],
+        &["topology", "plan"],
+        &["hook", "list"],
+        &["session", "list"],
+        &["schedule", "list"],
+        &["intent", "list"],
+        &["approval", "list"],
+        &["dlq", "list"],
+        &["breaker", "list"],
+        &["recover", "list"],
+        &["events", "search", "hello"],
+        &["trace", "e2e:p/0"],
+        &["owner", "list"],
+    ] {
+        world.words(arguments).await;
+    }
+
+    // Replicas come and go: what they share is given back and taken over.
+    world.scale("hook-svc", 2).await;
+    world.scale("delivery-svc", 2).await;
+    world.scale("broker-svc", 2).await;
+    answered(&world, 6).await;
+    world.scale("hook-svc", 1).await;
+    let log = world.path().join("log/nats-0.log");
+    world.stack.stop().await;
+
+    let log = std::fs::read_to_string(log).expect("the server's log");
+    assert_eq!(read_violations(&log), Vec::<&str>::new());
+}

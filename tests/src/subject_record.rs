@@ -1,0 +1,91 @@
+//! Which subjects the users of a bus have used, as its server has written down (`trace: true`).
+//!
+//! The server's log has each operation of each connection, with what the client's library does by itself. A line is
+//!
+//! ```text
+//! [1] … [TRC] 127.0.0.1:50500 - cid:6 - "v0.51:rust:hook-svc-0" - "A…/NEXUS/jwt:U…" - <<- [SUB nexus.x 1]
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use shared::wire::rights::{BusRole, Right, covers};
+
+/// Subjects of one role.
+#[derive(Debug, Default)]
+pub struct UsedSubjects {
+    /// Published, or tried to be.
+    pub published: BTreeSet<String>,
+    /// Subscribed to, or tried to be.
+    pub heard: BTreeSet<String>,
+}
+
+/// Returns what the log says that each role has used. `roles` has the role of each user by the public key.
+#[must_use]
+pub fn read_used(log: &str, roles: &BTreeMap<String, BusRole>) -> BTreeMap<BusRole, UsedSubjects> {
+    let mut used: BTreeMap<BusRole, UsedSubjects> = BTreeMap::new();
+    for line in log.lines().filter(|line| line.contains("[TRC]")) {
+        let Some((head, operation)) = line.split_once(" - <<- [") else {
+            continue;
+        };
+        let user = head.split('"').nth(3).and_then(|label| label.split_once("/jwt:"));
+        let Some(&role) = user.and_then(|(_, key)| roles.get(key)) else {
+            continue;
+        };
+
+        let mut words = operation.trim_end_matches(']').split_whitespace();
+        let of_role = used.entry(role).or_default();
+        match (words.next(), words.next()) {
+            (Some("PUB" | "HPUB"), Some(subject)) => drop(of_role.published.insert(subject.to_owned())),
+            (Some("SUB"), Some(subject)) => drop(of_role.heard.insert(subject.to_owned())),
+            _ => {}
+        }
+    }
+    used
+}
+
+/// Returns what the server's log says that was refused.
+#[must_use]
+pub fn read_violations(log: &str) -> Vec<&str> {
+    log.lines()
+        .filter(|line| !line.contains("[TRC]") && line.contains("Violation"))
+        .collect()
+}
+
+/// Returns the rights of `role` that it has not used.
+#[must_use]
+pub fn unused_rights(role: BusRole, used: &UsedSubjects) -> Vec<Right> {
+    let is_used = |right: &Right| {
+        let published = right.publishes();
+        let heard = right.subscribes();
+        let within = |filters: &[String], subjects: &BTreeSet<String>| {
+            subjects
+                .iter()
+                .any(|subject| filters.iter().any(|filter| covers(filter, subject)))
+        };
+        within(&published, &used.published) || within(&heard, &used.heard)
+    };
+    role.rights().iter().copied().filter(|right| !is_used(right)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = r#"[1] 2026 [TRC] 127.0.0.1:1 - cid:6 - "v0.51:rust:a" - "A/NEXUS/jwt:U1" - <<- [SUB nexus.svc.hook.list q 2]
+[1] 2026 [TRC] 127.0.0.1:1 - cid:6 - "v0.51:rust:a" - "A/NEXUS/jwt:U1" - <<- [HPUB $KV.hooks.a _INBOX_hook.1 12 15]
+[1] 2026 [TRC] 127.0.0.1:1 - cid:7 - "v0.51:rust:b" - "A/NEXUS/jwt:U2" - <<- [PUB nexus.dispatch.1.a.b 5]
+[1] 2026 [ERR] 127.0.0.1:1 - cid:7 - "v0.51:rust:b" - "A/NEXUS/jwt:U2" - Publish Violation - Subject "nexus.dispatch.1.a.b"
+"#;
+
+    #[test]
+    fn what_a_role_has_used_is_read_from_the_servers_log() {
+        let used = read_used(LOG, &[("U1".to_owned(), BusRole::Hook)].into());
+        let hook = &used[&BusRole::Hook];
+        assert_eq!(hook.published.iter().collect::<Vec<_>>(), ["$KV.hooks.a"]);
+        assert_eq!(read_violations(LOG).len(), 1);
+
+        let unused = unused_rights(BusRole::Hook, hook);
+        assert!(!unused.contains(&Right::WriteKeys("hooks")) && !unused.contains(&Right::Serve("hook.*")));
+        assert!(unused.contains(&Right::Publish("nexus.dispatch.*.*.*")));
+    }
+}
