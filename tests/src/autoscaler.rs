@@ -321,7 +321,7 @@ mod tests {
         run(&mut scaler, &mut current, Some(20_000.0), 0, 60);
         assert_eq!(current, 4);
         let gone = run(&mut scaler, &mut current, Some(0.0), 75, 1_200);
-        assert_eq!(gone, [(675, 3), (855, 2)], "and never fewer than two");
+        assert_eq!(gone, [(660, 3), (840, 2)], "and never fewer than two");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use shared::bus::position::told_sound;
-use shared::bus::{Bus, ConnectionCount, IncomingMessage, OrderedReader, StreamInfo};
+use shared::bus::{ConnectionCount, IncomingMessage, OrderedReader, StreamInfo};
 use shared::clock::pause;
 use shared::model::intent::book::AgentBook;
 use shared::model::intent::timer::TimerPurpose;
