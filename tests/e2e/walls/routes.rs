@@ -18,10 +18,11 @@ async fn routes(server: &NatsServer) -> u64 {
     answer["num_routes"].as_u64().expect("a number")
 }
 
-async fn server(cluster: &str) -> NatsServer {
+/// Starts the server `name`; two of one name would be refused for that.
+async fn server(name: &str, cluster: &str) -> NatsServer {
     NatsServer::with(NatsOptions {
         // Without streams it is ready alone.
-        extra: format!("jetstream: disabled\ncluster {{ name: nexus\n{cluster} }}\n"),
+        extra: format!("server_name: {name}\njetstream: disabled\ncluster {{ name: nexus\n{cluster} }}\n"),
         ..NatsOptions::default()
     })
     .await
@@ -35,16 +36,16 @@ fn free_address() -> String {
 async fn a_server_without_the_password_of_the_routes_is_refused() {
     let own = free_address();
     let listen = |address: &str| format!("listen: \"{address}\"\n");
-    let member = server(&format!("{}{}", listen(&own), route_lines("secret", &[], ""))).await;
+    let member = server("member", &format!("{}{}", listen(&own), route_lines("secret", &[], ""))).await;
 
     // It has the name of the cluster and reaches the port: that is all.
-    let stranger = server(&format!(
-        "{}routes: [\"nats-route://{own}\"]\n",
-        listen(&free_address())
-    ))
+    let stranger = server(
+        "stranger",
+        &format!("{}routes: [\"nats-route://{own}\"]\n", listen(&free_address())),
+    )
     .await;
     let wrong = route_lines("guess", std::slice::from_ref(&own), "");
-    let guesser = server(&format!("{}{wrong}", listen(&free_address()))).await;
+    let guesser = server("guesser", &format!("{}{wrong}", listen(&free_address()))).await;
     let refused = async || {
         let log = member.log();
         let without_password = log.contains("authentication error\n");
@@ -57,7 +58,7 @@ async fn a_server_without_the_password_of_the_routes_is_refused() {
     assert_eq!((routes(&stranger).await, routes(&guesser).await), (0, 0));
 
     let right = route_lines("secret", std::slice::from_ref(&own), "");
-    let friend = server(&format!("{}{right}", listen(&free_address()))).await;
+    let friend = server("friend", &format!("{}{right}", listen(&free_address()))).await;
     eventually("who knows the password is a member", async || routes(&member).await > 0).await;
     assert!(routes(&friend).await > 0);
 }
