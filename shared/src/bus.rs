@@ -57,7 +57,7 @@ mod task_lease;
 mod witness;
 mod writer;
 
-pub use account_lease::{AccountHold, AccountLease};
+pub use account_lease::{AccountHold, AccountLease, AccountLeases, AskLeaseError};
 pub use breakers::{BreakerChange, BreakerNotes, BreakerScope, BreakerView, KnownBreaker};
 pub use connect::Bus;
 pub use connection_count::ConnectionCount;

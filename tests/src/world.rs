@@ -351,7 +351,8 @@ fn plan(directory: &Path, setup: Setup) -> Plan {
         plan.environment.push(clock_of(directory).variable());
     }
 
-    plan.users = setup.users || says("NEXUS_TEST_USERS", "all");
+    // What `nexus restore` brings is in the account of a server with users.
+    plan.users = setup.users || setup.backup.is_some() || says("NEXUS_TEST_USERS", "all");
     plan.trace = setup.trace || says("NEXUS_TEST_USERS", "all");
     plan.services.retain(|(name, _)| !setup.without.contains(name));
 

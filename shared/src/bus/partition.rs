@@ -46,18 +46,18 @@ pub use share::{ShareGroup, share_parts};
 pub use tenure::PartitionLease;
 
 use floors::PartitionFloorStore;
-pub(in crate::bus) use lease::lease_message;
-use lease::{HeldLease, take};
-use session::{LeaseSession, confirm_free};
+pub(in crate::bus) use lease::store_lease;
+use lease::{HeldLease, lease_message, take};
+pub(in crate::bus) use session::{LeaseSession, confirm_free};
 pub(in crate::bus) use tenure::LeaseDeadline;
-use view::GroupView;
+pub(in crate::bus) use view::GroupView;
 
-/// Time to live of a member, a session, or the lease on an account without a refresh; whole seconds (the server's unit).
+/// Time to live of a member or a session without a refresh; whole seconds (the server's unit).
 pub(super) const TTL: Duration = Duration::from_secs(3);
 /// Silence after which an entry counts as gone, although its holder would refresh it all the time: no watch will
 /// report its end, because its marker came and went while this replica was cut off.
 const SILENCE: Duration = Duration::from_secs(12);
-/// Interval at which members, sessions, and leases on accounts are refreshed.
+/// Interval at which members and sessions are refreshed.
 pub(super) const TICK: Duration = Duration::from_millis(700);
 /// Beginning of a session's key in KV `leases`, after the group's name and a dot.
 const SESSION: &str = "session.";
@@ -181,7 +181,7 @@ where
         let free = view.free_partitions(&wanted, |partition| held.contains_key(&partition), own);
         let free = confirm_free(&bus, group.name, free).await;
         if session.is_none() && !free.is_empty() {
-            session = LeaseSession::begin(&bus, &group).await;
+            session = LeaseSession::begin(&bus, group.name, group.instance.clone(), &group.clock).await;
         }
 
         if let Some(session) = &session {
@@ -215,7 +215,7 @@ where
 /// Ends the leases whose session is over, and those that another replica has taken.
 fn end_lost(held: &mut HashMap<u16, HeldLease>, view: &GroupView) {
     for (partition, lease) in held {
-        if view.is_lost(*partition, lease.revision()) {
+        if view.is_lost(partition, lease.revision()) {
             lease.note_loss();
         }
         lease.end_if_over();

@@ -1,9 +1,9 @@
-//! The accounts that this replica reads: one lease and one task each.
+//! The accounts that this replica reads: a lease and a task for each.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::bus::{AccountHold, AccountLease};
+use shared::bus::{AccountHold, AccountLease, AccountLeases};
 use shared::clock::pause;
 use shared::error_chain::describe_error;
 use shared::process::ShutdownSignal;
@@ -15,8 +15,8 @@ use super::{Source, SourceEnd};
 
 /// Interval in which a lease that another replica holds is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-/// Interval in which a lease is refreshed: three times within its time to live.
-const REFRESH_EVERY: Duration = Duration::from_millis(900);
+/// Interval in which it is looked whether a lease is still held.
+const LOOK_EVERY: Duration = Duration::from_millis(900);
 /// Wait before a source is run again that was fenced, or that panicked.
 const RUN_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
@@ -29,9 +29,13 @@ pub fn start_sources(
     instance: &str,
     shutdown: &ShutdownSignal,
 ) -> Vec<JoinHandle<()>> {
+    if sources.is_empty() {
+        return Vec::new();
+    }
+
+    let leases = AccountLeases::watch(&context.bus, instance.to_owned(), Arc::clone(&context.clock));
     let start = |source: Arc<dyn Source>| {
-        let (bus, clock) = (&context.bus, Arc::clone(&context.clock));
-        let lease = AccountLease::new(bus, source.channel(), source.account(), instance.to_owned(), clock);
+        let lease = leases.of_account(source.channel(), source.account());
         let keeper = AccountKeeper {
             source,
             context: context.clone(),
@@ -129,7 +133,7 @@ impl AccountKeeper {
         let mut next_run = Some(Duration::ZERO);
 
         let end = loop {
-            let wait = next_run.unwrap_or(REFRESH_EVERY).min(REFRESH_EVERY);
+            let wait = next_run.unwrap_or(LOOK_EVERY).min(LOOK_EVERY);
             tokio::select! {
                 ended = tasks.join_next(), if !tasks.is_empty() => match self.take_end(ended) {
                     HoldEnd::Lost => next_run = Some(RUN_AGAIN_AFTER),

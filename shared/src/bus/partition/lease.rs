@@ -126,13 +126,39 @@ impl HeldLease {
 }
 
 /// Returns the message that writes the lease `key`, if its current revision is `revision`, for [`TTL`].
-pub(in crate::bus) fn lease_message(key: &str, record: &LeaseRecord, revision: u64) -> OutgoingMessage {
-    partition_message(key, record, revision).ttl(TTL)
+pub(super) fn lease_message(key: &str, record: &LeaseRecord, revision: u64) -> OutgoingMessage {
+    session_lease_message(key, record, revision).ttl(TTL)
 }
 
 /// Returns the message that writes a lease without an end of its own: it ends with its session.
-fn partition_message(key: &str, record: &LeaseRecord, revision: u64) -> OutgoingMessage {
+fn session_lease_message(key: &str, record: &LeaseRecord, revision: u64) -> OutgoingMessage {
     OutgoingMessage::new(format!("$KV.{}.{key}", buckets::LEASES), record).expect_last(revision)
+}
+
+/// Writes `record`, a lease that ends with its session, in place of the one of `revision`. Returns its revision; `None`
+/// if another replica was faster.
+///
+/// # Errors
+/// Returns [`PublishError`] if the server does not store it in time.
+pub(in crate::bus) async fn store_lease(
+    bus: &Bus,
+    key: &str,
+    record: &LeaseRecord,
+    revision: u64,
+) -> Result<Option<u64>, PublishError> {
+    let mut taken = bus
+        .publish_once(&session_lease_message(key, record, revision), TICK)
+        .await;
+    if revision > 0 && matches!(taken, Err(PublishError::WrongLastSequence { .. })) {
+        // The marker of a lease that was given back expires, and no watch reports that: then the key has no revision.
+        taken = bus.publish_once(&session_lease_message(key, record, 0), TICK).await;
+    }
+
+    match taken {
+        Ok(published) => Ok(Some(published.sequence)),
+        Err(PublishError::WrongLastSequence { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 async fn poll_finished(handler: &JoinHandle<()>) {
@@ -165,18 +191,8 @@ where
         session: session.0,
     };
 
-    let mut taken = kv
-        .bus()
-        .publish_once(&partition_message(&key, &record, revision), TICK)
-        .await;
-    if revision > 0 && matches!(taken, Err(PublishError::WrongLastSequence { .. })) {
-        // The marker of a lease that was given back expires, and no watch reports that: then the key has no revision.
-        taken = kv.bus().publish_once(&partition_message(&key, &record, 0), TICK).await;
-    }
-
-    let taken = match taken {
-        Ok(published) => published.sequence,
-        Err(PublishError::WrongLastSequence { .. }) => return None,
+    let taken = match store_lease(&bus, &key, &record, revision).await {
+        Ok(taken) => taken?,
         Err(error) => {
             tracing::debug!(key, %error, "failed to acquire a lease");
             return None;

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
 
+use crate::clock::SharedClock;
 use crate::wire::session_mark::LeaseRecord;
 use crate::wire::topology::buckets;
 
@@ -17,12 +18,12 @@ use super::super::error::PublishError;
 use super::super::kv::Kv;
 use super::super::writer::random_name;
 use super::tenure::LeaseDeadline;
-use super::view::FreePartition;
-use super::{PartitionGroup, TICK, lease_message, session_key};
+use super::view::FreeLease;
+use super::{TICK, lease_message, session_key};
 
 /// The session of this replica.
 #[derive(Debug)]
-pub(super) struct LeaseSession {
+pub(in crate::bus) struct LeaseSession {
     kv: Kv<LeaseRecord>,
     name: String,
     key: String,
@@ -32,14 +33,14 @@ pub(super) struct LeaseSession {
 }
 
 impl LeaseSession {
-    /// Begins a session of this replica in `group`. Returns `None` if the server does not store it in time.
-    pub(super) async fn begin(bus: &Bus, group: &PartitionGroup) -> Option<Self> {
+    /// Begins a session of the replica `holder` in `group`. Returns `None` if the server does not store it in time.
+    pub(in crate::bus) async fn begin(bus: &Bus, group: &str, holder: String, clock: &SharedClock) -> Option<Self> {
         let name = random_name();
-        let key = session_key(group.name, &name);
-        let record = LeaseRecord::held_by(group.instance.clone());
+        let key = session_key(group, &name);
+        let record = LeaseRecord::held_by(holder);
 
         // The deadline counts from before the request, so a slow answer shortens the session and never lengthens it.
-        let deadline = LeaseDeadline::new(group.clock.clone(), group.clock.monotonic());
+        let deadline = LeaseDeadline::new(clock.clone(), clock.monotonic());
         match bus.publish_once(&lease_message(&key, &record, 0), TICK).await {
             Ok(published) => Some(Self {
                 kv: bus.kv(buckets::LEASES),
@@ -57,17 +58,17 @@ impl LeaseSession {
     }
 
     /// Returns the name that leases of this session carry.
-    pub(super) fn name(&self) -> &str {
+    pub(in crate::bus) fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the time until which the session lasts.
-    pub(super) const fn deadline(&self) -> &LeaseDeadline {
+    pub(in crate::bus) const fn deadline(&self) -> &LeaseDeadline {
         &self.deadline
     }
 
     /// Extends the session, with all its leases, unless it is over.
-    pub(super) async fn refresh(&mut self) {
+    pub(in crate::bus) async fn refresh(&mut self) {
         if self.deadline.is_live() && !self.write_record().await && self.adopt_lost_refresh().await {
             self.write_record().await;
         }
@@ -120,7 +121,7 @@ impl LeaseSession {
 /// Returns those of `free` whose former sessions have ended according to the leader, each with the revision to take it
 /// at. What a watch tells may be late: only the leader knows that a session is over. All sessions are asked for at once,
 /// so that this replica's own session is refreshed in time however many have ended.
-pub(super) async fn confirm_free(bus: &Bus, group: &str, free: Vec<FreePartition>) -> Vec<(u16, u64)> {
+pub(in crate::bus) async fn confirm_free<K>(bus: &Bus, group: &str, free: Vec<FreeLease<K>>) -> Vec<(K, u64)> {
     let sessions: Kv<LeaseRecord> = bus.kv(buckets::LEASES);
     let former: BTreeSet<String> = free.iter().filter_map(|free| free.former.clone()).collect();
     let asked = former.into_iter().map(|session| {
@@ -135,6 +136,6 @@ pub(super) async fn confirm_free(bus: &Bus, group: &str, free: Vec<FreePartition
 
     free.into_iter()
         .filter(|free| free.former.as_ref().is_none_or(|session| ended.contains(session)))
-        .map(|free| (free.partition, free.revision))
+        .map(|free| (free.key, free.revision))
         .collect()
 }

@@ -53,7 +53,7 @@ impl ShareGroup {
 /// end the replica is announced as gone and has no parts, so that the others need not wait for its lease to end.
 pub async fn share_parts(bus: Bus, group: ShareGroup, shutdown: ShutdownSignal, share: watch::Sender<PartSet>) {
     let members: Kv<GroupMember> = bus.kv(buckets::MEMBERS);
-    let view = GroupView::watch_members(&bus, group.name, &group.clock);
+    let view: GroupView = GroupView::watch_members(&bus, group.name, &group.clock);
     // Before all members are known, parts of others would be taken for a moment.
     tokio::select! {
         () = view.wait_settled() => {}

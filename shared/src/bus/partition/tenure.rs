@@ -38,7 +38,7 @@ impl LeaseDeadline {
     }
 
     /// Creates the deadline of a lease that lives no longer than the session of this deadline.
-    pub(super) fn of_lease(&self) -> Self {
+    pub(in crate::bus) fn of_lease(&self) -> Self {
         Self {
             at: Arc::clone(&self.at),
             is_lost: Arc::default(),

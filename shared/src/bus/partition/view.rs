@@ -1,6 +1,9 @@
-//! Members and leases of one group as this replica knows them, from two watches.
+//! Members and leases of one group as this replica knows them, from two watches. A lease is named by what it is for: the
+//! number of a partition, or an account.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -27,15 +30,15 @@ struct LeaseView {
     told_at: Instant,
 }
 
-/// A partition that this replica wants, and that nobody holds as far as the watch tells.
+/// A lease that this replica wants, and that nobody holds as far as the watch tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct FreePartition {
-    /// Number of the partition.
-    pub(super) partition: u16,
-    /// Revision at which its lease can be taken.
-    pub(super) revision: u64,
+pub(in crate::bus) struct FreeLease<K> {
+    /// What it is for.
+    pub(in crate::bus) key: K,
+    /// Revision at which it can be taken.
+    pub(in crate::bus) revision: u64,
     /// Session that the lease names, if it was not given back: the leader must confirm that it has ended.
-    pub(super) former: Option<String>,
+    pub(in crate::bus) former: Option<String>,
 }
 
 /// News of a bucket. `key` is without the group's prefix.
@@ -53,18 +56,29 @@ enum Told<'a, T> {
     Current,
 }
 
-#[derive(Debug, Default)]
-struct ViewState {
+#[derive(Debug)]
+struct ViewState<K> {
     /// Tokens of the instances that take part, each with the time of its last announcement.
     members: BTreeMap<String, Instant>,
-    leases: HashMap<u16, LeaseView>,
+    leases: HashMap<K, LeaseView>,
     /// Sessions of holders, each with the time of its last refresh.
     sessions: HashMap<String, Instant>,
     /// Whether each of the two watches (members, leases) has sent every entry that existed.
     settled: [bool; 2],
 }
 
-impl ViewState {
+impl<K> Default for ViewState<K> {
+    fn default() -> Self {
+        Self {
+            members: BTreeMap::new(),
+            leases: HashMap::new(),
+            sessions: HashMap::new(),
+            settled: [true, true],
+        }
+    }
+}
+
+impl<K: Clone + Eq + Hash + FromStr> ViewState<K> {
     /// Applies news of the bucket of leases. Returns whether a lease or a session came or went.
     fn note_lease(&mut self, told: &Told<'_, LeaseRecord>, now: Instant) -> bool {
         let (key, revision, value) = match *told {
@@ -83,7 +97,7 @@ impl ViewState {
             };
         }
 
-        let Ok(partition) = key.parse() else { return false };
+        let Ok(key) = key.parse() else { return false };
         let lease = LeaseView {
             revision,
             held: value.is_some(),
@@ -91,7 +105,7 @@ impl ViewState {
             told_at: now,
         };
         let session = lease.session.clone();
-        let before = self.leases.insert(partition, lease);
+        let before = self.leases.insert(key, lease);
         before.is_none_or(|before| before.held != value.is_some() || before.session != session)
     }
 
@@ -100,28 +114,17 @@ impl ViewState {
         heard.map(|(token, _)| token.clone()).collect()
     }
 
-    fn free_partitions(
-        &self,
-        wanted: &[bool],
-        mine: impl Fn(u16) -> bool,
-        (own_session, now): (Option<&str>, Instant),
-    ) -> Vec<FreePartition> {
-        (0_u16..)
-            .zip(wanted)
-            .filter(|(partition, wanted)| **wanted && !mine(*partition))
-            .filter_map(|(partition, _)| {
-                let lease = self.leases.get(&partition);
-                let former = match lease {
-                    Some(lease) if lease.held => self.former_session(lease, own_session, now)?,
-                    Some(_) | None => None,
-                };
-                Some(FreePartition {
-                    partition,
-                    revision: lease.map_or(0, |lease| lease.revision),
-                    former,
-                })
-            })
-            .collect()
+    fn free_lease(&self, key: &K, (own_session, now): (Option<&str>, Instant)) -> Option<FreeLease<K>> {
+        let lease = self.leases.get(key);
+        let former = match lease {
+            Some(lease) if lease.held => self.former_session(lease, own_session, now)?,
+            Some(_) | None => None,
+        };
+        Some(FreeLease {
+            key: key.clone(),
+            revision: lease.map_or(0, |lease| lease.revision),
+            former,
+        })
     }
 
     /// Returns the session that has held `lease` if it is to be asked for, or `None` within if that need not be; `None` if
@@ -151,14 +154,14 @@ fn is_silent(told_at: Instant, now: Instant) -> bool {
 
 /// State shared with the watching tasks; dropping it ends them.
 #[derive(Debug)]
-pub(super) struct GroupView {
-    state: Arc<Mutex<ViewState>>,
+pub(in crate::bus) struct GroupView<K = u16> {
+    state: Arc<Mutex<ViewState<K>>>,
     changed: Arc<Notify>,
     clock: SharedClock,
     tasks: Vec<JoinHandle<()>>,
 }
 
-fn lock(state: &Mutex<ViewState>) -> MutexGuard<'_, ViewState> {
+fn lock<K>(state: &Mutex<ViewState<K>>) -> MutexGuard<'_, ViewState<K>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -203,84 +206,97 @@ fn follow_records<T: WireMessage + Send + 'static>(
     })
 }
 
-impl GroupView {
+impl<K: Clone + Eq + Hash + FromStr + Send + 'static> GroupView<K> {
     /// Starts to watch members and leases of `group`.
     pub(super) fn watch_group(bus: &Bus, group: &'static str, clock: &SharedClock) -> Self {
         let mut view = Self::watch_members(bus, group, clock);
-        lock(&view.state).settled[1] = false;
-        let (state, changed) = (Arc::clone(&view.state), Arc::clone(&view.changed));
-
-        let leases = {
-            let (state, clock) = (Arc::clone(&state), Arc::clone(clock));
-            let (seen, now) = (Arc::clone(&state), Arc::clone(&clock));
-
-            follow_records(
-                &bus.kv::<LeaseRecord>(buckets::LEASES),
-                format!("{group}."),
-                Arc::clone(&changed),
-                move |told| lock(&state).note_lease(&told, clock.monotonic()),
-                move |key, revision| {
-                    // Its writer may live (a newer release): the lease is free once it was not written for
-                    // [`SILENCE`].
-                    if let Ok(partition) = key.parse() {
-                        let lease = LeaseView {
-                            revision,
-                            held: true,
-                            session: String::new(),
-                            told_at: now.monotonic(),
-                        };
-                        lock(&seen).leases.insert(partition, lease);
-                    }
-
-                    false
-                },
-            )
-        };
-
-        view.tasks.push(leases);
+        view.follow_leases(bus, group);
         view
     }
 
     /// Starts to watch the members of `group`, which has no leases.
     pub(super) fn watch_members(bus: &Bus, group: &'static str, clock: &SharedClock) -> Self {
-        let state: Arc<Mutex<ViewState>> = Arc::default();
-        let changed: Arc<Notify> = Arc::default();
-        lock(&state).settled[1] = true;
+        let mut view = Self::new(clock);
+        view.follow_members(bus, group);
+        view
+    }
 
-        let members = {
-            let (state, clock) = (Arc::clone(&state), Arc::clone(clock));
-            follow_records(
-                &bus.kv::<GroupMember>(buckets::MEMBERS),
-                format!("{group}."),
-                Arc::clone(&changed),
-                move |told| {
-                    let mut state = lock(&state);
-                    match told {
-                        Told::Put { key, .. } => state.members.insert(key.to_owned(), clock.monotonic()).is_none(),
-                        Told::Gone { key, .. } => state.members.remove(key).is_some(),
-                        Told::Current => {
-                            state.settled[0] = true;
-                            true
-                        }
-                    }
-                },
-                |_, _| false,
-            )
-        };
+    /// Starts to watch the leases of `group`, which has no members.
+    pub(in crate::bus) fn watch_leases(bus: &Bus, group: &'static str, clock: &SharedClock) -> Self {
+        let mut view = Self::new(clock);
+        view.follow_leases(bus, group);
+        view
+    }
 
+    fn new(clock: &SharedClock) -> Self {
         Self {
-            state,
-            changed,
+            state: Arc::default(),
+            changed: Arc::default(),
             clock: Arc::clone(clock),
-            tasks: vec![members],
+            tasks: Vec::new(),
         }
+    }
+
+    fn follow_leases(&mut self, bus: &Bus, group: &'static str) {
+        lock(&self.state).settled[1] = false;
+        let (state, clock) = (Arc::clone(&self.state), Arc::clone(&self.clock));
+        let (seen, now) = (Arc::clone(&self.state), Arc::clone(&self.clock));
+
+        self.tasks.push(follow_records(
+            &bus.kv::<LeaseRecord>(buckets::LEASES),
+            format!("{group}."),
+            Arc::clone(&self.changed),
+            move |told| lock(&state).note_lease(&told, clock.monotonic()),
+            move |key, revision| {
+                // Its writer may live (a newer release): the lease is free once it was not written for [`SILENCE`].
+                if let Ok(key) = key.parse() {
+                    let lease = LeaseView {
+                        revision,
+                        held: true,
+                        session: String::new(),
+                        told_at: now.monotonic(),
+                    };
+                    lock(&seen).leases.insert(key, lease);
+                }
+
+                false
+            },
+        ));
+    }
+
+    fn follow_members(&mut self, bus: &Bus, group: &'static str) {
+        lock(&self.state).settled[0] = false;
+        let (state, clock) = (Arc::clone(&self.state), Arc::clone(&self.clock));
+
+        self.tasks.push(follow_records(
+            &bus.kv::<GroupMember>(buckets::MEMBERS),
+            format!("{group}."),
+            Arc::clone(&self.changed),
+            move |told| {
+                let mut state = lock(&state);
+                match told {
+                    Told::Put { key, .. } => state.members.insert(key.to_owned(), clock.monotonic()).is_none(),
+                    Told::Gone { key, .. } => state.members.remove(key).is_some(),
+                    Told::Current => {
+                        state.settled[0] = true;
+                        true
+                    }
+                }
+            },
+            |_, _| false,
+        ));
     }
 
     /// Waits until all watches have sent every entry that existed.
     pub(super) async fn wait_settled(&self) {
-        while lock(&self.state).settled != [true, true] {
+        while !self.is_settled() {
             self.changed.notified().await;
         }
+    }
+
+    /// Returns whether all watches have sent every entry that existed.
+    pub(in crate::bus) fn is_settled(&self) -> bool {
+        lock(&self.state).settled == [true, true]
     }
 
     /// Waits for the next change of members or leases.
@@ -293,28 +309,36 @@ impl GroupView {
         lock(&self.state).live_members(self.clock.monotonic())
     }
 
-    /// Returns the wanted partitions that no replica holds, or whose holder is silent. Those that are held by
-    /// `own_session`, and not `mine`, were taken without an answer.
+    /// Returns the lease for `key`, if no replica holds it, or its holder is silent. One that `own_session` holds was
+    /// taken without an answer.
+    pub(in crate::bus) fn free_lease(&self, key: &K, own_session: Option<&str>) -> Option<FreeLease<K>> {
+        lock(&self.state).free_lease(key, (own_session, self.clock.monotonic()))
+    }
+
+    /// Returns whether the lease for `key`, which this replica wrote at `revision`, was written or removed since.
+    pub(in crate::bus) fn is_lost(&self, key: &K, revision: u64) -> bool {
+        let state = lock(&self.state);
+        state.leases.get(key).is_some_and(|lease| lease.revision > revision)
+    }
+}
+
+impl GroupView {
+    /// Returns the leases of the `wanted` partitions that are free and not `mine`.
     pub(super) fn free_partitions(
         &self,
         wanted: &[bool],
         mine: impl Fn(u16) -> bool,
         own_session: Option<&str>,
-    ) -> Vec<FreePartition> {
-        lock(&self.state).free_partitions(wanted, mine, (own_session, self.clock.monotonic()))
-    }
-
-    /// Returns whether the lease on `partition`, which this replica wrote at `revision`, was written or removed since.
-    pub(super) fn is_lost(&self, partition: u16, revision: u64) -> bool {
-        let state = lock(&self.state);
-        state
-            .leases
-            .get(&partition)
-            .is_some_and(|lease| lease.revision > revision)
+    ) -> Vec<FreeLease<u16>> {
+        let numbered = (0_u16..).zip(wanted);
+        numbered
+            .filter(|(partition, wanted)| **wanted && !mine(*partition))
+            .filter_map(|(partition, _)| self.free_lease(&partition, own_session))
+            .collect()
     }
 }
 
-impl Drop for GroupView {
+impl<K> Drop for GroupView<K> {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
@@ -355,17 +379,9 @@ mod tests {
         };
         let (soon, late) = (then + SILENCE, then + SILENCE + Duration::from_millis(1));
         let free = |now| {
-            let free = state.free_partitions(&[true; 6], |_| false, (Some("own"), now));
-            let told = free.into_iter();
-            told.map(|free| {
-                format!(
-                    "{}@{} {}",
-                    free.partition,
-                    free.revision,
-                    free.former.unwrap_or_default()
-                )
-            })
-            .collect::<Vec<_>>()
+            let free = (0..6).filter_map(|partition| state.free_lease(&partition, (Some("own"), now)));
+            free.map(|free| format!("{}@{} {}", free.key, free.revision, free.former.unwrap_or_default()))
+                .collect::<Vec<_>>()
         };
 
         assert_eq!((state.live_members(soon).len(), state.live_members(late).len()), (1, 0));
