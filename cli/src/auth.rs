@@ -17,7 +17,7 @@ use shared::wire::rights::BusRole;
 
 use self::folder::{AuthFolder, STANDARD, credentials_path};
 pub use self::push::push_accounts;
-use self::ring::{FileSettings, UserRecord, WantedUser};
+use self::ring::{FileSettings, NewExpiry, UserRecord, WantedUser};
 use crate::args::{AddUser, AuthAction, Common, InitAuth};
 use crate::complain;
 use crate::connect::nats_config;
@@ -46,18 +46,21 @@ pub async fn execute(common: &Common, action: AuthAction) -> Result<()> {
         AuthAction::Add(user) => add_user(common, user, now),
         AuthAction::Rotate(user) => {
             let mut folder = AuthFolder::open(&user.change.files.dir, false)?;
-            folder.rotate(&user.name, now, expiry(user.expires.as_deref(), now)?)?;
+            let expires = match user.expires.as_deref() {
+                Some("never") => NewExpiry::Never,
+                text => expiry(text, now)?.map_or(NewExpiry::AsBefore, NewExpiry::At),
+            };
+            folder.rotate(&user.name, now, expires)?;
             if user.revoke_former {
                 folder.revoke_retired(&user.name, now)?;
             }
-            let is_quiet = user.change.offline || !user.revoke_former;
-            finish(common, &mut folder, &user.name, now, is_quiet).await
+            finish(common, &mut folder, &user.name, now, user.change.offline).await
         }
         AuthAction::Revoke(user) => {
             let mut folder = AuthFolder::open(&user.change.files.dir, false)?;
             if !user.former {
                 folder.revoke(&user.name, now)?;
-            } else if !folder.revoke_retired(&user.name, now)? {
+            } else if !folder.revoke_retired(&user.name, now)? && (user.change.offline || !folder.ring().unpushed) {
                 let text = format!("user `{}` has no former key", user.name);
                 return Err(failure(Exit::NotFound, text));
             }
@@ -82,12 +85,21 @@ fn add_user(common: &Common, user: AddUser, now: i64) -> Result<()> {
 }
 
 /// Writes what follows from a change, tells the servers, and shows the user.
-async fn finish(common: &Common, folder: &mut AuthFolder, name: &str, now: i64, is_quiet: bool) -> Result<()> {
+async fn finish(common: &Common, folder: &mut AuthFolder, name: &str, now: i64, is_offline: bool) -> Result<()> {
     write_files(folder, now)?;
-    if !is_quiet {
-        push_accounts(folder, &server_config(common, folder.path())?).await?;
+    if !is_offline {
+        push_changes(common, folder).await?;
     }
     show_user(common, folder, name, now)
+}
+
+/// Tells the servers the accounts if one has changed since they were told. A failure is made up for by the next command.
+async fn push_changes(common: &Common, folder: &mut AuthFolder) -> Result<()> {
+    if folder.ring().unpushed {
+        push_accounts(folder, &server_config(common, folder.path())?).await?;
+        folder.set_unpushed(false)?;
+    }
+    Ok(())
 }
 
 /// Returns how the servers are reached, with the authority of the folder if the configuration names none.
@@ -117,7 +129,9 @@ async fn init_folder(common: &Common, init: &InitAuth, now: i64) -> Result<()> {
     let (dir, offline) = (init.change.files.dir.as_path(), init.change.offline);
     let is_new = !dir.join("users.json").exists();
     let mut folder = AuthFolder::open(dir, true)?;
-    let has_changed = folder.complete(now)?;
+    if folder.complete(now)? && !is_new {
+        folder.set_unpushed(true)?;
+    }
     if !init.host.is_empty() {
         certificates::ensure(&mut folder, &init.host, now)?;
     }
@@ -129,8 +143,8 @@ async fn init_folder(common: &Common, init: &InitAuth, now: i64) -> Result<()> {
     })?;
     write_files(&mut folder, now)?;
 
-    if has_changed && !is_new && !offline {
-        push_accounts(&folder, &server_config(common, dir)?).await?;
+    if !offline {
+        push_changes(common, &mut folder).await?;
     }
     if folder.ring().certificates.is_none() {
         complain!("no certificates: name the servers with --host to encrypt connections and routes");

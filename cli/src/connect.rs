@@ -125,9 +125,11 @@ pub fn load_trust(common: &Common) -> Arc<TrustKeys> {
 /// # Errors
 /// Fails if no server answers; the error names the remedy.
 pub async fn connect_bus(common: &Common) -> Result<Bus> {
-    let config = nats_config(common)?;
-    let bus = Bus::connect(&config, "nexus-cli").await.map_err(explain_connect)?;
+    connect_with(common, &nats_config(common)?).await
+}
 
+async fn connect_with(common: &Common, config: &NatsConfig) -> Result<Bus> {
+    let bus = Bus::connect(config, "nexus-cli").await.map_err(explain_connect)?;
     Ok(bus.with_trust(load_trust(common)))
 }
 
@@ -140,9 +142,7 @@ pub async fn connect_bus(common: &Common) -> Result<Bus> {
 pub async fn connect_as(common: &Common, role: BusRole) -> Result<Bus> {
     let mut config = nats_config(common)?;
     config.credentials = instead_of_operator(config.credentials, role);
-    let bus = Bus::connect(&config, "nexus-cli").await.map_err(explain_connect)?;
-
-    Ok(bus.with_trust(load_trust(common)))
+    connect_with(common, &config).await
 }
 
 /// Returns the credentials of `role` beside those of `operator` at the path `credentials`, else that path.
@@ -168,24 +168,15 @@ pub struct Caller {
     pub name: String,
 }
 
-/// Returns a connection to the bus for requests that are recorded with the name of whoever asks.
+/// Returns a connection to the bus for requests that are recorded with the name of the user who asks.
 ///
 /// # Errors
 /// As [`connect_bus`].
 pub async fn connect_caller(common: &Common) -> Result<Caller> {
-    let name = caller_name(&nats_config(common)?);
-    let bus = connect_bus(common).await?;
+    let config = nats_config(common)?;
+    let bus = connect_with(common, &config).await?;
+    let name = config.user_name().unwrap_or_else(|| OPERATOR_USER.to_owned());
     Ok(Caller { bus, name })
-}
-
-/// Returns the name of the user that `config` connects as.
-fn caller_name(config: &NatsConfig) -> String {
-    let file = Path::new(&config.credentials).file_stem();
-    match (config.user.as_str(), file.and_then(|name| name.to_str())) {
-        ("", None) => OPERATOR_USER.to_owned(),
-        ("", Some(file)) => file.to_owned(),
-        (user, _) => user.to_owned(),
-    }
 }
 
 /// Returns the error of a connection, with a hint if nothing listens at the address.

@@ -201,7 +201,7 @@ async fn a_running_nexus_restarts_what_dies_is_one_and_can_be_killed() {
 
     let config = up.data().join("nexus.toml");
     let config = config.to_str().expect("a path in UTF-8");
-    eventually("the server takes the operator's password", PATIENCE, async || {
+    eventually("the server takes the operator's credentials", PATIENCE, async || {
         let plan = nexus(&here, &["--config", config, "topology", "plan"]).await;
         if plan.code == Some(0) {
             Ok(())

@@ -81,7 +81,7 @@ pub struct AddUser {
 pub struct RotateUser {
     /// Name of the user.
     pub name: String,
-    /// Time after which the user is refused, for example 2h, 30d or 52w [default: never].
+    /// Time after which the user is refused, for example 2h, 30d or 52w, or never [default: as long as before].
     #[arg(long, value_name = "TIME")]
     pub expires: Option<String>,
     /// Refuse the former key at once: for a user whose file is read from this folder.

@@ -203,7 +203,7 @@ impl AuthFolder {
             let user = self.ring.user(&name)?.clone();
             // A crash may have come between the record and the file.
             if !user.revoked && !self.has_credentials(&name, &user) {
-                self.rotate(&name, now, user.expires)?;
+                self.rotate(&name, now, user.expires.map_or(NewExpiry::Never, NewExpiry::At))?;
                 self.ring.revoke_retired(&name, now)?;
                 self.store()?;
             }
@@ -234,7 +234,7 @@ impl AuthFolder {
     ///
     /// # Errors
     /// Fails if there is no such user, or if a file cannot be written.
-    pub fn rotate(&mut self, name: &str, now: i64, expires: Option<i64>) -> Result<()> {
+    pub fn rotate(&mut self, name: &str, now: i64, expires: NewExpiry) -> Result<()> {
         self.ring.user(name).exit(Exit::NotFound)?;
         let key = AuthKey::of_random(KeyKind::User, random_bytes().context("failed to read random bytes")?)?;
         // Stored first: a former key that nobody remembers could not be revoked.
@@ -334,6 +334,15 @@ impl AuthFolder {
     /// Fails if the file cannot be written.
     pub fn set_files(&mut self, files: FileSettings) -> Result<()> {
         self.ring.files = files;
+        self.store()
+    }
+
+    /// Records whether the servers have yet to be told of a change.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn set_unpushed(&mut self, unpushed: bool) -> Result<()> {
+        self.ring.unpushed = unpushed;
         self.store()
     }
 

@@ -26,6 +26,9 @@ pub struct Ring {
     /// What the files for the servers were written with.
     #[serde(default)]
     pub files: FileSettings,
+    /// Whether an account has changed since the servers were told.
+    #[serde(default)]
+    pub unpushed: bool,
 }
 
 /// What the files for the servers and for Kubernetes are written with.
@@ -154,6 +157,17 @@ pub struct WantedUser {
     pub expires: Option<i64>,
 }
 
+/// When a user with a new key is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NewExpiry {
+    /// After as long a time as with the former key.
+    AsBefore,
+    /// Never.
+    Never,
+    /// From this time on.
+    At(i64),
+}
+
 /// Why a change of the users is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
@@ -280,7 +294,7 @@ impl Ring {
     ///
     /// # Errors
     /// Fails if there is no such user, or if it is revoked.
-    pub fn rotate(&mut self, name: &str, public: String, now: i64, expires: Option<i64>) -> Result<(), RingError> {
+    pub fn rotate(&mut self, name: &str, public: String, now: i64, expires: NewExpiry) -> Result<(), RingError> {
         let unknown = || RingError::Unknown(name.to_owned());
         let user = self.users.get_mut(name).ok_or_else(unknown)?;
         if user.revoked {
@@ -288,8 +302,12 @@ impl Ring {
         }
 
         user.retired.push(std::mem::replace(&mut user.public, public));
+        user.expires = match expires {
+            NewExpiry::AsBefore => user.expires.map(|at| now + at.saturating_sub(user.issued)),
+            NewExpiry::Never => None,
+            NewExpiry::At(at) => Some(at),
+        };
         user.issued = now;
-        user.expires = expires;
         Ok(())
     }
 
@@ -301,9 +319,9 @@ impl Ring {
         let unknown = || RingError::Unknown(name.to_owned());
         let user = self.users.get_mut(name).ok_or_else(unknown)?;
         let retired = std::mem::take(&mut user.retired);
-        let account = user.role.account();
+        let (account, until) = (user.role.account(), now.max(user.issued));
         let any = !retired.is_empty();
-        self.refuse(account, retired, now);
+        self.refuse(account, retired, until);
 
         Ok(any)
     }
@@ -329,6 +347,7 @@ impl Ring {
     }
 
     fn refuse(&mut self, account: BusAccount, keys: Vec<String>, until: i64) {
+        self.unpushed |= !keys.is_empty();
         if let Some(record) = self.accounts.get_mut(&account) {
             record.revoked.extend(keys.into_iter().map(|key| (key, until)));
         }
@@ -369,7 +388,8 @@ mod tests {
         let mut ring = ring();
         ring.add(wanted("hook", BusRole::Hook), "U1".to_owned(), 10)
             .expect("added");
-        ring.rotate("hook", "U2".to_owned(), 20, Some(99)).expect("rotated");
+        ring.rotate("hook", "U2".to_owned(), 20, NewExpiry::At(99))
+            .expect("rotated");
         assert_eq!(ring.users["hook"].state(20), UserState::Rotating);
         assert!(ring.accounts[&BusAccount::Nexus].revoked.is_empty());
 
@@ -388,7 +408,8 @@ mod tests {
         let mut ring = ring();
         ring.add(wanted("one", BusRole::Agent), "U1".to_owned(), 10)
             .expect("added");
-        ring.rotate("one", "U2".to_owned(), 50, None).expect("rotated");
+        ring.rotate("one", "U2".to_owned(), 50, NewExpiry::Never)
+            .expect("rotated");
         ring.revoke("one", 40).expect("revoked");
         let refused = [("U1".to_owned(), 50), ("U2".to_owned(), 50)];
         assert_eq!(
@@ -397,12 +418,32 @@ mod tests {
             "whatever the clock says"
         );
         assert!(ring.accounts[&BusAccount::Nexus].revoked.is_empty());
+        assert!(ring.unpushed);
 
-        let again = ring.rotate("one", "U3".to_owned(), 60, None);
+        let again = ring.rotate("one", "U3".to_owned(), 60, NewExpiry::Never);
         assert_eq!(again, Err(RingError::Revoked("one".to_owned())));
         ring.add(wanted("one", BusRole::Agent), "U3".to_owned(), 60)
             .expect("made again");
         assert_eq!(ring.users["one"].state(60), UserState::Active);
+    }
+
+    #[test]
+    fn a_new_key_lasts_as_long_as_the_former_one_unless_it_is_said() {
+        let mut ring = ring();
+        let guest = WantedUser {
+            expires: Some(110),
+            ..wanted("guest", BusRole::Viewer)
+        };
+        ring.add(guest, "U1".to_owned(), 10).expect("added");
+        for (now, expires, at) in [
+            (100, NewExpiry::AsBefore, Some(200)),
+            (150, NewExpiry::At(170), Some(170)),
+            (160, NewExpiry::Never, None),
+            (170, NewExpiry::AsBefore, None),
+        ] {
+            ring.rotate("guest", format!("U{now}"), now, expires).expect("rotated");
+            assert_eq!(ring.users["guest"].expires, at, "{expires:?}");
+        }
     }
 
     #[test]

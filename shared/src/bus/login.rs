@@ -51,6 +51,17 @@ impl NatsConfig {
         faults
     }
 
+    /// Returns the name of the user, from its token if there is one; `None` if the connection names nobody. Reads the file
+    /// of credentials.
+    #[must_use]
+    pub fn user_name(&self) -> Option<String> {
+        if self.credentials.is_empty() {
+            return Some(self.user.clone()).filter(|user| !user.is_empty());
+        }
+        let credentials = read_credentials(&self.credentials).ok()?;
+        Some(credentials.claims().name.clone())
+    }
+
     /// Returns the role of the user that the `.creds` file names. Reads the file.
     #[must_use]
     pub fn role(&self) -> Option<BusRole> {

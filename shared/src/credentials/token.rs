@@ -146,7 +146,7 @@ fn template(rights: &SubjectRights) -> Value {
     };
 
     let mut template = json!({
-        "pub": list(&rights.publish, &rights.deny_publish), "sub": list(&rights.hear, &rights.deny_hear),
+        "pub": list(&rights.publish, &rights.deny_publish), "sub": list(&rights.hear, &[]),
         "subs": -1, "data": -1, "payload": -1,
     });
     if rights.is_bearer {

@@ -37,7 +37,7 @@ pub enum BusAccount {
     Nexus,
     /// Adapters on other hosts. They publish events into `Nexus`.
     Edge,
-    /// Whoever serves personas. Brokers ask them; they ask whether a tool may run.
+    /// Programs that are agents of personas. Brokers ask them; they ask whether a tool may run.
     Agents,
     /// The servers' own account, for whoever changes the others.
     Sys,
@@ -123,13 +123,13 @@ pub enum BusRole {
     Backup,
     /// `nexus restore`, while the services are stopped.
     Restore,
-    /// Whoever looks after the installation: everything but writing history or taking it away.
+    /// An administrator of the installation: everything but writing history or taking it away.
     Admin,
     /// A person who runs the system through its services.
     Operator,
     /// A person who looks on through the services.
     Viewer,
-    /// Whoever serves a persona.
+    /// A program that is the agent of personas.
     Agent,
     /// An adapter on another host.
     Edge,
@@ -240,10 +240,10 @@ impl BusRole {
             Self::Topology => "`nexus topology apply`, once before the services of a version start",
             Self::Backup => "`nexus backup`",
             Self::Restore => "`nexus restore`, while the services are stopped",
-            Self::Admin => "whoever looks after the installation",
+            Self::Admin => "an administrator of the installation",
             Self::Operator => "a person who runs the system through its services",
             Self::Viewer => "a person who looks on through the services",
-            Self::Agent => "whoever serves a persona (`nexus.agent.<persona>`)",
+            Self::Agent => "a program that is the agent of personas (`nexus.agent.<persona>`)",
             Self::Edge => "an adapter on another host; its tag `channel` names its channel",
             Self::System => "`nexus auth`",
         }
@@ -260,16 +260,14 @@ impl BusRole {
     pub fn subjects(self) -> SubjectRights {
         let rights = self.rights();
         let all = |of: fn(Right) -> Vec<String>| rights.iter().copied().flat_map(of).collect::<BTreeSet<_>>();
-        let (deny_publish, deny_hear) = duties::denied(self);
         let mut hear = all(Right::subscribes);
         // An empty list of what is allowed would allow everything.
         hear.insert(format!("_INBOX_{NAME}.>"));
 
         SubjectRights {
             publish: all(Right::publishes).into_iter().collect(),
-            deny_publish: deny_publish.iter().map(|&subject| subject.to_owned()).collect(),
+            deny_publish: duties::denied(self).iter().map(|&subject| subject.to_owned()).collect(),
             hear: hear.into_iter().collect(),
-            deny_hear: deny_hear.iter().map(|&subject| subject.to_owned()).collect(),
             answers: self.answers(),
             is_bearer: self == Self::Agent,
         }
@@ -366,7 +364,11 @@ impl Right {
             Self::Delete(stream) => vec![format!("$JS.API.STREAM.MSG.DELETE.{stream}")],
             Self::Purge(stream) => vec![format!("$JS.API.STREAM.PURGE.{stream}")],
             Self::ReadKeys(bucket) => reading(&format!("KV_{bucket}")),
-            Self::WriteKeys(bucket) => vec![format!("$KV.{bucket}.>")],
+            // A bucket refuses the call. It is asked first by whoever takes a message out that no client can read.
+            Self::WriteKeys(bucket) => vec![
+                format!("$KV.{bucket}.>"),
+                format!("$JS.API.STREAM.MSG.DELETE.KV_{bucket}"),
+            ],
             Self::ReadFiles(bucket) => reading(&format!("OBJ_{bucket}")),
             Self::WriteFiles(bucket) => vec![
                 format!("$O.{bucket}.C.>"),
@@ -406,8 +408,6 @@ pub struct SubjectRights {
     pub deny_publish: Vec<String>,
     /// Subjects that it may subscribe to, sorted.
     pub hear: Vec<String>,
-    /// Exceptions from them.
-    pub deny_hear: Vec<String>,
     /// How it may answer on a subject that a question names; `None` if it may not.
     pub answers: Option<AnswerRights>,
     /// Whether its token alone lets it in, as a password does: agents are written in any language, and not each of them
@@ -427,7 +427,7 @@ impl SubjectRights {
     #[must_use]
     pub fn may_hear(&self, name: &str, subject: &str) -> bool {
         let is_in = |list: &[String]| list.iter().any(|allowed| covers(&allowed.replace(NAME, name), subject));
-        is_in(&self.hear) && !is_in(&self.deny_hear)
+        is_in(&self.hear)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cli::auth::ring::WantedUser;
+use cli::auth::ring::{NewExpiry, WantedUser};
 use cli::auth::seconds_now;
 use shared::bus::{Bus, NatsConfig, OutgoingMessage};
 use shared::clock::{Clock as _, SystemClock};
@@ -118,7 +118,10 @@ async fn a_user_that_is_replaced_under_load_loses_nothing() {
 
     for _ in 0..3 {
         let before = stored.load(Ordering::Relaxed);
-        walled.folder().rotate(name, seconds_now(), None).expect("rotated");
+        walled
+            .folder()
+            .rotate(name, seconds_now(), NewExpiry::AsBefore)
+            .expect("rotated");
         reaches(before + 100).await;
         assert!(walled.folder().revoke_retired(name, seconds_now()).expect("revoked"));
         walled.push().await;

@@ -24,10 +24,10 @@ pub(super) const fn of(role: BusRole) -> &'static [Right] {
     }
 }
 
-/// Returns what `role` may neither publish nor hear although it is within its rights.
-pub(super) const fn denied(role: BusRole) -> (&'static [&'static str], &'static [&'static str]) {
+/// Returns what `role` may not publish although it is within its rights.
+pub(super) const fn denied(role: BusRole) -> &'static [&'static str] {
     match role {
-        BusRole::Admin => (NOT_BY_ADMIN, NOT_HEARD_BY_ADMIN),
+        BusRole::Admin => NOT_BY_ADMIN,
         BusRole::Adapter
         | BusRole::Hook
         | BusRole::Broker
@@ -40,7 +40,7 @@ pub(super) const fn denied(role: BusRole) -> (&'static [&'static str], &'static 
         | BusRole::Viewer
         | BusRole::Agent
         | BusRole::Edge
-        | BusRole::System => (&[], &[]),
+        | BusRole::System => &[],
     }
 }
 
@@ -67,7 +67,6 @@ const ADAPTER: &[Right] = &[
     Api("STREAM.NAMES"),
     Api("STREAM.INFO.*"),
     Api("CONSUMER.INFO.*.*"),
-    Read(streams::EVENTS),
     Read(streams::AUDIT),
     ReadKeys(buckets::IDENTITIES),
     WriteKeys(buckets::IDENTITIES),
@@ -112,6 +111,7 @@ const HOOK: &[Right] = &[
     Read(streams::PARKED),
     Read(streams::RECEIPTS),
     Read(streams::INVOCATIONS),
+    Delete(streams::INVOCATIONS),
     Read(streams::AUDIT),
     Read(streams::DLQ),
     ReadKeys(buckets::HOOKS),
@@ -231,6 +231,8 @@ const DELIVERY: &[Right] = &[
     Read(streams::PARKED),
     Delete(streams::PARKED),
     Read(streams::RECEIPTS),
+    // Messages that no client can read are taken out of a stream by one of its readers.
+    Delete(streams::RECEIPTS),
     Read(streams::EVENTS),
     Read(streams::LEDGER),
     Read(streams::DLQ),
@@ -266,6 +268,8 @@ const SCHEDULER: &[Right] = &[
     Publish("nexus.schedule.intent.*"),
     Publish("nexus.fire.*"),
     Publish("nexus.fire.intent.*"),
+    // A dead letter of it, published again.
+    Publish("nexus.fire.approval.*"),
     Publish("nexus.dlq.*"),
     Hear("nexus.ledger.*.*"),
     Ask("hook.get"),
@@ -288,6 +292,7 @@ const SCHEDULER: &[Right] = &[
     Purge(streams::SCHEDULES),
     Read(streams::EVENTS),
     Read(streams::DISPATCHES),
+    Read(streams::CLAIMS),
     Read(streams::DELIVERIES),
     Read(streams::PARKED),
     Read(streams::LEDGER),
@@ -347,7 +352,15 @@ const RESTORE: &[Right] = &[
     Ask("replica.status"),
 ];
 
-const ADMIN: &[Right] = &[Publish(">"), Hear(">")];
+/// Inboxes are not among what it hears: the answers to others are theirs.
+const ADMIN: &[Right] = &[
+    Publish(">"),
+    Hear("nexus.>"),
+    Hear("$KV.>"),
+    Hear("$O.>"),
+    Hear("$SRV.>"),
+    Hear("$JS.EVENT.>"),
+];
 
 /// History is written by the services, and taken away by nobody.
 const NOT_BY_ADMIN: &[&str] = &[
@@ -367,23 +380,6 @@ const NOT_BY_ADMIN: &[&str] = &[
     "$JS.API.STREAM.PURGE.KV_pairings",
     "$JS.API.STREAM.PURGE.KV_fetches",
     "$JS.API.STREAM.PURGE.OBJ_attachments",
-];
-
-/// The answers to the services' requests.
-const NOT_HEARD_BY_ADMIN: &[&str] = &[
-    "_INBOX_adapter.>",
-    "_INBOX_hook.>",
-    "_INBOX_broker.>",
-    "_INBOX_delivery.>",
-    "_INBOX_scheduler.>",
-    "_INBOX_topology.>",
-    "_INBOX_backup.>",
-    "_INBOX_restore.>",
-    "_INBOX_operator.>",
-    "_INBOX_viewer.>",
-    "_INBOX_agent.>",
-    "_INBOX_edge.>",
-    "_INBOX_system.>",
 ];
 
 const OPERATOR: &[Right] = &[

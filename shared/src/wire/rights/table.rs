@@ -41,17 +41,13 @@ fn sentence(role: BusRole) -> String {
         (!named.is_empty()).then(|| format!("{verb} {}", named.join(", ")))
     });
 
-    let (denied, unheard) = super::duties::denied(role);
-    let except = |what: &str, list: &[&str]| {
-        let quoted: Vec<String> = list.iter().map(|subject| format!("`{subject}`")).collect();
-        (!list.is_empty()).then(|| format!("{what} {}", quoted.join(", ")))
-    };
-    let exceptions = [except("never publish", denied), except("never hear", unheard)];
+    let denied: Vec<String> = super::duties::denied(role)
+        .iter()
+        .map(|subject| format!("`{subject}`"))
+        .collect();
+    let exception = (!denied.is_empty()).then(|| format!("never publish {}", denied.join(", ")));
 
-    parts
-        .chain(exceptions.into_iter().flatten())
-        .collect::<Vec<_>>()
-        .join("; ")
+    parts.chain(exception).collect::<Vec<_>>().join("; ")
 }
 
 const fn mode(right: Right) -> &'static str {
