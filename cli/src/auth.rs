@@ -97,7 +97,7 @@ async fn finish(common: &Common, folder: &mut AuthFolder, name: &str, now: i64, 
 async fn push_changes(common: &Common, folder: &mut AuthFolder) -> Result<()> {
     if folder.ring().unpushed {
         push_accounts(folder, &server_config(common, folder.path())?).await?;
-        folder.set_unpushed(false)?;
+        folder.note_pushed()?;
     }
     Ok(())
 }
@@ -127,20 +127,23 @@ fn expiry(text: Option<&str>, now: i64) -> Result<Option<i64>> {
 
 async fn init_folder(common: &Common, init: &InitAuth, now: i64) -> Result<()> {
     let (dir, offline) = (init.change.files.dir.as_path(), init.change.offline);
-    let is_new = !dir.join("users.json").exists();
     let mut folder = AuthFolder::open(dir, true)?;
-    if folder.complete(now)? && !is_new {
-        folder.set_unpushed(true)?;
+    folder.complete(now)?;
+    // What is not named stays as it was.
+    let known = folder.ring().files.clone();
+    let files = FileSettings {
+        hosts: if init.host.is_empty() {
+            known.hosts
+        } else {
+            init.host.clone()
+        },
+        etc: init.etc.clone().unwrap_or(known.etc),
+        namespace: init.namespace.clone().unwrap_or(known.namespace),
+    };
+    if !files.hosts.is_empty() {
+        certificates::ensure(&mut folder, &files.hosts, now)?;
     }
-    if !init.host.is_empty() {
-        certificates::ensure(&mut folder, &init.host, now)?;
-    }
-    let known = folder.ring().files.hosts.clone();
-    folder.set_files(FileSettings {
-        hosts: if init.host.is_empty() { known } else { init.host.clone() },
-        etc: init.etc.clone(),
-        namespace: init.namespace.clone(),
-    })?;
+    folder.set_files(files)?;
     write_files(&mut folder, now)?;
 
     if !offline {
@@ -201,6 +204,10 @@ fn write_files(folder: &mut AuthFolder, now: i64) -> Result<()> {
 
     let mut documents = vec![server_files::secret(&settings.namespace, "nexus-nats-server", &server)];
     for (name, user) in folder.ring().users.iter().filter(|(_, user)| !user.revoked) {
+        // A file that was moved to where it is used is not for the cluster.
+        if !credentials_path(&dir, name).exists() {
+            continue;
+        }
         let mut files = vec![("user.creds", read(&format!("users/{name}.creds"))?)];
         if folder.ring().certificates.is_some() {
             files.push(("ca.pem", read("tls/ca.pem")?));

@@ -49,18 +49,18 @@ pub struct InitAuth {
     /// Name or address of a server, for its certificate and the routes; can be repeated.
     #[arg(long, value_name = "HOST")]
     pub host: Vec<String>,
-    /// Directory in which the servers find the files.
-    #[arg(long, default_value = "/etc/nats/auth", value_name = "DIR")]
-    pub etc: PathBuf,
-    /// Namespace of the Kubernetes Secrets.
-    #[arg(long, default_value = "nexus", value_name = "NAME")]
-    pub namespace: String,
+    /// Directory in which the servers find the files [default: as before, at first /etc/nats/auth].
+    #[arg(long, value_name = "DIR")]
+    pub etc: Option<PathBuf>,
+    /// Namespace of the Kubernetes Secrets [default: as before, at first nexus].
+    #[arg(long, value_name = "NAME")]
+    pub namespace: Option<String>,
 }
 
 /// `nexus auth add`.
 #[derive(Debug, Args)]
 pub struct AddUser {
-    /// Name of the user: a-z, 0-9, - and _.
+    /// Name of the user: a-z, 0-9 and -.
     pub name: String,
     /// Role of the user: operator, viewer, admin, agent, edge or another one of docs/rights.md.
     #[arg(long)]

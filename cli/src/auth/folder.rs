@@ -23,7 +23,7 @@ use anyhow::{Context as _, Result};
 use shared::credentials::{AccountToken, AuthKey, KeyKind, RoleKey, UserCredentials, UserToken, operator_token};
 use shared::wire::rights::{BusAccount, BusRole};
 
-use super::ring::{AccountRecord, CertificateRecord, FileSettings, Ring, UserRecord, WantedUser};
+use super::ring::{AccountRecord, CertificateRecord, FileSettings, NewExpiry, Ring, UserRecord, WantedUser};
 use crate::exit::{Exit, ExitContext as _, failure};
 use crate::launch::keys::{ensure_secret, random_bytes, random_text, write_secret};
 
@@ -180,7 +180,7 @@ impl AuthFolder {
         if missing.is_empty() { Ok(()) } else { self.store() }
     }
 
-    /// Makes the users of [`STANDARD`] that are missing or have no credentials, and signs the accounts' tokens anew if
+    /// Makes the users of [`STANDARD`] that are missing, and the credentials that a crash left out; signs tokens of accounts if
     /// they say something else than they should. `now` is in seconds since 1970. Returns whether a token changed.
     ///
     /// # Errors
@@ -201,11 +201,19 @@ impl AuthFolder {
         let names: Vec<String> = self.ring.users.keys().cloned().collect();
         for name in names {
             let user = self.ring.user(&name)?.clone();
-            // A crash may have come between the record and the file.
-            if !user.revoked && !self.has_credentials(&name, &user) {
-                self.rotate(&name, now, user.expires.map_or(NewExpiry::Never, NewExpiry::At))?;
-                self.ring.revoke_retired(&name, now)?;
+            // A crash may have come between the record and the file. A file that was there and is not any more was moved to
+            // where it is used, and its key goes on.
+            if !user.unwritten || user.revoked {
+                continue;
+            }
+            if self.has_credentials(&name, &user) {
+                self.ring.note_written(&name);
                 self.store()?;
+            } else {
+                let key = AuthKey::of_random(KeyKind::User, random_bytes().context("failed to read random bytes")?)?;
+                self.ring.replace_unwritten(&name, key.public());
+                self.store()?;
+                self.write_credentials(&name, key)?;
             }
         }
 
@@ -243,7 +251,7 @@ impl AuthFolder {
         self.write_credentials(name, key)
     }
 
-    fn write_credentials(&self, name: &str, key: AuthKey) -> Result<()> {
+    fn write_credentials(&mut self, name: &str, key: AuthKey) -> Result<()> {
         let user = self.ring.user(name)?;
         let account = self.ring.accounts.get(&user.role.account());
         let token = UserToken {
@@ -258,8 +266,10 @@ impl AuthFolder {
         let token = token.sign(role_key, user.issued)?;
         let text = UserCredentials::new(token, key)?.to_text()?;
         let path = credentials_path(&self.path, name);
+        write_secret(&path, &text).with_context(|| format!("failed to write {}", path.display()))?;
 
-        write_secret(&path, &text).with_context(|| format!("failed to write {}", path.display()))
+        self.ring.note_written(name);
+        self.store()
     }
 
     /// Refuses the former keys of the user `name`. Returns whether there were any.
@@ -297,7 +307,7 @@ impl AuthFolder {
             })
             .collect();
 
-        let mut any = false;
+        let (mut any, mut unpushed) = (false, self.ring.unpushed);
         for (account, record) in &mut self.ring.accounts {
             let token = AccountToken {
                 account: *account,
@@ -307,6 +317,8 @@ impl AuthFolder {
             };
             // Equal claims of the same time give the same token.
             if token.sign(&self.operator, record.issued)? != record.token {
+                // The servers are given the first token by their configuration.
+                unpushed |= !record.token.is_empty();
                 record.issued = now.max(record.issued + 1);
                 record.token = token.sign(&self.operator, record.issued)?;
                 any = true;
@@ -314,6 +326,7 @@ impl AuthFolder {
         }
 
         if any {
+            self.ring.unpushed = unpushed;
             self.store()?;
         }
         Ok(any)
@@ -337,12 +350,12 @@ impl AuthFolder {
         self.store()
     }
 
-    /// Records whether the servers have yet to be told of a change.
+    /// Records that the servers were told of all changes.
     ///
     /// # Errors
     /// Fails if the file cannot be written.
-    pub fn set_unpushed(&mut self, unpushed: bool) -> Result<()> {
-        self.ring.unpushed = unpushed;
+    pub fn note_pushed(&mut self) -> Result<()> {
+        self.ring.unpushed = false;
         self.store()
     }
 

@@ -11,6 +11,8 @@ use shared::wire::rights::{BusAccount, BusRole};
 
 /// Maximum length of a user's name, in bytes.
 const MAX_NAME_BYTES: usize = 48;
+/// The name that users' Secrets leave to that of the servers.
+const SERVER: &str = "server";
 
 /// All users and accounts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +91,9 @@ pub struct UserRecord {
     /// Whether the user is refused.
     #[serde(default)]
     pub revoked: bool,
+    /// Whether the file of the credentials has yet to be written: nobody has the key.
+    #[serde(default)]
+    pub unwritten: bool,
 }
 
 /// Certificates of the servers.
@@ -172,7 +177,7 @@ pub enum NewExpiry {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
     /// The name is not allowed.
-    #[error("`{0}` is not a user's name: expected 1 to {MAX_NAME_BYTES} of a-z, 0-9, - and _")]
+    #[error("`{0}` is not a user's name: expected 1 to {MAX_NAME_BYTES} of a-z, 0-9 and - within, and not `server`")]
     Name(String),
     /// The name belongs to another role.
     #[error("`{name}` is the name of the role `{name}`: choose another name for a user of role `{role}`")]
@@ -206,6 +211,12 @@ pub enum RingError {
     Needed(String),
 }
 
+/// Returns whether `name` is a user's name: it is part of a Kubernetes Secret's, beside that of the servers.
+fn is_user_name(name: &str) -> bool {
+    let is_edged = name.starts_with('-') || name.ends_with('-');
+    is_token(name) && !is_edged && !name.contains('_') && name != SERVER
+}
+
 fn is_token(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
     (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed)
@@ -234,7 +245,7 @@ impl Ring {
     /// Returns that as an error.
     pub fn check_new(&self, wanted: &WantedUser) -> Result<(), RingError> {
         let (name, role) = (&wanted.name, wanted.role.name());
-        if !is_token(name) {
+        if !is_user_name(name) {
             return Err(RingError::Name(name.clone()));
         }
         if BusRole::parse(name).is_some_and(|named| named != wanted.role) {
@@ -285,6 +296,7 @@ impl Ring {
             expires: wanted.expires,
             retired: Vec::new(),
             revoked: false,
+            unwritten: true,
         };
         self.users.insert(wanted.name, record);
         Ok(())
@@ -301,7 +313,10 @@ impl Ring {
             return Err(RingError::Revoked(name.to_owned()));
         }
 
+        // A clock that was set back makes no key older than a former one, which a revocation could then miss.
+        let now = now.max(user.issued);
         user.retired.push(std::mem::replace(&mut user.public, public));
+        user.unwritten = true;
         user.expires = match expires {
             NewExpiry::AsBefore => user.expires.map(|at| now + at.saturating_sub(user.issued)),
             NewExpiry::Never => None,
@@ -309,6 +324,20 @@ impl Ring {
         };
         user.issued = now;
         Ok(())
+    }
+
+    /// Gives the user `name`, whose key nobody has, the key `public` instead.
+    pub fn replace_unwritten(&mut self, name: &str, public: String) {
+        if let Some(user) = self.users.get_mut(name) {
+            user.public = public;
+        }
+    }
+
+    /// Records that the file of the credentials of `name` is written.
+    pub fn note_written(&mut self, name: &str) {
+        if let Some(user) = self.users.get_mut(name) {
+            user.unwritten = false;
+        }
     }
 
     /// Refuses the former keys of the user `name` from `now` on. Returns whether there were any.
@@ -349,7 +378,10 @@ impl Ring {
     fn refuse(&mut self, account: BusAccount, keys: Vec<String>, until: i64) {
         self.unpushed |= !keys.is_empty();
         if let Some(record) = self.accounts.get_mut(&account) {
-            record.revoked.extend(keys.into_iter().map(|key| (key, until)));
+            for key in keys {
+                let refused = record.revoked.entry(key).or_insert(until);
+                *refused = until.max(*refused);
+            }
         }
     }
 }
@@ -410,6 +442,7 @@ mod tests {
             .expect("added");
         ring.rotate("one", "U2".to_owned(), 50, NewExpiry::Never)
             .expect("rotated");
+        // The clock is set back.
         ring.revoke("one", 40).expect("revoked");
         let refused = [("U1".to_owned(), 50), ("U2".to_owned(), 50)];
         assert_eq!(
@@ -462,6 +495,9 @@ mod tests {
         for (wanted, told) in [
             (wanted("Anna", BusRole::Viewer), "is not a user's name"),
             (wanted("a.b", BusRole::Viewer), "is not a user's name"),
+            (wanted("a_b", BusRole::Viewer), "is not a user's name"),
+            (wanted("a-", BusRole::Viewer), "is not a user's name"),
+            (wanted("server", BusRole::Viewer), "is not a user's name"),
             (wanted("hook", BusRole::Viewer), "name of the role"),
             (wanted("anna", BusRole::Operator), "there is a user `anna`"),
             (wanted("mac1", BusRole::Edge), "`--channel` names"),
