@@ -68,7 +68,7 @@ fn accounts(count: usize, base: &str) -> (String, Vec<(String, String)>) {
     (section, variables)
 }
 
-/// 100 accounts with the tests, 1,000 in the long form: their leases alone keep a slow machine busy.
+/// 100 accounts with the tests, 1,000 in the long form, which is near the bound in a debug build.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_accounts_at_which_nothing_happens_take_little_memory() {
     let count = if is_long() { 1_000 } else { 100 };

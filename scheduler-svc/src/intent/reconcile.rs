@@ -79,7 +79,7 @@ impl Walked {
     }
 }
 
-/// Walks until `shutdown`: every hour, [`AFTER_CONNECTION`], after an intent was found behind `AUDIT`, and at once after a
+/// Walks until `shutdown`: every hour, 75 s after a new connection, after an intent was found behind `AUDIT`, and at once after a
 /// new connection if the bucket was restored.
 pub async fn run(clerk: Arc<IntentExecutor>, shutdown: ShutdownSignal) {
     let mut walked = None;

@@ -121,7 +121,7 @@ impl ScheduleWriter {
 
     /// Checks every schedule that exists, then each one that its owner writes, and, a moment later, each one that a
     /// scheduler has written, because it may have died before it set the timer. Checks all again every `every`, and
-    /// [`AFTER_CONNECTION`].
+    /// 75 s after a new connection.
     pub async fn run(&self, every: Duration, shutdown: &ShutdownSignal) {
         let mut written: FuturesUnordered<BoxFuture<'_, String>> = FuturesUnordered::new();
         let mut waits = HashSet::new();
