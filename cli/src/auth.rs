@@ -84,7 +84,7 @@ fn add_user(common: &Common, user: AddUser, now: i64) -> Result<()> {
     show_user(common, &folder, &user.name, now)
 }
 
-/// Writes what follows from a change, tells the servers, and shows the user.
+/// Writes the files that follow from a change, tells the servers, and shows the user.
 async fn finish(common: &Common, folder: &mut AuthFolder, name: &str, now: i64, is_offline: bool) -> Result<()> {
     write_files(folder, now)?;
     if !is_offline {
@@ -129,7 +129,7 @@ async fn init_folder(common: &Common, init: &InitAuth, now: i64) -> Result<()> {
     let (dir, offline) = (init.change.files.dir.as_path(), init.change.offline);
     let mut folder = AuthFolder::open(dir, true)?;
     folder.complete(now)?;
-    // What is not named stays as it was.
+    // A setting that is not named stays as it was.
     let known = folder.ring().files.clone();
     let files = FileSettings {
         hosts: if init.host.is_empty() {
@@ -212,7 +212,7 @@ fn write_files(folder: &mut AuthFolder, now: i64) -> Result<()> {
         if folder.ring().certificates.is_some() {
             files.push(("ca.pem", read("tls/ca.pem")?));
         }
-        // What makes users stays where it was made.
+        // The credentials that make users stay in the folder.
         if user.role != BusRole::System {
             documents.push(server_files::secret(
                 &settings.namespace,

@@ -16,6 +16,9 @@ use shared::wire::topology::streams;
 
 /// How long a fired message is kept for its handler.
 const FIRED_TTL: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// Time from a new connection to the next look for timers that are lost, as those can be that are due while the server
+/// restarts: a timer of that moment counts as overdue then.
+pub(crate) const AFTER_CONNECTION: Duration = Duration::from_secs(75);
 /// Number of attempts to set a timer while other writers set it, before the caller gets the error.
 const TRIES: u32 = 16;
 /// Header with the time at which the server publishes the message.

@@ -75,7 +75,7 @@ pub fn ensure(folder: &mut AuthFolder, hosts: &[String], now: i64) -> Result<()>
     })
     .context("failed to create the authority's certificate")?;
 
-    // What the authority's certificate says that others depend on is its name and its key.
+    // Other certificates depend on the authority's name and key alone.
     let issuer = Issuer::new(authority(at), key);
     let made = |name: &str, names: &[String], uses: &[ExtendedKeyUsagePurpose]| -> Result<()> {
         let key = ensure_key(&tls.join(format!("{name}.key")))?;

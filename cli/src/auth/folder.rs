@@ -5,7 +5,7 @@
 //! keys/root.nk          signs the accounts' tokens
 //! keys/roles/ROLE.nk    signs the tokens of the users of one role
 //! keys/routes           password of the servers' routes
-//! users/NAME.creds      what a user shows
+//! users/NAME.creds      credentials of a user
 //! tls/*.pem             authority, certificates and their keys
 //! server/*              for the servers' configuration
 //! secrets.yaml          the same for Kubernetes
@@ -71,7 +71,7 @@ fn ensure_key(path: &Path, kind: KeyKind) -> Result<AuthKey> {
     made.with_context(|| format!("failed to create the key {}", path.display()))?;
     let text = std::fs::read_to_string(path).with_context(|| format!("failed to read the key {}", path.display()))?;
     let key = AuthKey::parse(&text).with_context(|| path.display().to_string())?;
-    // A key in the wrong place would sign what no server believes.
+    // A key in the wrong place would sign tokens that no server believes.
     if key.is_for(kind) {
         Ok(key)
     } else {
@@ -245,7 +245,7 @@ impl AuthFolder {
     pub fn rotate(&mut self, name: &str, now: i64, expires: NewExpiry) -> Result<()> {
         self.ring.user(name).exit(Exit::NotFound)?;
         let key = AuthKey::of_random(KeyKind::User, random_bytes().context("failed to read random bytes")?)?;
-        // Stored first: a former key that nobody remembers could not be revoked.
+        // Stored first: a former key that is not on record could not be revoked.
         self.ring.rotate(name, key.public(), now, expires).exit(Exit::Refused)?;
         self.store()?;
         self.write_credentials(name, key)

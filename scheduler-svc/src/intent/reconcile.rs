@@ -34,11 +34,10 @@ use super::error::HandleIntentError;
 use super::executor::IntentExecutor;
 use super::store::STREAM;
 use super::timers;
+use crate::timer::AFTER_CONNECTION;
 
 /// Time between two walks.
 const EVERY: Duration = Duration::from_secs(3_600);
-/// Time from a new connection to the next walk: what was due at that time counts as overdue then.
-const AFTER_CONNECTION: Duration = Duration::from_secs(75);
 /// Pause after a walk that failed.
 const AGAIN: Duration = Duration::from_secs(10);
 /// Messages in a page.

@@ -24,7 +24,7 @@ use tracing::Instrument as _;
 use super::decide::{ScheduleDecision, SchedulePlan, UnderWay, decide_next, fresh_last, gives_up_waiting};
 use super::event;
 use super::under_way::{find_out, tell_unknown};
-use crate::timer::{TimerOutcome, TimerPlace, TimerStore};
+use crate::timer::{AFTER_CONNECTION, TimerOutcome, TimerPlace, TimerStore};
 use crate::timer_dispatch::OnFire;
 
 /// Number of times that one check is repeated while other replicas write the record.
@@ -34,8 +34,6 @@ const BROUGHT_ABOUT_WITHIN: Duration = Duration::from_secs(2);
 /// Maximum number of records that wait for that at once, on one replica; further ones wait for their old timers, or
 /// for the hourly check.
 const MAX_WRITTEN: usize = 10_000;
-/// Time from a new connection to the next check of all: timers that are due while the server restarts can be lost.
-const AFTER_CONNECTION: Duration = Duration::from_secs(75);
 /// Pause after an error, before the next record is checked.
 const REPAIR_PAUSE: Duration = Duration::from_secs(1);
 

@@ -4,7 +4,7 @@
 //! Like the leases on partitions, those of a replica name its session, the one record that is refreshed
 //! ([`super::partition`]): a thousand accounts cost no more writes than one. The holder stops by the session's deadline,
 //! counted from *before* each refresh, so that it has stopped when the server lets the session lapse and another replica
-//! takes the account. What others hold is told by a watch; only the leader says that a session is over.
+//! takes the account. Leases of others are told by a watch; only the leader says that a session is over.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -51,7 +51,7 @@ impl NatsConfig {
         faults
     }
 
-    /// Returns the name of the user, from its token if there is one; `None` if the connection names nobody. Reads the file
+    /// Returns the name of the user, from its token if there is one; `None` if the connection names no user. Reads the file
     /// of credentials.
     #[must_use]
     pub fn user_name(&self) -> Option<String> {

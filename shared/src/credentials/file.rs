@@ -55,7 +55,7 @@ impl UserCredentials {
         &self.token
     }
 
-    /// What the token says.
+    /// Claims of the token.
     #[must_use]
     pub const fn claims(&self) -> &UserClaims {
         &self.claims

@@ -61,7 +61,7 @@ pub struct RoleKey {
     pub public: String,
 }
 
-/// What the token of an account says.
+/// Claims of an account's token.
 #[derive(Debug, Clone)]
 pub struct AccountToken<'a> {
     /// The account.
@@ -159,7 +159,7 @@ fn template(rights: &SubjectRights) -> Value {
     template
 }
 
-/// What the token of a user says.
+/// Claims of a user's token.
 #[derive(Debug, Clone)]
 pub struct UserToken<'a> {
     /// Name of the user, which is part of its inboxes.
@@ -191,7 +191,7 @@ impl UserToken<'_> {
     }
 }
 
-/// What a user's token says, as its holder reads it.
+/// Claims of a user's token, as its holder reads them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserClaims {
     /// Name of the user.

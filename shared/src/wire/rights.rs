@@ -29,7 +29,7 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(24 * 3_600);
 /// Number of messages in which an agent may answer one question.
 const AGENT_ANSWERS: i64 = 64;
 
-/// An account of the bus. What is published in one is not seen in another, except what is exported and imported.
+/// An account of the bus. Messages of one are not seen in another, except what is exported and imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum BusAccount {
@@ -39,7 +39,7 @@ pub enum BusAccount {
     Edge,
     /// Programs that are agents of personas. Brokers ask them; they ask whether a tool may run.
     Agents,
-    /// The servers' own account, for whoever changes the others.
+    /// The servers' own account, for the user that changes the others.
     Sys,
 }
 
@@ -103,7 +103,7 @@ pub const SHARED: [SharedService; 3] = [
     },
 ];
 
-/// What a program or a person is to the bus.
+/// Role of a program or a person on the bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BusRole {
@@ -249,13 +249,13 @@ impl BusRole {
         }
     }
 
-    /// What the role does on the bus.
+    /// Rights of the role.
     #[must_use]
     pub const fn rights(self) -> &'static [Right] {
         duties::of(self)
     }
 
-    /// What its users may publish and hear, as the server takes it.
+    /// Subjects that its users may publish and hear, as the server takes them.
     #[must_use]
     pub fn subjects(self) -> SubjectRights {
         let rights = self.rights();
@@ -273,7 +273,7 @@ impl BusRole {
         }
     }
 
-    /// How its users may answer whoever asks them; `None` if they serve nothing.
+    /// How its users may answer questions; `None` if they serve nothing.
     const fn answers(self) -> Option<AnswerRights> {
         let most = match self {
             Self::Adapter | Self::Hook | Self::Broker | Self::Delivery | Self::Scheduler => 1,
@@ -357,14 +357,14 @@ impl Right {
             Self::Publish(subject) => vec![subject.to_owned()],
             Self::Hear(_) => Vec::new(),
             Self::Ask(endpoint) => vec![format!("nexus.svc.{endpoint}")],
-            // Whoever serves answers on the inbox of the question, by a right of its own.
+            // A service answers on the inbox of the question, by a right of its own.
             Self::Serve(_) => Vec::new(),
             Self::Api(call) => vec![format!("$JS.API.{call}")],
             Self::Read(stream) => reading(stream),
             Self::Delete(stream) => vec![format!("$JS.API.STREAM.MSG.DELETE.{stream}")],
             Self::Purge(stream) => vec![format!("$JS.API.STREAM.PURGE.{stream}")],
             Self::ReadKeys(bucket) => reading(&format!("KV_{bucket}")),
-            // A bucket refuses the call. It is asked first by whoever takes a message out that no client can read.
+            // A bucket refuses the call. It comes first if a message is taken out that no client can read.
             Self::WriteKeys(bucket) => vec![
                 format!("$KV.{bucket}.>"),
                 format!("$JS.API.STREAM.MSG.DELETE.KV_{bucket}"),
@@ -399,7 +399,7 @@ impl Right {
     }
 }
 
-/// What a user may publish and hear.
+/// Subjects that a user may publish and hear.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubjectRights {
     /// Subjects on which it may publish, sorted.
@@ -416,7 +416,7 @@ pub struct SubjectRights {
 }
 
 impl SubjectRights {
-    /// Whether a user of the name `name` may publish on `subject`, without what it may answer.
+    /// Whether a user of the name `name` may publish on `subject`, without its answers.
     #[must_use]
     pub fn may_publish(&self, name: &str, subject: &str) -> bool {
         let is_in = |list: &[String]| list.iter().any(|allowed| covers(&allowed.replace(NAME, name), subject));

@@ -33,7 +33,7 @@ struct LeaseView {
 /// A lease that this replica wants, and that nobody holds as far as the watch tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::bus) struct FreeLease<K> {
-    /// What it is for.
+    /// The partition or account.
     pub(in crate::bus) key: K,
     /// Revision at which it can be taken.
     pub(in crate::bus) revision: u64,

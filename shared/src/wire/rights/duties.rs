@@ -24,7 +24,7 @@ pub(super) const fn of(role: BusRole) -> &'static [Right] {
     }
 }
 
-/// Returns what `role` may not publish although it is within its rights.
+/// Returns the subjects that `role` may not publish although it is within its rights.
 pub(super) const fn denied(role: BusRole) -> &'static [&'static str] {
     match role {
         BusRole::Admin => NOT_BY_ADMIN,
@@ -210,7 +210,7 @@ const BROKER: &[Right] = &[
     WriteFiles(objects::ATTACHMENTS),
 ];
 
-/// Delivers replies, and stores what was sent as events.
+/// Delivers replies, and stores sent messages as events.
 const DELIVERY: &[Right] = &[
     Publish("nexus.receipt.*.*.*"),
     Publish("nexus.parked.*.*.*.*"),
@@ -352,7 +352,7 @@ const RESTORE: &[Right] = &[
     Ask("replica.status"),
 ];
 
-/// Inboxes are not among what it hears: the answers to others are theirs.
+/// It hears no inboxes: the answers to others are theirs.
 const ADMIN: &[Right] = &[
     Publish(">"),
     Hear("nexus.>"),
@@ -362,7 +362,7 @@ const ADMIN: &[Right] = &[
     Hear("$JS.EVENT.>"),
 ];
 
-/// History is written by the services, and taken away by nobody.
+/// History is written by the services alone, and never taken away.
 const NOT_BY_ADMIN: &[&str] = &[
     "nexus.ledger.>",
     "nexus.audit.>",
