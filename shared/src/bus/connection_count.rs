@@ -26,7 +26,7 @@ impl Bus {
     /// Returns the number of the current connection, counted from 1; 0 if there was none yet.
     #[must_use]
     pub fn connection_number(&self) -> u64 {
-        *self.link.connections().borrow()
+        self.link.number()
     }
 
     /// Returns a receiver of the connections made from now on.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 
-use crate::clock::{Clock as _, SystemClock};
+use crate::clock::{Clock as _, SystemClock, pause};
 
 /// Number of losses within [`WINDOW`] that are no accident: a server that restarts loses the connection once.
 const LOSSES: usize = 3;
@@ -15,6 +15,9 @@ const LOSSES: usize = 3;
 const WINDOW: Duration = Duration::from_secs(200);
 /// Time for which a new connection must last before readers start again.
 const STEADY: Duration = Duration::from_millis(200);
+
+/// Time in which a server answers over a new connection what it was asked over the former one, if it does.
+const ANSWERED_AGAIN: Duration = Duration::from_millis(500);
 
 /// State of one client's connection.
 #[derive(Debug, Default)]
@@ -59,6 +62,20 @@ impl ServerLink {
     /// checks whether they are still valid.
     pub(super) fn stands_for_another(&self) {
         self.connected.send_modify(|times| *times += 1);
+    }
+
+    /// Returns the number of the current connection, counted from 1; 0 if there was none yet.
+    pub(super) fn number(&self) -> u64 {
+        *self.connected.borrow()
+    }
+
+    /// Waits until an answer to what was sent over connection `number` is lost with it: another one was made, and the answer
+    /// has not come over that one either.
+    pub(super) async fn wait_for_lost_answer(&self, number: u64) {
+        let mut connections = self.connected.subscribe();
+        // The sender lives as long as this.
+        let _ = connections.wait_for(|current| *current != number).await;
+        pause(ANSWERED_AGAIN).await;
     }
 
     /// Waits until the connection is lost.

@@ -1,7 +1,7 @@
 //! Publishing to a stream: identical bytes are sent until the server stores them or rejects them for good.
 //!
-//! The client's in-flight acks never fail on a disconnect; they time out with an unknown outcome
-//! (`docs/contribute/nats-facts.md` "The client"). Every publish that may be repeated therefore carries a message id
+//! The client's in-flight acks never fail on a disconnect; their outcome stays unknown
+//! (`docs/contribute/nats-facts.md` "The client"). They are given up soon after the next connection. Every publish that may be repeated therefore carries a message id
 //! or an expected sequence, and is repeated unchanged. The number of publishes in flight is bounded over the whole
 //! process. Order per key is the caller's duty: it must await one publish before it starts the next of the same key.
 
@@ -264,10 +264,15 @@ impl Bus {
             // One timer covers the whole request: a client without a connection blocks before it waits for the
             // response.
             .timeout(None);
-        let asked = self.client.send_request(out.subject.clone(), request);
-        let answer = tokio::time::timeout(timeout, asked)
-            .await
-            .map_err(|_| PublishError::Unknown { subject: subject() })?;
+        let connection = self.link.number();
+        let asked = tokio::time::timeout(timeout, self.client.send_request(out.subject.clone(), request));
+        // An ack that was on its way when the connection was lost never comes: to wait for it would hold up its key.
+        let answer = tokio::select! {
+            biased;
+            answer = asked => answer.ok(),
+            () = self.link.wait_for_lost_answer(connection) => None,
+        };
+        let answer = answer.ok_or_else(|| PublishError::Unknown { subject: subject() })?;
 
         let message = answer.map_err(|error| match error.kind() {
             async_nats::RequestErrorKind::NoResponders => PublishError::NoStream { subject: subject() },
