@@ -198,7 +198,9 @@ impl Desk {
 
     /// Publishes a spool entry until the stream has it, or gives it up if the server refuses it for good.
     async fn publish_entry(&self, outbox: &EventSpool, key: &SpoolKey, parcel: &EncodedEvent) {
-        self.settle_note(parcel).await;
+        if !parcel.note.is_settled() {
+            self.settle_note(parcel).await;
+        }
         loop {
             match self.bus.publish(parcel.to_outgoing()).await {
                 Ok(published) => {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use shared::bus::claim::{self, ClaimedKey};
 use shared::bus::{CasError, ReadStreamError, StoredMessage, WitnessError, position};
 use shared::clock::pause;
+use shared::metric::ABSENT;
 use shared::model::approval::{ApprovalStatus, SessionDecision};
 use shared::model::dispatch::Dispatch;
 use shared::model::ledger::LedgerCursor;
@@ -83,9 +84,10 @@ async fn report_claims(broker: &BrokerContext) {
     }
 
     // Reported by all brokers, not only by those that read a part: the metric must survive a change of them.
-    if let Ok(state) = broker.bus.stream_state(CLAIMS).await {
-        metrics::gauge!("nexus_broker_claims_pending").set(u32::try_from(state.messages).unwrap_or(u32::MAX));
-    }
+    // A number of some time ago would scale brokers; none does not.
+    let pending = broker.bus.stream_state(CLAIMS).await.ok();
+    let pending = pending.map_or(ABSENT, |state| u32::try_from(state.messages).unwrap_or(u32::MAX).into());
+    metrics::gauge!("nexus_broker_claims_pending").set(pending);
 }
 
 #[derive(Debug, thiserror::Error)]

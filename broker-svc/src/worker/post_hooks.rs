@@ -96,7 +96,6 @@ enum Due {
 impl Worker<'_> {
     /// Stages, with the end of `turn`, which post-turn hooks are due after it; `ended` is how it ended.
     pub(super) fn owe_hooks(&mut self, turn: &Turn, pendings: &[PendingDispatch], ended: TurnEnding) {
-        let moment = self.hooked_turn(turn, pendings);
         let running = self.owner.fold().running.as_ref();
         let unseen = running.and_then(|running| running.unseen_call());
         let unseen = unseen.map(|(call, outcome)| UnseenCall {
@@ -104,9 +103,12 @@ impl Worker<'_> {
             outcome: outcome.clone(),
         });
 
-        if unseen.is_none() && !moment.set.has_hooks(HookPoint::PostSession) {
+        let hooks = self.broker.hooks();
+        let hooks = hooks.hooks_of(&self.claimed.session, turn.works_for());
+        if unseen.is_none() && !hooks.has_hooks(HookPoint::PostSession) {
             return;
         }
+        let moment = self.hooked_turn(turn, pendings);
 
         self.owner.stage_entry(LedgerEntry::PostHooksDue {
             finished: Box::new(FinishedTurn {
