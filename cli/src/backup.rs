@@ -2,6 +2,7 @@
 //! nothing while work goes on.
 
 mod held;
+mod later;
 pub mod manifest;
 mod order;
 pub(crate) mod quiesce;

@@ -4,6 +4,7 @@ mod absence;
 mod approval;
 mod backup;
 mod backup_intents;
+mod backup_keys;
 mod bad_input;
 mod browser;
 mod clocks;

@@ -86,6 +86,16 @@ async fn a_restore_onto_a_server_asks_first_what_it_may_and_goes_on_where_it_was
     let taken = said(restorer(&world, &["restore", flag(&backup)])).await;
     assert!(taken.err.contains("--replace destroys"), "{taken:?}");
 
+    // More replicas than the server carries are refused before anything is deleted.
+    let many = said(restorer(
+        &world,
+        &["restore", flag(&backup), "--replace", "--replicas", "3"],
+    ))
+    .await;
+    assert!(many.err.contains("nothing was changed"), "{many:?}");
+    assert_eq!(world.bus.restore_under_way().await, Ok(None));
+    assert_eq!(world.bus.stream_state(streams::EVENTS).await.expect("asked"), before);
+
     // Killed as soon as it has begun, it begins again.
     let mut killed = restorer(&world, &["restore", flag(&backup), "--replace"])
         .spawn()

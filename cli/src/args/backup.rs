@@ -28,6 +28,9 @@ pub struct RestoreOptions {
     /// Restore into this data directory of `nexus up` instead of onto a running server.
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+    /// Number of replicas of the restored streams on a server: 1 or 3 [default: as in the backup].
+    #[arg(long, value_name = "N", conflicts_with = "data", value_parser = clap::value_parser!(u8).range(1..=5))]
+    pub replicas: Option<u8>,
     /// Replace existing data: streams on a server are deleted, those in a data directory are moved aside.
     #[arg(long)]
     pub replace: bool,

@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use shared::bus::StreamHead;
 use shared::model::time::UnixMillis;
 
+use super::later::{LaterMessages, later_file};
 use crate::exit::{Exit, failure};
 
 /// Name and version of the backup's format.
@@ -20,7 +21,7 @@ const CHECKSUM: &str = "manifest.sha256";
 /// File that marks a directory in which a backup has begun and not ended.
 const UNFINISHED: &str = "UNFINISHED";
 /// Directory of the streams' snapshots.
-const STREAMS: &str = "streams";
+pub(super) const STREAMS: &str = "streams";
 
 /// Description of a complete backup.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,6 +58,9 @@ pub struct CopiedStream {
     pub bytes: u64,
     /// SHA-256 of the snapshot, in hexadecimal.
     pub sha256: String,
+    /// Messages that replaced others while the snapshot was made; `None` if there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub later: Option<LaterMessages>,
 }
 
 /// Returns the path of the snapshot of stream `name` in the backup `directory`.
@@ -122,6 +126,14 @@ pub fn begin(directory: &Path) -> Result<()> {
 }
 
 impl Manifest {
+    /// Returns the number of replicas that the streams had.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        let replicas = self.streams.iter().map(|stream| &stream.head.config["num_replicas"]);
+        let most = replicas.filter_map(serde_json::Value::as_u64).max();
+        most.map_or(1, |most| usize::try_from(most).unwrap_or(1).max(1))
+    }
+
     /// Writes the manifest into `directory`: from here on the backup is complete.
     ///
     /// # Errors
@@ -178,6 +190,13 @@ impl Manifest {
             if (&sha256, bytes) != (&stream.sha256, stream.bytes) {
                 bail!("{} is damaged: its checksum is not the manifest's", file.display());
             }
+            if let Some(later) = &stream.later {
+                let file = later_file(directory, &stream.name);
+                let (sha256, bytes) = super::checksum(&file)?;
+                if (&sha256, bytes) != (&later.sha256, later.bytes) {
+                    bail!("{} is damaged: its checksum is not the manifest's", file.display());
+                }
+            }
         }
 
         Ok(manifest)
@@ -214,7 +233,7 @@ mod tests {
         std::fs::write(&file, "events").expect("written");
         let (sha256, bytes) = super::super::checksum(&file).expect("read");
         let head = StreamHead {
-            config: json!({"name": "EVENTS"}),
+            config: json!({"name": "EVENTS", "num_replicas": 3}),
             state: json!({"first_seq": 1, "last_seq": 2, "messages": 2, "bytes": 9}),
         };
 
@@ -231,6 +250,7 @@ mod tests {
                 head,
                 bytes,
                 sha256,
+                later: None,
             }],
             left_out: Vec::new(),
         }
@@ -247,6 +267,7 @@ mod tests {
         let manifest = sample(here);
         assert!(error(here).contains("has not ended"));
 
+        assert_eq!(manifest.replicas(), 3);
         manifest.finish(here).expect("written");
         assert_eq!(Manifest::check(here).expect("whole"), manifest);
         assert!(begin(here).is_err(), "a whole backup is not written over");

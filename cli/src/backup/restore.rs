@@ -12,6 +12,7 @@ use shared::wire::seal::SealKey;
 use shared::wire::topology::topology;
 
 use super::held;
+use super::later::{self, later_file};
 use super::manifest::{CopiedStream, Manifest, snapshot_file};
 use super::rotation;
 use crate::args::{Common, RestoreOptions};
@@ -184,7 +185,8 @@ fn remove_read_models(data: &Path) -> Result<()> {
 
 /// Restores onto the configured server, whose services are stopped.
 async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<'_>) -> Result<Vec<Restored>> {
-    let replicas = nats_config(common)?.replicas;
+    let in_backup = source.manifest.replicas();
+    let replicas = options.replicas.map_or(in_backup, usize::from);
     // The one user that may delete streams is named by the operator and never chosen here.
     let bus = connect_as(common, BusRole::Admin).await?;
     let running = ask_replicas(&bus, REPLICAS_WITHIN).await.map_err(anyhow::Error::msg)?;
@@ -220,8 +222,11 @@ async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<
         .await
         .context("nothing was changed; run `nexus restore` as NATS user `restore`, which may delete streams (docs/operations.md)")?;
 
-    let marked = bus.begin_restore(&source.manifest.id).await.map_err(anyhow::Error::msg);
-    marked.context("failed to mark the restore")?;
+    // The mark has as many replicas as the streams: a server that cannot carry them refuses before anything is deleted.
+    let marked = bus.begin_restore(&source.manifest.id, replicas).await;
+    marked.map_err(anyhow::Error::msg).with_context(|| {
+        format!("failed to mark the restore, with {replicas} replicas (--replicas); nothing was changed")
+    })?;
 
     for name in &there {
         let deleted = bus.delete_stream(name).await.map_err(anyhow::Error::msg);
@@ -229,6 +234,13 @@ async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<
     }
 
     let restored = restore_all(&bus, source, replicas).await?;
+    let configured = nats_config(common)?.replicas;
+    if configured != replicas {
+        complain!(
+            "warning: the restored streams have {replicas} replicas, and [nats] replicas is {configured} here: services with \
+             that setting do not start. Restore again with --replicas {configured}, or set replicas = {replicas}"
+        );
+    }
     let ended = bus.end_restore().await.map_err(anyhow::Error::msg);
     ended.context("failed to remove the mark of the restore")?;
 
@@ -290,6 +302,16 @@ async fn restore_one(bus: &Bus, stream: &CopiedStream, directory: &Path, replica
             expected.last
         );
     }
+
+    let state = match &stream.later {
+        Some(_) => {
+            let path = later_file(directory, &stream.name);
+            let published = later::publish(bus, &path, state.last).await;
+            published.with_context(|| format!("stream {}: failed to publish {}", stream.name, path.display()))?;
+            bus.stream_state(&stream.name).await?
+        }
+        None => state,
+    };
 
     Ok(Restored {
         name: stream.name.clone(),

@@ -9,6 +9,7 @@ use shared::wire::rights::BusRole;
 use shared::wire::seal::SealKey;
 use shared::wire::topology::streams;
 
+use super::later;
 use super::manifest::{CopiedStream, FORMAT, Manifest, begin, snapshot_file};
 use super::order::{is_copied_after, left_out, ordered};
 use super::quiesce::Standstill;
@@ -110,11 +111,13 @@ async fn copy_stream(bus: &Bus, name: &str, directory: &Path) -> Result<CopiedSt
         .with_context(|| format!("failed to sync {}", path.display()))?;
 
     let (sha256, bytes) = super::checksum(&path)?;
+    let later = later::copy(bus, name, &head, directory).await?;
     Ok(CopiedStream {
         name: name.to_owned(),
         head,
         bytes,
         sha256,
+        later,
     })
 }
 

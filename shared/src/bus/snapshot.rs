@@ -159,14 +159,15 @@ impl Bus {
     }
 
     /// Marks the server: `backup` is being restored onto it, and its streams are incomplete until
-    /// [`Bus::end_restore`].
+    /// [`Bus::end_restore`]. The mark has the number of `replicas` that the streams get.
     ///
     /// # Errors
     /// Returns the server's error text if it rejects the mark.
-    pub async fn begin_restore(&self, backup: &str) -> Result<(), String> {
+    pub async fn begin_restore(&self, backup: &str, replicas: usize) -> Result<(), String> {
         let config = async_nats::jetstream::stream::Config {
             name: RESTORING.to_owned(),
             subjects: vec!["nexus.restoring".to_owned()],
+            num_replicas: replicas,
             metadata: [(BACKUP.to_owned(), backup.to_owned())].into(),
             ..async_nats::jetstream::stream::Config::default()
         };
