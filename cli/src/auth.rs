@@ -3,7 +3,7 @@
 pub mod certificates;
 pub mod folder;
 mod push;
-pub mod ring;
+pub mod registry;
 pub mod server_files;
 
 use std::path::Path;
@@ -16,14 +16,15 @@ use shared::model::time::UnixMillis;
 use shared::wire::rights::BusRole;
 
 use self::folder::{AuthFolder, STANDARD, credentials_path};
+use self::push::ask_servers;
 pub use self::push::push_accounts;
-use self::ring::{FileSettings, NewExpiry, UserRecord, WantedUser};
+use self::registry::{FileSettings, NewExpiry, UserRecord, WantedUser};
 use crate::args::{AddUser, AuthAction, Common, InitAuth};
 use crate::complain;
 use crate::connect::nats_config;
 use crate::exit::{Exit, ExitContext as _, failure};
 use crate::launch::keys::write_secret;
-use crate::output::{Column, Table, View};
+use crate::output::{Column, Table, View, reader_zone};
 use crate::when::parse_span;
 
 /// Port of the servers' routes.
@@ -46,6 +47,11 @@ pub async fn execute(common: &Common, action: AuthAction) -> Result<()> {
         AuthAction::Add(user) => add_user(common, user, now),
         AuthAction::Rotate(user) => {
             let mut folder = AuthFolder::open(&user.change.files.dir, false)?;
+            if !user.change.offline {
+                // A copy of the folder that is behind gives nobody a new key who is refused.
+                let config = server_config(common, folder.path())?;
+                ask_servers(&mut folder, &config, now).await?;
+            }
             let expires = match user.expires.as_deref() {
                 Some("never") => NewExpiry::Never,
                 text => expiry(text, now)?.map_or(NewExpiry::AsBefore, NewExpiry::At),
@@ -60,7 +66,7 @@ pub async fn execute(common: &Common, action: AuthAction) -> Result<()> {
             let mut folder = AuthFolder::open(&user.change.files.dir, false)?;
             if !user.former {
                 folder.revoke(&user.name, now)?;
-            } else if !folder.revoke_retired(&user.name, now)? && (user.change.offline || !folder.ring().unpushed) {
+            } else if !folder.revoke_retired(&user.name, now)? && (user.change.offline || !folder.registry().unpushed) {
                 let text = format!("user `{}` has no former key", user.name);
                 return Err(failure(Exit::NotFound, text));
             }
@@ -76,6 +82,7 @@ fn add_user(common: &Common, user: AddUser, now: i64) -> Result<()> {
         name: user.name.clone(),
         role: parse_role(&user.role)?,
         channel: user.channel,
+        personas: user.persona,
         expires: expiry(user.expires.as_deref(), now)?,
     };
     let mut folder = AuthFolder::open(&user.files.dir, false)?;
@@ -88,15 +95,17 @@ fn add_user(common: &Common, user: AddUser, now: i64) -> Result<()> {
 async fn finish(common: &Common, folder: &mut AuthFolder, name: &str, now: i64, is_offline: bool) -> Result<()> {
     write_files(folder, now)?;
     if !is_offline {
-        push_changes(common, folder).await?;
+        push_changes(common, folder, now).await?;
     }
     show_user(common, folder, name, now)
 }
 
 /// Tells the servers the accounts if one has changed since they were told. A failure is made up for by the next command.
-async fn push_changes(common: &Common, folder: &mut AuthFolder) -> Result<()> {
-    if folder.ring().unpushed {
-        push_accounts(folder, &server_config(common, folder.path())?).await?;
+async fn push_changes(common: &Common, folder: &mut AuthFolder, now: i64) -> Result<()> {
+    if folder.registry().unpushed {
+        push_accounts(folder, &server_config(common, folder.path())?, now).await?;
+        // What the servers knew and the folder did not is in the files from now on.
+        write_files(folder, now)?;
         folder.note_pushed()?;
     }
     Ok(())
@@ -130,7 +139,7 @@ async fn init_folder(common: &Common, init: &InitAuth, now: i64) -> Result<()> {
     let mut folder = AuthFolder::open(dir, true)?;
     folder.complete(now)?;
     // A setting that is not named stays as it was.
-    let known = folder.ring().files.clone();
+    let known = folder.registry().files.clone();
     let files = FileSettings {
         hosts: if init.host.is_empty() {
             known.hosts
@@ -147,9 +156,9 @@ async fn init_folder(common: &Common, init: &InitAuth, now: i64) -> Result<()> {
     write_files(&mut folder, now)?;
 
     if !offline {
-        push_changes(common, &mut folder).await?;
+        push_changes(common, &mut folder, now).await?;
     }
-    if folder.ring().certificates.is_none() {
+    if folder.registry().certificates.is_none() {
         complain!("no certificates: name the servers with --host to encrypt connections and routes");
     }
 
@@ -171,7 +180,7 @@ async fn init_folder(common: &Common, init: &InitAuth, now: i64) -> Result<()> {
 /// Writes the files for the servers and for Kubernetes.
 fn write_files(folder: &mut AuthFolder, now: i64) -> Result<()> {
     folder.complete(now)?;
-    let settings = folder.ring().files.clone();
+    let settings = folder.registry().files.clone();
     let dir = folder.path().to_owned();
     let read = |name: &str| {
         let path = dir.join(name);
@@ -180,7 +189,7 @@ fn write_files(folder: &mut AuthFolder, now: i64) -> Result<()> {
 
     let mut server = vec![("accounts.conf", folder.server_section()?)];
     let mut tls = String::new();
-    if folder.ring().certificates.is_some() {
+    if folder.registry().certificates.is_some() {
         tls = server_files::tls_block(&settings.etc, true);
         server.push(("tls.conf", server_files::tls_block(&settings.etc, false)));
         for name in ["ca.pem", "server.pem", "server.key"] {
@@ -192,7 +201,10 @@ fn write_files(folder: &mut AuthFolder, now: i64) -> Result<()> {
             "# no certificates: nexus auth init --host HOST\n".to_owned(),
         ));
     }
-    let hosts = settings.hosts.iter().map(|host| format!("{host}:{ROUTE_PORT}"));
+    let hosts = settings
+        .hosts
+        .iter()
+        .map(|host| server_files::host_and_port(host, ROUTE_PORT));
     let routes = server_files::route_lines(&folder.route_password()?, &hosts.collect::<Vec<_>>(), &tls);
     server.push(("routes.conf", routes));
 
@@ -203,13 +215,13 @@ fn write_files(folder: &mut AuthFolder, now: i64) -> Result<()> {
     }
 
     let mut documents = vec![server_files::secret(&settings.namespace, "nexus-nats-server", &server)];
-    for (name, user) in folder.ring().users.iter().filter(|(_, user)| !user.revoked) {
+    for (name, user) in folder.registry().users.iter().filter(|(_, user)| !user.revoked) {
         // A file that was moved to where it is used is not for the cluster.
         if !credentials_path(&dir, name).exists() {
             continue;
         }
         let mut files = vec![("user.creds", read(&format!("users/{name}.creds"))?)];
-        if folder.ring().certificates.is_some() {
+        if folder.registry().certificates.is_some() {
             files.push(("ca.pem", read("tls/ca.pem")?));
         }
         // The credentials that make users stay in the folder.
@@ -229,7 +241,7 @@ fn seconds(at: i64) -> UnixMillis {
 }
 
 fn list_users(common: &Common, folder: &AuthFolder, now: i64) -> Result<()> {
-    let users: Vec<(&String, &UserRecord)> = folder.ring().users.iter().collect();
+    let users: Vec<(&String, &UserRecord)> = folder.registry().users.iter().collect();
     let items: Vec<_> = users.iter().map(|(name, user)| user_json(name, user, now)).collect();
     let columns = [
         Column::id("USER"),
@@ -251,21 +263,32 @@ fn list_users(common: &Common, folder: &AuthFolder, now: i64) -> Result<()> {
             (&user.public).into(),
         ]
     });
-    View::list(&items, table)?.show(common)
+    View::list(&items, table)?.show(common)?;
+
+    let certificates = folder.registry().certificates.as_ref();
+    if let Some(record) = certificates.filter(|record| certificates::is_due(record, now)) {
+        let end = reader_zone(common).date(seconds(record.expires));
+        complain!(
+            "the servers' certificates end on {end}: `nexus auth init` makes new ones; give the servers `server/` then"
+        );
+    }
+    Ok(())
 }
 
 fn user_json(name: &str, user: &UserRecord, now: i64) -> serde_json::Value {
     json!({
         "name": name, "role": user.role.name(), "account": user.role.account().name(),
         "state": user.state(now).name(), "issued": seconds(user.issued).0,
-        "expires": user.expires.map(|at| seconds(at).0), "channel": user.channel, "key": user.public,
+        "expires": user.expires.map(|at| seconds(at).0), "channel": user.channel,
+        "personas": user.personas, "key": user.public,
     })
 }
 
 fn show_user(common: &Common, folder: &AuthFolder, name: &str, now: i64) -> Result<()> {
-    let user = folder.ring().user(name).exit(Exit::NotFound)?;
+    let user = folder.registry().user(name).exit(Exit::NotFound)?;
     let (rights, path) = (user.role.subjects(), credentials_path(folder.path(), name));
     let mut item = user_json(name, user, now);
+    let personas = (!user.personas.is_empty()).then(|| user.personas.join(" "));
     item["credentials"] = json!(path);
     item["publish"] = json!(rights.publish);
     item["subscribe"] = json!(rights.hear);
@@ -279,6 +302,7 @@ fn show_user(common: &Common, folder: &AuthFolder, name: &str, now: i64) -> Resu
             ("since", seconds(user.issued).into()),
             ("expires", user.expires.map(seconds).into()),
             ("channel", user.channel.as_ref().into()),
+            ("personas", personas.into()),
             ("credentials", path.display().to_string().into()),
             ("publishes", rights.publish.join(" ").into()),
             ("subscribes", rights.hear.join(" ").into()),

@@ -10,6 +10,4 @@ mod token;
 
 pub use self::file::{CredentialsFault, UserCredentials};
 pub use self::key::{AuthKey, AuthKeyFault, KeyKind};
-pub use self::token::{
-    AccountToken, DecodeTokenError, RoleKey, UserClaims, UserToken, account_issued_at, operator_token,
-};
+pub use self::token::{AccountClaims, AccountToken, DecodeTokenError, RoleKey, UserClaims, UserToken, operator_token};

@@ -55,8 +55,8 @@ pub fn read_violations(log: &str) -> Vec<&str> {
 #[must_use]
 pub fn unused_rights(role: BusRole, used: &UsedSubjects) -> Vec<Right> {
     let is_used = |right: &Right| {
-        let published = right.publishes();
-        let heard = right.subscribes();
+        let published: Vec<String> = right.publishes().iter().map(|filter| of_any_user(filter)).collect();
+        let heard: Vec<String> = right.subscribes().iter().map(|filter| of_any_user(filter)).collect();
         let within = |filters: &[String], subjects: &BTreeSet<String>| {
             subjects
                 .iter()
@@ -65,6 +65,13 @@ pub fn unused_rights(role: BusRole, used: &UsedSubjects) -> Vec<Right> {
         within(&published, &used.published) || within(&heard, &used.heard)
     };
     role.rights().iter().copied().filter(|right| !is_used(right)).collect()
+}
+
+/// Returns `filter` with whatever the server fills in for a user.
+fn of_any_user(filter: &str) -> String {
+    let tokens = filter.split('.');
+    let filled = tokens.map(|token| if token.starts_with("{{") { "*" } else { token });
+    filled.collect::<Vec<_>>().join(".")
 }
 
 #[cfg(test)]

@@ -282,7 +282,7 @@ impl RightsNote {
     /// What the users of each role have used, as the server has traced it.
     fn used_subjects(&self) -> BTreeMap<BusRole, UsedSubjects> {
         let folder = AuthFolder::open(&users::folder(&self.directory), false).expect("the users");
-        let users = folder.ring().users.values();
+        let users = folder.registry().users.values();
         let roles = users.map(|user| (user.public.clone(), user.role)).collect();
         read_used(&self.log(), &roles)
     }

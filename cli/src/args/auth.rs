@@ -68,6 +68,9 @@ pub struct AddUser {
     /// Channel on which an edge publishes.
     #[arg(long)]
     pub channel: Option<String>,
+    /// Persona for which an agent answers; can be repeated [default: all].
+    #[arg(long, value_name = "NAME")]
+    pub persona: Vec<String>,
     /// Time after which the user is refused, for example 2h, 30d or 52w [default: never].
     #[arg(long, value_name = "TIME")]
     pub expires: Option<String>,

@@ -10,7 +10,7 @@ use rcgen::{
 use time::{Duration, OffsetDateTime};
 
 use super::folder::AuthFolder;
-use super::ring::CertificateRecord;
+use super::registry::CertificateRecord;
 use crate::exit::{Exit, ExitContext as _};
 use crate::launch::keys::{ensure_secret, write_secret};
 
@@ -53,6 +53,11 @@ fn ensure_key(path: &Path) -> Result<KeyPair> {
     KeyPair::from_pem(&text).with_context(|| format!("{} is not a key", path.display()))
 }
 
+/// Whether the certificates of `record` are to be made anew: they end soon, or have ended. `now` is in seconds since 1970.
+pub fn is_due(record: &CertificateRecord, now: i64) -> bool {
+    record.expires - RENEWED_BEFORE.whole_seconds() <= now
+}
+
 /// Makes the authority of `folder` if it has none, and certificates for the servers `hosts` and for clients, unless those
 /// that are there are for the same hosts and valid for long enough. `now` is in seconds since 1970.
 ///
@@ -61,8 +66,8 @@ fn ensure_key(path: &Path) -> Result<KeyPair> {
 pub fn ensure(folder: &mut AuthFolder, hosts: &[String], now: i64) -> Result<()> {
     let at = OffsetDateTime::from_unix_timestamp(now).context("the clock is wrong")?;
     let tls = folder.path().join("tls");
-    let lasts = |record: &CertificateRecord| record.expires - RENEWED_BEFORE.whole_seconds() > now;
-    let known = folder.ring().certificates.as_ref();
+    let lasts = |record: &CertificateRecord| !is_due(record, now);
+    let known = folder.registry().certificates.as_ref();
     if known.is_some_and(|record| record.hosts == hosts && lasts(record)) && tls.join("server.pem").is_file() {
         return Ok(());
     }

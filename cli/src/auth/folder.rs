@@ -1,7 +1,7 @@
 //! The folder of keys, tokens and credentials of one bus. Every file in it is readable by its owner alone.
 //!
 //! ```text
-//! users.json            who there is (ring.rs)
+//! users.json            who there is (registry.rs)
 //! keys/root.nk          signs the accounts' tokens
 //! keys/roles/ROLE.nk    signs the tokens of the users of one role
 //! keys/routes           password of the servers' routes
@@ -20,10 +20,14 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use shared::credentials::{AccountToken, AuthKey, KeyKind, RoleKey, UserCredentials, UserToken, operator_token};
+use shared::credentials::{
+    AccountClaims, AccountToken, AuthKey, KeyKind, RoleKey, UserCredentials, UserToken, operator_token,
+};
 use shared::wire::rights::{BusAccount, BusRole};
 
-use super::ring::{AccountRecord, CertificateRecord, FileSettings, NewExpiry, Ring, UserRecord, WantedUser};
+use super::registry::{
+    AccountRecord, CertificateRecord, FileSettings, NewExpiry, UserRecord, UserRegistry, WantedUser,
+};
 use crate::exit::{Exit, ExitContext as _, failure};
 use crate::launch::keys::{ensure_secret, random_bytes, random_text, write_secret};
 
@@ -43,14 +47,14 @@ pub const STANDARD: [BusRole; 12] = [
     BusRole::System,
 ];
 
-const RING: &str = "users.json";
+const REGISTRY: &str = "users.json";
 const ROUTES: &str = "keys/routes";
 
 /// A folder of keys, locked until this is dropped.
 #[derive(Debug)]
 pub struct AuthFolder {
     path: PathBuf,
-    ring: Ring,
+    registry: UserRegistry,
     operator: AuthKey,
     roles: BTreeMap<BusRole, AuthKey>,
     _lock: File,
@@ -88,7 +92,7 @@ impl AuthFolder {
     /// # Errors
     /// Fails if the folder or one of its files cannot be read or made.
     pub fn open(path: &Path, make: bool) -> Result<Self> {
-        let record = path.join(RING);
+        let record = path.join(REGISTRY);
         if !make && !record.exists() {
             let problem = format!("{} is missing; `nexus auth init` creates it", record.display());
             return Err(failure(Exit::NotFound, problem));
@@ -105,11 +109,11 @@ impl AuthFolder {
         lock.lock()
             .with_context(|| format!("failed to lock {}", path.display()))?;
 
-        let ring = match std::fs::read_to_string(&record) {
+        let registry = match std::fs::read_to_string(&record) {
             Ok(text) => serde_json::from_str(&text)
                 .with_context(|| format!("{} cannot be read", record.display()))
                 .exit(Exit::Usage)?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ring::default(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => UserRegistry::default(),
             Err(error) => return Err(error).with_context(|| format!("failed to read {}", record.display())),
         };
 
@@ -126,7 +130,7 @@ impl AuthFolder {
 
         let mut folder = Self {
             path: path.to_owned(),
-            ring,
+            registry,
             operator,
             roles,
             _lock: lock,
@@ -138,8 +142,8 @@ impl AuthFolder {
 
     /// The users and accounts.
     #[must_use]
-    pub const fn ring(&self) -> &Ring {
-        &self.ring
+    pub const fn registry(&self) -> &UserRegistry {
+        &self.registry
     }
 
     /// Path of the folder.
@@ -164,7 +168,7 @@ impl AuthFolder {
     fn complete_accounts(&mut self) -> Result<()> {
         let missing: Vec<BusAccount> = BusAccount::ALL
             .into_iter()
-            .filter(|account| !self.ring.accounts.contains_key(account))
+            .filter(|account| !self.registry.accounts.contains_key(account))
             .collect();
         for account in &missing {
             let random = random_bytes().context("failed to read random bytes")?;
@@ -174,7 +178,7 @@ impl AuthFolder {
                 token: String::new(),
                 revoked: BTreeMap::new(),
             };
-            self.ring.accounts.insert(*account, record);
+            self.registry.accounts.insert(*account, record);
         }
 
         if missing.is_empty() { Ok(()) } else { self.store() }
@@ -187,31 +191,32 @@ impl AuthFolder {
     /// Fails if a file cannot be written.
     pub fn complete(&mut self, now: i64) -> Result<bool> {
         for role in STANDARD {
-            if !self.ring.users.contains_key(role.name()) {
+            if !self.registry.users.contains_key(role.name()) {
                 let wanted = WantedUser {
                     name: role.name().to_owned(),
                     role,
                     channel: None,
+                    personas: Vec::new(),
                     expires: None,
                 };
                 self.add(wanted, now)?;
             }
         }
 
-        let names: Vec<String> = self.ring.users.keys().cloned().collect();
+        let names: Vec<String> = self.registry.users.keys().cloned().collect();
         for name in names {
-            let user = self.ring.user(&name)?.clone();
+            let user = self.registry.user(&name)?.clone();
             // A crash may have come between the record and the file. A file that was there and is not any more was moved to
             // where it is used, and its key goes on.
             if !user.unwritten || user.revoked {
                 continue;
             }
             if self.has_credentials(&name, &user) {
-                self.ring.note_written(&name);
+                self.registry.note_written(&name);
                 self.store()?;
             } else {
                 let key = AuthKey::of_random(KeyKind::User, random_bytes().context("failed to read random bytes")?)?;
-                self.ring.replace_unwritten(&name, key.public());
+                self.registry.replace_unwritten(&name, key.public());
                 self.store()?;
                 self.write_credentials(&name, key)?;
             }
@@ -230,10 +235,10 @@ impl AuthFolder {
     /// # Errors
     /// Fails if the name cannot be used, or if a file cannot be written.
     pub fn add(&mut self, wanted: WantedUser, now: i64) -> Result<()> {
-        self.ring.check_new(&wanted).exit(Exit::Refused)?;
+        self.registry.check_new(&wanted).exit(Exit::Refused)?;
         let key = AuthKey::of_random(KeyKind::User, random_bytes().context("failed to read random bytes")?)?;
         let name = wanted.name.clone();
-        self.ring.add(wanted, key.public(), now).exit(Exit::Refused)?;
+        self.registry.add(wanted, key.public(), now).exit(Exit::Refused)?;
         self.store()?;
         self.write_credentials(&name, key)
     }
@@ -243,23 +248,26 @@ impl AuthFolder {
     /// # Errors
     /// Fails if there is no such user, or if a file cannot be written.
     pub fn rotate(&mut self, name: &str, now: i64, expires: NewExpiry) -> Result<()> {
-        self.ring.user(name).exit(Exit::NotFound)?;
+        self.registry.user(name).exit(Exit::NotFound)?;
         let key = AuthKey::of_random(KeyKind::User, random_bytes().context("failed to read random bytes")?)?;
         // Stored first: a former key that is not on record could not be revoked.
-        self.ring.rotate(name, key.public(), now, expires).exit(Exit::Refused)?;
+        self.registry
+            .rotate(name, key.public(), now, expires)
+            .exit(Exit::Refused)?;
         self.store()?;
         self.write_credentials(name, key)
     }
 
     fn write_credentials(&mut self, name: &str, key: AuthKey) -> Result<()> {
-        let user = self.ring.user(name)?;
-        let account = self.ring.accounts.get(&user.role.account());
+        let user = self.registry.user(name)?;
+        let account = self.registry.accounts.get(&user.role.account());
         let token = UserToken {
             name,
             role: user.role,
             public: &user.public,
             account: account.map_or("", |account| account.public.as_str()),
             channel: user.channel.as_deref(),
+            personas: &user.personas,
             expires: user.expires,
         };
         let role_key = self.roles.get(&user.role).context("a role without a key")?;
@@ -268,7 +276,7 @@ impl AuthFolder {
         let path = credentials_path(&self.path, name);
         write_secret(&path, &text).with_context(|| format!("failed to write {}", path.display()))?;
 
-        self.ring.note_written(name);
+        self.registry.note_written(name);
         self.store()
     }
 
@@ -277,7 +285,7 @@ impl AuthFolder {
     /// # Errors
     /// Fails if there is no such user, or if a file cannot be written.
     pub fn revoke_retired(&mut self, name: &str, now: i64) -> Result<bool> {
-        let any = self.ring.revoke_retired(name, now).exit(Exit::NotFound)?;
+        let any = self.registry.revoke_retired(name, now).exit(Exit::NotFound)?;
         self.store()?;
         self.sign_accounts(now)?;
         Ok(any)
@@ -288,16 +296,36 @@ impl AuthFolder {
     /// # Errors
     /// Fails if there is no such user, if it is needed, or if a file cannot be written.
     pub fn revoke(&mut self, name: &str, now: i64) -> Result<()> {
-        self.ring.user(name).exit(Exit::NotFound)?;
-        self.ring.revoke(name, now).exit(Exit::Refused)?;
+        self.registry.user(name).exit(Exit::NotFound)?;
+        self.registry.revoke(name, now).exit(Exit::Refused)?;
         self.store()?;
+        self.sign_accounts(now)?;
+        Ok(())
+    }
+
+    /// Takes over what the servers' `token` of an account says, and signs the accounts anew if they say less: a copy of the
+    /// folder that is behind undoes no revocation.
+    ///
+    /// # Errors
+    /// Fails if another operator has signed the token, or if a file cannot be written.
+    pub fn take_over(&mut self, account: BusAccount, token: &str, now: i64) -> Result<()> {
+        let claims = AccountClaims::decode(token, &self.operator.public());
+        let claims = claims
+            .with_context(|| format!("the servers have a strange token of account {}", account.name()))
+            .exit(Exit::Refused)?;
+        let own = self.registry.accounts.get(&account);
+        if own.is_none_or(|own| own.public != claims.public) {
+            let text = format!("the servers answer for another account than {}", account.name());
+            return Err(failure(Exit::Refused, text));
+        }
+        self.registry.take_over(account, claims.issued, &claims.revoked);
         self.sign_accounts(now)?;
         Ok(())
     }
 
     /// Signs the token of each account that says something else than it should. Returns whether there was one.
     fn sign_accounts(&mut self, now: i64) -> Result<bool> {
-        let accounts = self.ring.account_keys();
+        let accounts = self.registry.account_keys();
         let keys: Vec<RoleKey> = self
             .roles
             .iter()
@@ -307,8 +335,8 @@ impl AuthFolder {
             })
             .collect();
 
-        let (mut any, mut unpushed) = (false, self.ring.unpushed);
-        for (account, record) in &mut self.ring.accounts {
+        let (mut any, mut unpushed) = (false, self.registry.unpushed);
+        for (account, record) in &mut self.registry.accounts {
             let token = AccountToken {
                 account: *account,
                 accounts: &accounts,
@@ -326,7 +354,7 @@ impl AuthFolder {
         }
 
         if any {
-            self.ring.unpushed = unpushed;
+            self.registry.unpushed = unpushed;
             self.store()?;
         }
         Ok(any)
@@ -337,7 +365,7 @@ impl AuthFolder {
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn set_certificates(&mut self, certificates: CertificateRecord) -> Result<()> {
-        self.ring.certificates = Some(certificates);
+        self.registry.certificates = Some(certificates);
         self.store()
     }
 
@@ -346,7 +374,7 @@ impl AuthFolder {
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn set_files(&mut self, files: FileSettings) -> Result<()> {
-        self.ring.files = files;
+        self.registry.files = files;
         self.store()
     }
 
@@ -355,13 +383,13 @@ impl AuthFolder {
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn note_pushed(&mut self) -> Result<()> {
-        self.ring.unpushed = false;
+        self.registry.unpushed = false;
         self.store()
     }
 
     fn store(&self) -> Result<()> {
-        let text = serde_json::to_string_pretty(&self.ring).context("failed to write JSON")?;
-        let path = self.path.join(RING);
+        let text = serde_json::to_string_pretty(&self.registry).context("failed to write JSON")?;
+        let path = self.path.join(REGISTRY);
         write_secret(&path, &format!("{text}\n")).with_context(|| format!("failed to write {}", path.display()))
     }
 
@@ -372,14 +400,14 @@ impl AuthFolder {
     /// Fails if the operator's key cannot sign.
     pub fn server_section(&self) -> Result<String> {
         let system = &self
-            .ring
+            .registry
             .accounts
             .get(&BusAccount::Sys)
             .context("no system account")?
             .public;
         let operator = operator_token(&self.operator, system, 0)?;
         let mut text = format!("operator: {operator}\nsystem_account: {system}\nresolver_preload: {{\n");
-        for record in self.ring.accounts.values() {
+        for record in self.registry.accounts.values() {
             text.push_str(&format!("  {}: {}\n", record.public, record.token));
         }
         text.push_str("}\n");

@@ -8,6 +8,16 @@ use base64::engine::general_purpose::STANDARD;
 /// User of the routes.
 pub const ROUTE_USER: &str = "route";
 
+/// Returns `host` and `port` as one address. An IPv6 address stands in brackets.
+#[must_use]
+pub fn host_and_port(host: &str, port: u16) -> String {
+    if host.contains(':') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
+}
+
 /// Returns the beginning of a server's block `cluster`: who may be a route of it, and the routes to the servers at
 /// `addresses` (`host:port`). `tls` stands in the block too.
 #[must_use]
@@ -51,6 +61,12 @@ mod tests {
     fn a_secret_is_one_document_with_its_files_in_base64() {
         let text = secret("nexus", "nexus-nats-hook", &[("user.creds", "a\nb".to_owned())]);
         assert!(text.ends_with("data:\n  user.creds: YQpi\n"), "{text}");
+    }
+
+    #[test]
+    fn an_address_of_ipv6_stands_in_brackets() {
+        assert_eq!(host_and_port("nats-0", 6222), "nats-0:6222");
+        assert_eq!(host_and_port("fd00::1", 6222), "[fd00::1]:6222");
     }
 
     #[test]

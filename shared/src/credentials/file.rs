@@ -116,6 +116,7 @@ mod tests {
             public: &public,
             account: "A",
             channel: None,
+            personas: &[],
             expires: None,
         };
         let token = token.sign(&key(KeyKind::Account, 2), 9).expect("signed");

@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha512_256};
 
 use super::key::{AuthKey, AuthKeyFault};
-use crate::wire::rights::{BusAccount, BusRole, CHANNEL_TAG, ROLE_TAG, SHARED, SubjectRights};
+use crate::wire::rights::{BusAccount, BusRole, CHANNEL_TAG, PERSONA_TAG, ROLE_TAG, SHARED, SubjectRights};
+use crate::wire::subject::token;
 
 /// Version of the claims.
 const VERSION: u8 = 2;
@@ -172,6 +173,8 @@ pub struct UserToken<'a> {
     pub account: &'a str,
     /// Channel, for an edge.
     pub channel: Option<&'a str>,
+    /// Personas for which an agent answers; none stands for all.
+    pub personas: &'a [String],
     /// Time from which the token is refused, in seconds since 1970.
     pub expires: Option<i64>,
 }
@@ -184,6 +187,15 @@ impl UserToken<'_> {
     pub fn sign(&self, key: &AuthKey, issued: i64) -> Result<String, AuthKeyFault> {
         let mut tags = vec![format!("{ROLE_TAG}{}", self.role.name())];
         tags.extend(self.channel.map(|channel| format!("{CHANNEL_TAG}{channel}")));
+        // As they are written in subjects.
+        tags.extend(
+            self.personas
+                .iter()
+                .map(|persona| format!("{PERSONA_TAG}{}", token(persona))),
+        );
+        if self.role == BusRole::Agent && self.personas.is_empty() {
+            tags.push(format!("{PERSONA_TAG}*"));
+        }
         let nats = json!({
             "type": "user", "version": VERSION, "issuer_account": self.account, "pub": {}, "sub": {}, "tags": tags,
         });
@@ -221,6 +233,8 @@ struct NatsClaims {
     kind: String,
     #[serde(default)]
     tags: Vec<String>,
+    #[serde(default)]
+    revocations: BTreeMap<String, i64>,
 }
 
 fn decode(token: &str) -> Result<Claims, DecodeTokenError> {
@@ -237,7 +251,10 @@ impl UserClaims {
     pub fn decode(token: &str) -> Result<Self, DecodeTokenError> {
         let claims = decode(token)?;
         if claims.nats.kind != "user" {
-            return Err(DecodeTokenError::Kind(claims.nats.kind));
+            return Err(DecodeTokenError::Kind {
+                found: claims.nats.kind,
+                expected: "user",
+            });
         }
 
         let tags = claims.nats.tags.iter();
@@ -254,12 +271,43 @@ impl UserClaims {
     }
 }
 
-/// Returns the time at which an account's `token` was made, in seconds since 1970.
-///
-/// # Errors
-/// Returns [`DecodeTokenError`].
-pub fn account_issued_at(token: &str) -> Result<i64, DecodeTokenError> {
-    decode(token).map(|claims| claims.iat)
+/// Claims of an account's token, as who makes the next one needs them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountClaims {
+    /// Public key that names the account.
+    pub public: String,
+    /// Time at which the token was made, in seconds since 1970.
+    pub issued: i64,
+    /// Users whose tokens are refused if they were issued until then, in seconds since 1970.
+    pub revoked: BTreeMap<String, i64>,
+}
+
+impl AccountClaims {
+    /// Reads the claims of an account's `token` that the operator of the public key `operator` has signed.
+    ///
+    /// # Errors
+    /// Returns [`DecodeTokenError`].
+    pub fn decode(token: &str, operator: &str) -> Result<Self, DecodeTokenError> {
+        let (signed, signature) = token.rsplit_once('.').ok_or(DecodeTokenError::Form)?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| DecodeTokenError::Form)?;
+        if !AuthKey::has_signed(operator, signed.as_bytes(), &signature) {
+            return Err(DecodeTokenError::Signature);
+        }
+
+        let claims = decode(token)?;
+        if claims.nats.kind != "account" {
+            return Err(DecodeTokenError::Kind {
+                found: claims.nats.kind,
+                expected: "account",
+            });
+        }
+
+        Ok(Self {
+            public: claims.sub,
+            issued: claims.iat,
+            revoked: claims.nats.revocations,
+        })
+    }
 }
 
 /// Why a token cannot be read.
@@ -271,9 +319,17 @@ pub enum DecodeTokenError {
     /// Its claims are not as expected.
     #[error("the token's claims cannot be read: {0}")]
     Claims(String),
-    /// It is not a user's.
-    #[error("the token is of type `{0}`, not of type `user`")]
-    Kind(String),
+    /// Another operator has signed it, or nobody.
+    #[error("the token is not signed with the operator's key")]
+    Signature,
+    /// It is somebody else's.
+    #[error("the token is of type `{found}`, not of type `{expected}`")]
+    Kind {
+        /// Type of the token.
+        found: String,
+        /// Type that was expected.
+        expected: &'static str,
+    },
 }
 
 #[cfg(test)]
@@ -294,6 +350,7 @@ mod tests {
             public: &public,
             account: &account,
             channel: None,
+            personas: &[],
             expires: Some(2_000),
         };
         let text = token.sign(&role_key, 1_000).expect("signed");
@@ -318,9 +375,62 @@ mod tests {
         let operator = operator_token(&key, "A", 5).expect("signed");
         assert_eq!(
             UserClaims::decode(&operator),
-            Err(DecodeTokenError::Kind("operator".to_owned()))
+            Err(DecodeTokenError::Kind {
+                found: "operator".to_owned(),
+                expected: "user"
+            })
         );
         assert_eq!(UserClaims::decode("a.b"), Err(DecodeTokenError::Form));
-        assert_eq!(account_issued_at(&operator), Ok(5));
+    }
+
+    #[test]
+    fn an_accounts_token_is_read_only_if_the_operator_has_signed_it() {
+        let operator = AuthKey::of_random(KeyKind::Operator, [3; 32]).expect("a key");
+        let other = AuthKey::of_random(KeyKind::Operator, [4; 32]).expect("a key");
+        let accounts = [(BusAccount::Edge, "AEDGE".to_owned())].into();
+        let revoked = BTreeMap::from([("U1".to_owned(), 7)]);
+        let token = AccountToken {
+            account: BusAccount::Edge,
+            accounts: &accounts,
+            keys: &[],
+            revoked: &revoked,
+        };
+        let text = token.sign(&operator, 9).expect("signed");
+
+        let read = AccountClaims::decode(&text, &operator.public());
+        let public = "AEDGE".to_owned();
+        assert_eq!(
+            read,
+            Ok(AccountClaims {
+                public,
+                issued: 9,
+                revoked: revoked.clone()
+            })
+        );
+        let foreign = AccountClaims::decode(&text, &other.public());
+        assert_eq!(foreign, Err(DecodeTokenError::Signature));
+    }
+
+    #[test]
+    fn an_agent_hears_its_personas_and_without_any_all() {
+        let key = AuthKey::of_random(KeyKind::Account, [1; 32]).expect("a key");
+        let tags = |personas: &[String]| {
+            let token = UserToken {
+                name: "shop",
+                role: BusRole::Agent,
+                public: "U",
+                account: "A",
+                channel: None,
+                personas,
+                expires: None,
+            };
+            let text = token.sign(&key, 1).expect("signed");
+            decode(&text).expect("claims").nats.tags
+        };
+        assert_eq!(
+            tags(&["shop".to_owned(), "The till".to_owned()]),
+            ["role:agent", "persona:shop", "persona:The=20till"]
+        );
+        assert_eq!(tags(&[]), ["role:agent", "persona:*"]);
     }
 }

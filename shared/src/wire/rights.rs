@@ -8,7 +8,7 @@
 //! names: who may publish into one stream can have the server's acknowledgement stored in another. The walls are the
 //! accounts. A request that crosses them is answered on a subject of the server's own, which no stream stores.
 
-mod duties;
+mod role_rights;
 mod table;
 
 pub use self::table::rights_table;
@@ -24,6 +24,8 @@ pub const NAME: &str = "{{name()}}";
 pub const ROLE_TAG: &str = "role:";
 /// Beginning of the tag by which an edge's token names its channel.
 pub const CHANNEL_TAG: &str = "channel:";
+/// Beginning of the tags by which an agent's token names the personas for which it answers; `*` stands for all.
+pub const PERSONA_TAG: &str = "persona:";
 /// Longest time for which a service may be asked before it answers: a gate waits as long as an approval.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(24 * 3_600);
 /// Number of messages in which an agent may answer one question.
@@ -243,7 +245,7 @@ impl BusRole {
             Self::Admin => "an administrator of the installation",
             Self::Operator => "a person who runs the system through its services",
             Self::Viewer => "a person who looks on through the services",
-            Self::Agent => "a program that is the agent of personas (`nexus.agent.<persona>`)",
+            Self::Agent => "a program that is the agent of personas; its tags `persona` name them, or all with `*`",
             Self::Edge => "an adapter on another host; its tag `channel` names its channel",
             Self::System => "`nexus auth`",
         }
@@ -252,7 +254,7 @@ impl BusRole {
     /// Rights of the role.
     #[must_use]
     pub const fn rights(self) -> &'static [Right] {
-        duties::of(self)
+        role_rights::of(self)
     }
 
     /// Subjects that its users may publish and hear, as the server takes them.
@@ -266,7 +268,10 @@ impl BusRole {
 
         SubjectRights {
             publish: all(Right::publishes).into_iter().collect(),
-            deny_publish: duties::denied(self).iter().map(|&subject| subject.to_owned()).collect(),
+            deny_publish: role_rights::denied(self)
+                .iter()
+                .map(|&subject| subject.to_owned())
+                .collect(),
             hear: hear.into_iter().collect(),
             answers: self.answers(),
             is_bearer: self == Self::Agent,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use cli::auth::folder::{AuthFolder, credentials_path};
-use cli::auth::ring::WantedUser;
+use cli::auth::registry::WantedUser;
 use cli::auth::{certificates, push_accounts, seconds_now, server_files};
 use shared::bus::{Bus, NatsConfig};
 use shared::testing::connect;
@@ -45,6 +45,7 @@ impl WalledServer {
                 name: name.to_owned(),
                 role,
                 channel: channel.map(str::to_owned),
+                personas: Vec::new(),
                 expires: None,
             };
             folder.add(wanted, now).expect("added");
@@ -108,7 +109,7 @@ impl WalledServer {
 
     /// Tells the server the accounts as the folder has them.
     pub(super) async fn push(&self) {
-        push_accounts(&self.folder(), &self.config(BusRole::System.name()))
+        push_accounts(&mut self.folder(), &self.config(BusRole::System.name()), seconds_now())
             .await
             .expect("told");
     }

@@ -41,7 +41,7 @@ fn sentence(role: BusRole) -> String {
         (!named.is_empty()).then(|| format!("{verb} {}", named.join(", ")))
     });
 
-    let denied: Vec<String> = super::duties::denied(role)
+    let denied: Vec<String> = super::role_rights::denied(role)
         .iter()
         .map(|subject| format!("`{subject}`"))
         .collect();

@@ -343,12 +343,19 @@ const BACKUP: &[Right] = &[
     Api("STREAM.NAMES"),
     Api("STREAM.INFO.*"),
     Api("STREAM.SNAPSHOT.*"),
+    // What was replaced while a snapshot was made.
+    Api("DIRECT.GET.*"),
+    Api("STREAM.MSG.GET.*"),
 ];
 
 const RESTORE: &[Right] = &[
     Api(">"),
     Publish("$JS.SNAPSHOT.RESTORE.>"),
-    Publish("$KV.restore.hold"),
+    // What was replaced while the snapshot was made, and the hold of deliveries.
+    Publish("$KV.>"),
+    Publish("$O.>"),
+    Publish("nexus.schedule.>"),
+    Publish("nexus.fire.>"),
     Ask("replica.status"),
 ];
 
@@ -434,8 +441,12 @@ const VIEWER: &[Right] = &[
 ];
 
 /// It decides no approval, asks for no intent, writes no key, no event and no ledger.
-const AGENT: &[Right] = &[Ask("turn.gate"), Hear("nexus.agent.>")];
+const AGENT: &[Right] = &[Ask("turn.gate"), Hear("nexus.agent.{{tag(persona)}}")];
 
 const EDGE: &[Right] = &[Publish("nexus.event.{{tag(channel)}}.{{name()}}.*")];
 
-const SYSTEM: &[Right] = &[Publish("$SYS.REQ.CLAIMS.UPDATE"), Publish("$SYS.REQ.CLAIMS.LIST")];
+const SYSTEM: &[Right] = &[
+    Publish("$SYS.REQ.CLAIMS.UPDATE"),
+    // What the servers have, before they are told anything else.
+    Publish("$SYS.REQ.ACCOUNT.*.CLAIMS.LOOKUP"),
+];

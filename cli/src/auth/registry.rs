@@ -17,7 +17,7 @@ const SERVER: &str = "server";
 /// All users and accounts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ring {
+pub struct UserRegistry {
     /// The accounts.
     pub accounts: BTreeMap<BusAccount, AccountRecord>,
     /// The users, by name.
@@ -78,6 +78,9 @@ pub struct UserRecord {
     /// Channel of an edge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
+    /// Personas for which an agent answers; none stands for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub personas: Vec<String>,
     /// Public half of the user's key.
     pub public: String,
     /// Time of the user's token.
@@ -158,6 +161,8 @@ pub struct WantedUser {
     pub role: BusRole,
     /// Channel of an edge.
     pub channel: Option<String>,
+    /// Personas for which an agent answers; none stands for all.
+    pub personas: Vec<String>,
     /// Time from which the user is refused.
     pub expires: Option<i64>,
 }
@@ -175,7 +180,7 @@ pub enum NewExpiry {
 
 /// Why a change of the users is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RingError {
+pub enum UserRegistryError {
     /// The name is not allowed.
     #[error("`{0}` is not a user's name: expected 1 to {MAX_NAME_BYTES} of a-z, 0-9 and - within, and not `server`")]
     Name(String),
@@ -196,9 +201,9 @@ pub enum RingError {
     /// The user is refused.
     #[error("user `{0}` is revoked; `nexus auth add {0}` makes it again")]
     Revoked(String),
-    /// An edge needs a channel, and no other role has one.
+    /// An option does not fit the role: an edge needs a channel, and an agent may have personas.
     #[error("role `{role}`: {problem}")]
-    Channel {
+    Option {
         /// The role.
         role: &'static str,
         /// What is wrong.
@@ -217,12 +222,22 @@ fn is_user_name(name: &str) -> bool {
     is_token(name) && !is_edged && !name.contains('_') && name != SERVER
 }
 
+/// Returns what is wrong with the personas of `wanted`.
+fn persona_problem(wanted: &WantedUser) -> Option<&'static str> {
+    if wanted.role != BusRole::Agent {
+        let any = !wanted.personas.is_empty();
+        return any.then_some("only an agent has personas");
+    }
+    let is_name = |persona: &String| (1..=MAX_NAME_BYTES).contains(&persona.len());
+    (!wanted.personas.iter().all(is_name)).then_some("`--persona`: expected a name of 1 to 48 bytes")
+}
+
 fn is_token(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
     (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed)
 }
 
-impl Ring {
+impl UserRegistry {
     /// Returns the public keys of the accounts.
     #[must_use]
     pub fn account_keys(&self) -> BTreeMap<BusAccount, String> {
@@ -235,25 +250,27 @@ impl Ring {
     ///
     /// # Errors
     /// Fails if there is none.
-    pub fn user(&self, name: &str) -> Result<&UserRecord, RingError> {
-        self.users.get(name).ok_or_else(|| RingError::Unknown(name.to_owned()))
+    pub fn user(&self, name: &str) -> Result<&UserRecord, UserRegistryError> {
+        self.users
+            .get(name)
+            .ok_or_else(|| UserRegistryError::Unknown(name.to_owned()))
     }
 
     /// Returns why `wanted` cannot be added.
     ///
     /// # Errors
     /// Returns that as an error.
-    pub fn check_new(&self, wanted: &WantedUser) -> Result<(), RingError> {
+    pub fn check_new(&self, wanted: &WantedUser) -> Result<(), UserRegistryError> {
         let (name, role) = (&wanted.name, wanted.role.name());
         if !is_user_name(name) {
-            return Err(RingError::Name(name.clone()));
+            return Err(UserRegistryError::Name(name.clone()));
         }
         if BusRole::parse(name).is_some_and(|named| named != wanted.role) {
             let name = name.clone();
-            return Err(RingError::RoleName { name, role });
+            return Err(UserRegistryError::RoleName { name, role });
         }
         if self.users.get(name).is_some_and(|user| !user.revoked) {
-            return Err(RingError::Taken(name.clone()));
+            return Err(UserRegistryError::Taken(name.clone()));
         }
 
         let problem = match (wanted.role, wanted.channel.as_deref()) {
@@ -279,18 +296,20 @@ impl Ring {
                 channel,
             ) => channel.map(|_| "only an edge has a channel"),
         };
-        problem.map_or(Ok(()), |problem| Err(RingError::Channel { role, problem }))
+        let problem = problem.or_else(|| persona_problem(wanted));
+        problem.map_or(Ok(()), |problem| Err(UserRegistryError::Option { role, problem }))
     }
 
     /// Adds `wanted` with the key `public`. A user that was revoked under that name is replaced.
     ///
     /// # Errors
-    /// Fails as [`Ring::check_new`] does.
-    pub fn add(&mut self, wanted: WantedUser, public: String, now: i64) -> Result<(), RingError> {
+    /// Fails as [`UserRegistry::check_new`] does.
+    pub fn add(&mut self, wanted: WantedUser, public: String, now: i64) -> Result<(), UserRegistryError> {
         self.check_new(&wanted)?;
         let record = UserRecord {
             role: wanted.role,
             channel: wanted.channel,
+            personas: wanted.personas,
             public,
             issued: now,
             expires: wanted.expires,
@@ -302,15 +321,21 @@ impl Ring {
         Ok(())
     }
 
-    /// Gives the user `name` the key `public`. The former key is accepted until [`Ring::revoke_retired`].
+    /// Gives the user `name` the key `public`. The former key is accepted until [`UserRegistry::revoke_retired`].
     ///
     /// # Errors
     /// Fails if there is no such user, or if it is revoked.
-    pub fn rotate(&mut self, name: &str, public: String, now: i64, expires: NewExpiry) -> Result<(), RingError> {
-        let unknown = || RingError::Unknown(name.to_owned());
+    pub fn rotate(
+        &mut self,
+        name: &str,
+        public: String,
+        now: i64,
+        expires: NewExpiry,
+    ) -> Result<(), UserRegistryError> {
+        let unknown = || UserRegistryError::Unknown(name.to_owned());
         let user = self.users.get_mut(name).ok_or_else(unknown)?;
         if user.revoked {
-            return Err(RingError::Revoked(name.to_owned()));
+            return Err(UserRegistryError::Revoked(name.to_owned()));
         }
 
         // A clock that was set back makes no key older than a former one, which a revocation could then miss.
@@ -344,8 +369,8 @@ impl Ring {
     ///
     /// # Errors
     /// Fails if there is no such user.
-    pub fn revoke_retired(&mut self, name: &str, now: i64) -> Result<bool, RingError> {
-        let unknown = || RingError::Unknown(name.to_owned());
+    pub fn revoke_retired(&mut self, name: &str, now: i64) -> Result<bool, UserRegistryError> {
+        let unknown = || UserRegistryError::Unknown(name.to_owned());
         let user = self.users.get_mut(name).ok_or_else(unknown)?;
         let retired = std::mem::take(&mut user.retired);
         let (account, until) = (user.role.account(), now.max(user.issued));
@@ -359,11 +384,11 @@ impl Ring {
     ///
     /// # Errors
     /// Fails if there is no such user, or if the others cannot be changed without it.
-    pub fn revoke(&mut self, name: &str, now: i64) -> Result<(), RingError> {
-        let unknown = || RingError::Unknown(name.to_owned());
+    pub fn revoke(&mut self, name: &str, now: i64) -> Result<(), UserRegistryError> {
+        let unknown = || UserRegistryError::Unknown(name.to_owned());
         let user = self.users.get_mut(name).ok_or_else(unknown)?;
         if user.role == BusRole::System {
-            return Err(RingError::Needed(name.to_owned()));
+            return Err(UserRegistryError::Needed(name.to_owned()));
         }
 
         user.revoked = true;
@@ -373,6 +398,26 @@ impl Ring {
         self.refuse(account, keys, until);
 
         Ok(())
+    }
+
+    /// Takes over what the servers know of `account` from a token that was made at `issued` and refuses `revoked`: another
+    /// copy of these records may have told them. The next token is newer, and refuses those users too.
+    pub fn take_over(&mut self, account: BusAccount, issued: i64, revoked: &BTreeMap<String, i64>) {
+        let Some(record) = self.accounts.get_mut(&account) else {
+            return;
+        };
+        record.issued = record.issued.max(issued);
+        for (key, until) in revoked {
+            let refused = record.revoked.entry(key.clone()).or_insert(*until);
+            *refused = (*until).max(*refused);
+        }
+
+        let users = self.users.values_mut();
+        for user in users.filter(|user| user.role.account() == account) {
+            let is_refused = |key: &String| revoked.contains_key(key);
+            user.retired.retain(|key| !is_refused(key));
+            user.revoked |= revoked.get(&user.public).is_some_and(|until| user.issued <= *until);
+        }
     }
 
     fn refuse(&mut self, account: BusAccount, keys: Vec<String>, until: i64) {
