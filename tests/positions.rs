@@ -37,6 +37,13 @@ const PLACES: &[(&str, &str, Checked)] = &[
         Told("a page asks for older items of its own thread; nothing is decided by it"),
     ),
     (
+        "cli/src/backup/later.rs",
+        "sequence",
+        Told(
+            "a message of a backup beside its stream's snapshot, in the manifest's checksum; it only decides what a restore publishes again",
+        ),
+    ),
+    (
         "shared/src/model/approval.rs",
         "audited",
         ByRecord("AUDIT is walked for the record's number"),

@@ -10,6 +10,7 @@ use shared::wire::headers::Headers;
 use shared::wire::rights::BusRole;
 
 use super::folder::{AuthFolder, credentials_path};
+use crate::complain;
 use crate::exit::{Exit, failure};
 
 /// Subject on which servers take accounts' tokens.
@@ -64,13 +65,19 @@ pub async fn push_accounts(folder: &mut AuthFolder, config: &NatsConfig, now: i6
     Err(failure(Exit::Unreachable, text))
 }
 
-/// Takes over what the servers of `config` know of the accounts of `folder`, without telling them anything.
+/// Takes over what the servers of `config` know of the accounts of `folder`, without telling them anything. If none
+/// can be reached, that is said, and nothing is taken over.
 ///
 /// # Errors
-/// Fails if no server answers, or if a file cannot be written.
+/// Fails if the servers answer for other accounts, or if a file cannot be written.
 pub(super) async fn ask_servers(folder: &mut AuthFolder, config: &NatsConfig, now: i64) -> Result<()> {
-    let bus = connect(folder, config).await?;
-    take_over_all(folder, &bus, now).await.map(drop)
+    match connect(folder, config).await {
+        Ok(bus) => take_over_all(folder, &bus, now).await.map(drop),
+        Err(error) => {
+            complain!("the servers were not asked whether the users were changed elsewhere: {error:#}");
+            Ok(())
+        }
+    }
 }
 
 async fn connect(folder: &AuthFolder, config: &NatsConfig) -> Result<Bus> {

@@ -4,7 +4,7 @@
 //! of a key that is written meanwhile it has neither the former value nor the new one (`docs/contribute/nats-facts.md`
 //! "Snapshots"). So whatever came after its end is copied beside it, and published again once it is restored.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
@@ -15,7 +15,7 @@ use shared::wire::headers::Headers;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, BufWriter};
 
 use super::checksum;
-use super::manifest::STREAMS;
+use super::manifest::{LaterMessages, later_file};
 
 /// Number of messages that are read at once.
 const PAGE: usize = 500;
@@ -35,17 +35,6 @@ const NOT_REPEATED: [&str; 5] = [
 /// Header by which the server says that it has removed a key: nothing that is to be published again.
 const MARKER: &str = "Nats-Marker-Reason";
 
-/// What lies beside a snapshot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LaterMessages {
-    /// Number of messages.
-    pub messages: u64,
-    /// Size of the file, in bytes.
-    pub bytes: u64,
-    /// SHA-256 of the file, in hexadecimal.
-    pub sha256: String,
-}
-
 /// One line of the file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct LaterLine {
@@ -55,12 +44,6 @@ struct LaterLine {
     headers: Vec<(String, String)>,
     /// Payload, base64.
     payload: String,
-}
-
-/// Returns the path of the messages after the snapshot of stream `name` in the backup `directory`.
-#[must_use]
-pub(super) fn later_file(directory: &Path, name: &str) -> PathBuf {
-    directory.join(STREAMS).join(format!("{name}.later"))
 }
 
 /// Returns whether messages of the stream are replaced by later ones.

@@ -9,7 +9,6 @@ use sha2::{Digest as _, Sha256};
 use shared::bus::StreamHead;
 use shared::model::time::UnixMillis;
 
-use super::later::{LaterMessages, later_file};
 use crate::exit::{Exit, failure};
 
 /// Name and version of the backup's format.
@@ -21,7 +20,7 @@ const CHECKSUM: &str = "manifest.sha256";
 /// File that marks a directory in which a backup has begun and not ended.
 const UNFINISHED: &str = "UNFINISHED";
 /// Directory of the streams' snapshots.
-pub(super) const STREAMS: &str = "streams";
+const STREAMS: &str = "streams";
 
 /// Description of a complete backup.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,6 +60,23 @@ pub struct CopiedStream {
     /// Messages that replaced others while the snapshot was made; `None` if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub later: Option<LaterMessages>,
+}
+
+/// What lies beside a snapshot: messages that replaced others while it was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaterMessages {
+    /// Number of messages.
+    pub messages: u64,
+    /// Size of the file, in bytes.
+    pub bytes: u64,
+    /// SHA-256 of the file, in hexadecimal.
+    pub sha256: String,
+}
+
+/// Returns the path of the messages after the snapshot of stream `name` in the backup `directory`.
+#[must_use]
+pub fn later_file(directory: &Path, name: &str) -> PathBuf {
+    directory.join(STREAMS).join(format!("{name}.later"))
 }
 
 /// Returns the path of the snapshot of stream `name` in the backup `directory`.

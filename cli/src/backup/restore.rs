@@ -12,8 +12,8 @@ use shared::wire::seal::SealKey;
 use shared::wire::topology::topology;
 
 use super::held;
-use super::later::{self, later_file};
-use super::manifest::{CopiedStream, Manifest, snapshot_file};
+use super::later;
+use super::manifest::{CopiedStream, Manifest, later_file, snapshot_file};
 use super::rotation;
 use crate::args::{Common, RestoreOptions};
 use crate::connect::{connect_as, load_trust, nats_config};

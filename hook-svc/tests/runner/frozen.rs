@@ -91,6 +91,14 @@ async fn what_leads_past_the_frozen_is_gone() {
         "require('bun:jsc').setTimeZone('Asia/Tokyo');",
         "require('bun:test').mock.module('better-sqlite3', () => ({}));",
         "process.dlopen({}, '/lib/x86_64-linux-gnu/libc.so.6');",
+        "process.execve('/bin/true', ['true'], {});",
+        "require('node:process').execve('/bin/true', ['true'], {});",
+        "require('process').execve('/bin/true', ['true'], {});",
+        "(await import('node:process')).execve('/bin/true', ['true'], {});",
+        "(await import('process')).default.execve('/bin/true', ['true'], {});",
+        "process.binding('constants');",
+        "process._debugProcess(1);",
+        "process.setUncaughtExceptionCaptureCallback(() => {});",
     ];
 
     let hooks = ways.iter().enumerate().map(|(at, way)| {

@@ -90,7 +90,13 @@ function forbid(name: string): void {
 divertOutput();
 attributeTimers();
 provideSqlite();
-for (const name of ["exit", "reallyExit", "abort", "kill", "_kill", "dlopen", "chdir"]) if (name in process) forbid(name);
+// What ends or replaces this process, reaches others or native code, or takes the runner's errors from it. Before anything
+// imports `node:process`, which keeps what it finds.
+const FORBIDDEN = [
+  "exit", "reallyExit", "abort", "execve", "kill", "_kill", "_debugProcess", "_debugEnd", "dlopen", "binding",
+  "_linkedBinding", "chdir", "setUncaughtExceptionCaptureCallback",
+];
+for (const name of FORBIDDEN) if (name in process) forbid(name);
 harden();
 onStray(stray);
 process.on("unhandledRejection", (thrown) => stray(thrown, null));
