@@ -93,8 +93,8 @@ provideSqlite();
 // What ends or replaces this process, reaches others or native code, or takes the runner's errors from it. Before anything
 // imports `node:process`, which keeps what it finds.
 const FORBIDDEN = [
-  "exit", "reallyExit", "abort", "execve", "kill", "_kill", "_debugProcess", "_debugEnd", "dlopen", "binding",
-  "_linkedBinding", "chdir", "setUncaughtExceptionCaptureCallback",
+  "exit", "reallyExit", "abort", "execve", "kill", "_kill", "_debugProcess", "_debugEnd", "dlopen", "chdir",
+  "setUncaughtExceptionCaptureCallback",
 ];
 for (const name of FORBIDDEN) if (name in process) forbid(name);
 harden();
