@@ -60,7 +60,7 @@ fn is_replacing(head: &StreamHead) -> bool {
 /// `directory`. Returns `None` if there is nothing that is to be copied.
 ///
 /// # Errors
-/// Fails if the stream cannot be read, if the file cannot be written, or if more is written than is read.
+/// Fails if the stream cannot be read, if the file cannot be written, or beyond a million messages.
 pub(super) async fn copy(bus: &Bus, name: &str, head: &StreamHead, directory: &Path) -> Result<Option<LaterMessages>> {
     let end = head.position().last;
     if !is_replacing(head) || bus.stream_state(name).await?.last == end {
@@ -126,7 +126,9 @@ pub(super) async fn publish(bus: &Bus, path: &Path, end: u64) -> Result<()> {
         let line: LaterLine =
             serde_json::from_str(&line).with_context(|| format!("{} cannot be read", path.display()))?;
         if line.sequence > end {
-            bus.publish(line.outgoing()?).await?;
+            // A piece of a file that is published again because its ack was lost is stored once.
+            let id = format!("restored:{}", line.sequence);
+            bus.publish(line.outgoing()?.msg_id(id)).await?;
         }
     }
 
