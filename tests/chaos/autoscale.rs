@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shared::clock::{Clock as _, SystemClock, pause};
+use shared::model::time::UnixMillis;
 use tests::autoscaler::Autoscaler;
 use tests::eventually::eventually;
 use tests::load::{Gateways, Load, send};
@@ -27,19 +28,28 @@ const LOOK: Duration = Duration::from_secs(15);
 const LOOK_IN_TEST: Duration = Duration::from_millis(750);
 /// Time in which Prometheus answers; later counts as no answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Longest time until the load of the long form is worked off: debug builds on a slow machine evaluate some 80 events a second.
+const WORKED_OFF: Duration = Duration::from_secs(900);
 /// Conversations of the load.
 const KEYS: u64 = 200;
 
-/// A hook that takes its time, so that events wait; the conversation's next one waits for it.
-const SLOW: &str = r#"/** @name answer */
+/// Time in which the load of the long form comes, from the world's start on: the sender needs the processors then.
+const LOAD_COMES_WITHIN: Duration = Duration::from_secs(100);
+
+/// Returns a hook that takes its time, so that events wait; the conversation's next one waits for it. Before `busy_until` it
+/// takes three seconds.
+fn slow_hook(busy_until: UnixMillis) -> String {
+    let text = r#"/** @name answer */
 export default async (ctx) => {
   const e = ctx.event;
   if (e.channel !== "chaos" || e.direction !== "received") return { fire: false };
-  await new Promise((done) => setTimeout(done, 150));
+  await new Promise((done) => setTimeout(done, Date.now() < BUSY_UNTIL ? 3000 : 150));
   return { fire: true, routing: { session: "s-" + e.peer.id },
     deliveryContext: { channel: "nats", accountId: "chaos", peerId: e.peer.id, replyToId: e.id } };
 };
 "#;
+    text.replace("BUSY_UNTIL", &busy_until.0.to_string())
+}
 
 /// A Prometheus that scrapes the replicas in a file, each second.
 #[derive(Debug)]
@@ -176,7 +186,7 @@ impl Scaling {
 
     /// Looks until `is_so` of the metric.
     async fn look_until(&mut self, world: &mut World, what: &str, is_so: impl Fn(&Self, Option<f64>) -> bool) {
-        let until = SystemClock.monotonic() + SETTLE;
+        let until = SystemClock.monotonic() + WORKED_OFF;
         loop {
             let metric = self.look(world).await;
             if is_so(self, metric) {
@@ -184,7 +194,7 @@ impl Scaling {
             }
             assert!(
                 SystemClock.monotonic() < until,
-                "not within {SETTLE:?}: {what}; metric {metric:?}, replicas {:?}\n{}",
+                "not within {WORKED_OFF:?}: {what}; metric {metric:?}, replicas {:?}\n{}",
                 self.course,
                 world.logs()
             );
@@ -226,7 +236,11 @@ async fn all_copies_tell(world: &World, prometheus: &Prometheus, backlog: f64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_follow_the_backlog_and_a_lost_metric_scales_to_no_limit() {
-    let events = if is_long() { 20_000 } else { 2_000 };
+    let (events, load_comes_within) = if is_long() {
+        (20_000, LOAD_COMES_WITHIN)
+    } else {
+        (2_000, Duration::ZERO)
+    };
     let directory = tempfile::tempdir().expect("a directory");
     let Some(prometheus) = Prometheus::start(directory.path()) else {
         return;
@@ -235,8 +249,10 @@ async fn replicas_follow_the_backlog_and_a_lost_metric_scales_to_no_limit() {
     // A tenth of the work for a tenth of the backlog, so that the arithmetic is the same.
     scaler.threshold *= events as f64 / 20_000.0;
 
+    let comes_within_ms = i64::try_from(load_comes_within.as_millis()).expect("minutes");
+    let busy_until = SystemClock.now().plus(comes_within_ms);
     let mut world = World::start(Setup {
-        hooks: vec![("answer.ts", SLOW.to_owned())],
+        hooks: vec![("answer.ts", slow_hook(busy_until))],
         ..Setup::default()
     })
     .await;

@@ -227,7 +227,7 @@ fn stored(number: u64) -> Result<AppliedRecord> {
     Ok(AppliedRecord::Event {
         sequence: number,
         published_at: at(number),
-        event: Box::new(event),
+        event: Arc::new(event),
     })
 }
 

@@ -16,7 +16,7 @@ use crate::runner::HeldSlots;
 #[derive(Debug)]
 pub(crate) struct EventTask {
     /// The event to evaluate.
-    pub(crate) event: Event,
+    pub(crate) event: Arc<Event>,
     /// Id that tells this occurrence from all others, in records, stored answers and last fires ([`shared::wire::seal::record_key`]).
     pub(crate) key: EventId,
     /// Sequence of the event in `EVENTS`.
@@ -137,7 +137,7 @@ impl SharedPermits {
 impl EventTask {
     /// Returns whether hooks see the event by default: mere changes at the source are shown only to hooks that ask for
     /// them.
-    pub(crate) const fn is_shown(&self) -> bool {
+    pub(crate) fn is_shown(&self) -> bool {
         match self.event.direction {
             EventDirection::Received | EventDirection::Sent | EventDirection::Observed | EventDirection::Created => {
                 true

@@ -1,7 +1,7 @@
 //! Messages received from the server, in our own types.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_nats::HeaderName;
@@ -120,6 +120,8 @@ pub struct IncomingMessage {
     pub pending: u64,
     /// Name of the stream that stores it.
     pub stream: String,
+    /// The event in it, once it was read. Its copies share it: the read model and the partition's owner read the same messages.
+    pub(super) event: Arc<OnceLock<Arc<Event>>>,
     pub(super) acker: MessageAcker,
 }
 
@@ -174,6 +176,7 @@ impl IncomingMessage {
             stored_at_ns,
             pending,
             stream,
+            event: Arc::default(),
             acker: MessageAcker::Server(acker),
         })
     }
@@ -191,6 +194,7 @@ impl IncomingMessage {
             stored_at_ns: stored.stored_at_ns,
             pending: 0,
             stream: stream.to_owned(),
+            event: Arc::default(),
             acker: MessageAcker::Floor(floor),
         }
     }
@@ -211,6 +215,7 @@ impl IncomingMessage {
             headers: self.headers.clone(),
             payload: self.payload.clone(),
             stream: self.stream.clone(),
+            event: Arc::clone(&self.event),
             acker,
             ..*self
         }
@@ -234,12 +239,17 @@ impl IncomingMessage {
         decode_known(&self.headers, &self.payload)
     }
 
-    /// Decodes the payload of a message of `EVENTS`, with the origin that its seal proves.
+    /// Decodes the payload of a message of `EVENTS`, with the origin that its seal proves. A message and its copies are decoded
+    /// once.
     ///
     /// # Errors
     /// Returns [`ReadEventError`] if nothing but a dead letter may result from it.
-    pub fn read_event(&self, trust: &TrustKeys) -> Result<Event, ReadEventError> {
-        trust.read_stored(&self.subject, &self.headers, &self.payload, self.published_at)
+    pub fn read_event(&self, trust: &TrustKeys) -> Result<Arc<Event>, ReadEventError> {
+        if let Some(event) = self.event.get() {
+            return Ok(Arc::clone(event));
+        }
+        let event = trust.read_stored(&self.subject, &self.headers, &self.payload, self.published_at)?;
+        Ok(Arc::clone(self.event.get_or_init(|| Arc::new(event))))
     }
 
     /// Trace context of the message.

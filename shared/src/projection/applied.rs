@@ -1,5 +1,7 @@
 //! Input of the projection: decoded messages, each with its position in its stream. *Pure.*
 
+use std::sync::Arc;
+
 use crate::model::dispatch::Dispatch;
 use crate::model::event::{Event, EventId};
 use crate::model::invocation::EventInvocations;
@@ -58,7 +60,7 @@ pub enum AppliedRecord {
         /// Time at which the server stored it.
         published_at: UnixMillis,
         /// Decoded event.
-        event: Box<Event>,
+        event: Arc<Event>,
     },
     /// Message of `INVOCATIONS`.
     Invocations {

@@ -40,6 +40,13 @@ pub(super) const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Time for which a batch waits to fill while no caller waits for its position.
 const LINGER: Duration = Duration::from_millis(50);
 
+/// The same for a batch that had [`BUSY_MESSAGES`] within [`LINGER`]: nearly half of the writer's time are commits, which write
+/// each page that a transaction has changed.
+const BUSY_LINGER: Duration = Duration::from_millis(500);
+
+/// Number of messages from which on a batch counts as one under load.
+const BUSY_MESSAGES: usize = 16;
+
 /// Pause before a retry: the stream does not exist yet, the disk has no room.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -263,14 +270,15 @@ async fn start(bus: &Bus, projection: &Projection, source: FeedSource) -> Result
     }
 }
 
-/// Collects the next messages: those that are there, and those that arrive within [`LINGER`] unless a caller waits for
-/// them. Also returns the time since which the read model lacks the message after the last of them.
+/// Collects the next messages: those that are there, and those that arrive within [`LINGER`], or under load within
+/// [`BUSY_LINGER`], unless a caller waits for them. Also returns the time since which the read model lacks the message after the last of them.
 async fn gather_batch(from: &mut impl AheadMessages, projection: &Projection) -> (Vec<IncomingMessage>, UnixMillis) {
     let ReadResult { incoming, mut since } = from.next().await;
     let mut bytes = incoming.payload.len();
     let mut messages = vec![incoming];
 
     let mut linger = std::pin::pin!(pause(LINGER));
+    let mut is_extended = false;
     while messages.len() < BATCH_MESSAGES && bytes < BATCH_BYTES {
         // Registered before the check, so that a new waiter is not missed.
         let wanted = projection.0.wanted.notified();
@@ -285,7 +293,13 @@ async fn gather_batch(from: &mut impl AheadMessages, projection: &Projection) ->
                 since = read.since;
                 messages.push(read.incoming);
             }
-            () = &mut linger => break,
+            () = &mut linger => {
+                if is_extended || messages.len() < BUSY_MESSAGES {
+                    break;
+                }
+                linger.set(pause(BUSY_LINGER.saturating_sub(LINGER)));
+                is_extended = true;
+            }
             () = wanted => {}
         }
     }
@@ -317,7 +331,7 @@ pub(super) fn decode(source: FeedSource, message: &IncomingMessage, trust: &Trus
         FeedSource::Events => message.read_event(trust).map(|event| AppliedRecord::Event {
             sequence,
             published_at: message.published_at,
-            event: Box::new(event),
+            event,
         }),
         FeedSource::Invocations => {
             message

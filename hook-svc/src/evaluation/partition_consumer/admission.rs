@@ -23,7 +23,7 @@ impl PartitionConsumer {
         &self,
         shift: &mut PartitionSession,
         owned: &OwnedPartition,
-        event: Event,
+        event: Arc<Event>,
         incoming: IncomingMessage,
         memory: OwnedSemaphorePermit,
     ) -> Result<Option<MessageWork>, HandleEventError> {

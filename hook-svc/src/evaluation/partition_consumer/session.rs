@@ -76,7 +76,7 @@ pub(super) struct PartitionSession {
 }
 
 /// Reads the event in `incoming` as `trust` admits it. Returns the reason for the dead letter if that fails.
-pub(super) fn read(incoming: &IncomingMessage, trust: &TrustKeys) -> Result<Event, MessageVerdict> {
+pub(super) fn read(incoming: &IncomingMessage, trust: &TrustKeys) -> Result<Arc<Event>, MessageVerdict> {
     incoming.read_event(trust).map_err(|error| {
         metrics::counter!("nexus_hook_refused_total", "reason" => error.reason()).increment(1);
         MessageVerdict::new(error.reason(), error.to_string())

@@ -17,6 +17,7 @@ fn message(sequence: u64, partition: u16, pending: u64) -> IncomingMessage {
         stored_at_ns: 0,
         pending,
         stream: "EVENTS".to_owned(),
+        event: Arc::default(),
         acker: MessageAcker::Floor(Arc::default()),
     }
 }

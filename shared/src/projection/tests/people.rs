@@ -82,12 +82,13 @@ async fn identities_link_contacts_whichever_comes_first() {
 #[tokio::test]
 async fn who_merely_says_so_is_another_contact_whichever_comes_first() {
     let by = |sequence: u64, origin: &str| {
-        let AppliedRecord::Event { mut event, .. } = text(sequence, "telegram", "7", sequence) else {
+        let AppliedRecord::Event { event, .. } = text(sequence, "telegram", "7", sequence) else {
             panic!("an event")
         };
+        let mut event = Event::clone(&event);
         event.origin = EventOrigin::parse(origin).unwrap();
         event.from.display_name = Some(format!("by {origin}"));
-        stored(sequence, *event)
+        stored(sequence, event)
     };
 
     let events = vec![

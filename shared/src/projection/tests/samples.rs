@@ -1,5 +1,7 @@
 //! Sample messages as the services publish them, small and uniform.
 
+use std::sync::Arc;
+
 use ulid::Ulid;
 
 use crate::model::dispatch::{DeliveryContext, Dispatch, DispatchCause, derived_ulid, dispatch_id};
@@ -51,7 +53,7 @@ pub(super) fn stored(sequence: u64, event: Event) -> AppliedRecord {
     AppliedRecord::Event {
         sequence,
         published_at: at(sequence),
-        event: Box::new(event),
+        event: Arc::new(event),
     }
 }
 
