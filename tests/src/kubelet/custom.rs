@@ -1,7 +1,7 @@
 //! Objects of KEDA and of the Prometheus Operator, whose controllers do not run here (pure).
 //!
-//! The fields are those that the manifests use; any other one is refused, since the schemas of these kinds come with their
-//! controllers and are not at hand. Sources: <https://keda.sh/docs/2.17/reference/scaledobject-spec/>,
+//! The fields are those that the manifests use; any other one is refused, since the schemas of these kinds come with
+//! their controllers and are not at hand. Sources: <https://keda.sh/docs/2.17/reference/scaledobject-spec/>,
 //! <https://keda.sh/docs/2.17/scalers/prometheus/>, <https://prometheus-operator.dev/docs/api-reference/api/>.
 
 use serde::Deserialize;
