@@ -97,7 +97,7 @@ fn every_number_of_replicas_has_one_owner() {
     }
 }
 
-/// What is set to be scaled in production is scaled there.
+/// Both services that follow the load have an autoscaler in `prod`, and the monitor that feeds it.
 #[test]
 fn prod_is_scaled_and_scraped() {
     for Set { name: set, objects, .. } in try_render_all() {
