@@ -1,94 +1,35 @@
-//! The manifests render, fit the schemas of every Kubernetes that is promised, and every workload in them is as careful as it
-//! says. Skipped, with a message, without kubectl; `e2e::pods` runs them.
+//! The manifests render, fit the schemas of every Kubernetes that is promised, and every workload in them is as careful as
+//! it says. Skipped, with a message, without kubectl; `e2e::pods` runs them.
+
+#[path = "k8s/scaling.rs"]
+mod scaling;
+#[path = "k8s/servers.rs"]
+mod servers;
+#[path = "k8s/sets.rs"]
+mod sets;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use cli::auth::folder::STANDARD;
-use serde::Deserialize as _;
 use serde_json::Value;
 use shared::wire::rights::BusRole;
-use tests::autoscaler::Autoscaler;
 use tests::kubelet::objects::Objects;
+
+use sets::{Set, containers, k8s_folder, list, name, of_kind, services, templates, try_render_all, try_render_base};
 
 const SERVICES: [&str; 5] = ["adapter-svc", "hook-svc", "broker-svc", "delivery-svc", "scheduler-svc"];
 
-/// What is rendered: the base, and what is installed.
-const SETS: [&str; 3] = ["base", "overlays/dev", "overlays/prod"];
+/// Kinds that come with their controllers, whose schemas are those of `tests::kubelet::custom`.
+const CUSTOM_KINDS: [&str; 2] = ["ScaledObject", "ServiceMonitor"];
 
 /// Minor versions of Kubernetes that the manifests fit; the oldest is the first with `preStop.sleep`.
 const KUBERNETES: std::ops::RangeInclusive<u32> = 30..=37;
 
-fn folder(set: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../k8s").join(set)
-}
-
-/// The manifests of `set`, or `None` where kubectl is not installed.
-fn text(set: &str) -> Option<String> {
-    let output = match Command::new("kubectl").arg("kustomize").arg(folder(set)).output() {
-        Ok(output) => output,
-        Err(error) => {
-            println!("SKIPPED: kubectl cannot be run: {error}");
-            return None;
-        }
-    };
-
-    assert!(
-        output.status.success(),
-        "kubectl kustomize {set}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Some(String::from_utf8(output.stdout).expect("kubectl writes UTF-8"))
-}
-
-/// Every object of `set`.
-fn render_set(set: &str) -> Option<Vec<Value>> {
-    let text = text(set)?;
-    let documents = serde_yaml_ng::Deserializer::from_str(&text);
-    let objects = documents.map(|document| Value::deserialize(document).expect("an object"));
-    Some(objects.collect())
-}
-
-/// Every object of the base.
-fn render() -> Option<Vec<Value>> {
-    render_set("base")
-}
-
-/// Every workload: name and template of the pods.
-fn templates(objects: &[Value]) -> Vec<(&str, &Value)> {
-    let found = objects.iter().filter_map(|object| {
-        let template = match object["kind"].as_str()? {
-            "Deployment" | "StatefulSet" | "Job" => &object["spec"]["template"],
-            "CronJob" => &object["spec"]["jobTemplate"]["spec"]["template"],
-            _ => return None,
-        };
-        Some((name(object), template))
-    });
-    found.collect()
-}
-
-/// Every workload of a service: name and template of the pods.
-fn services(objects: &[Value]) -> Vec<(&str, &Value)> {
-    let all = templates(objects).into_iter();
-    all.filter(|(workload, _)| workload.contains("-svc")).collect()
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
-    objects.iter().filter(|object| object["kind"] == kind).collect()
-}
-
-fn name(object: &Value) -> &str {
-    object["metadata"]["name"].as_str().expect("a name")
-}
-
 #[test]
 fn the_base_names_the_five_services() {
-    let Some(objects) = render() else { return };
+    let Some(objects) = try_render_base() else { return };
     let kinds = ["Deployment", "StatefulSet"];
     let names = kinds.iter().flat_map(|kind| of_kind(&objects, kind)).map(name);
     let names: BTreeSet<&str> = names.collect();
@@ -96,47 +37,54 @@ fn the_base_names_the_five_services() {
     assert_eq!(names, expected.collect());
 }
 
-/// Says which version does not take the manifests, and why. Needs Python's `kubernetes-validate`.
+/// Says which version does not take which object, and why. Needs Python's `kubernetes-validate`.
 #[test]
-fn every_set_fits_the_schemas() {
-    let local = folder("../.tools/kubernetes-validate");
-    let path = local.to_str().expect("a path");
-    for set in SETS {
-        let Some(text) = text(set) else { return };
-        let file = tempfile::NamedTempFile::with_suffix(".yaml").expect("a file");
-        std::fs::write(file.path(), text).expect("a file");
-        let versions = KUBERNETES.map(|minor| format!("1.{minor}"));
-        // One process for all versions: most of the time is its start.
-        let code = "import sys\nfrom kubernetes_validate.__main__ import main\nfile = sys.argv[1]\n\
-                    for version in sys.argv[2:]:\n    \
-                    sys.argv[1:] = ['--strict', '--kubernetes-version', version, file]\n    \
-                    if main(): sys.exit('Kubernetes ' + version)\n";
-        let mut command = Command::new("python3");
-        command
-            .args(["-c", code])
-            .arg(file.path())
-            .args(versions)
-            .env("PYTHONPATH", path);
-        let (is_good, said) = command.output().map_or_else(
-            |error| (false, error.to_string()),
-            |output| {
-                let both = [output.stdout, output.stderr].concat();
-                (output.status.success(), String::from_utf8_lossy(&both).into_owned())
-            },
-        );
-        if said.contains("No module named") || said.contains("No such file") {
-            println!("SKIPPED: Python has no kubernetes-validate (pip install kubernetes-validate)");
-            return;
-        }
-        assert!(is_good, "{set}: {said}");
+fn every_object_fits_the_schemas() {
+    // What sets have in common is checked once. JSON is YAML.
+    let sets = try_render_all();
+    let objects = sets.iter().flat_map(|set| set.objects.iter().map(Value::to_string));
+    let objects: BTreeSet<String> = objects.collect();
+    let text: Vec<String> = objects.into_iter().collect();
+    let file = tempfile::NamedTempFile::with_suffix(".yaml").expect("a file");
+    std::fs::write(file.path(), text.join("\n---\n")).expect("a file");
+    if text.is_empty() {
+        return;
     }
+
+    // One process for all versions: most of the time is its start.
+    let code = "import sys\nfrom kubernetes_validate.__main__ import main\nfile = sys.argv[1]\n\
+                for version in sys.argv[2:]:\n    \
+                sys.argv[1:] = ['--strict', '--kubernetes-version', version, file]\n    \
+                if main(): sys.exit('Kubernetes ' + version)\n";
+    let mut command = Command::new("python3");
+    command
+        .args(["-c", code])
+        .arg(file.path())
+        .args(KUBERNETES.map(|minor| format!("1.{minor}")))
+        .env("PYTHONPATH", k8s_folder("../.tools/kubernetes-validate"));
+    let (is_good, said) = command.output().map_or_else(
+        |error| (false, error.to_string()),
+        |output| {
+            let both = [output.stdout, output.stderr].concat();
+            (output.status.success(), String::from_utf8_lossy(&both).into_owned())
+        },
+    );
+    if said.contains("No module named") || said.contains("No such file") {
+        println!("SKIPPED: Python has no kubernetes-validate (pip install kubernetes-validate)");
+        return;
+    }
+
+    assert!(is_good, "{said}");
+    // A kind or a version that it does not know is a warning to it.
+    let unchecked = said.lines().filter(|line| line.contains("find schema"));
+    let mut unchecked = unchecked.filter(|line| !CUSTOM_KINDS.iter().any(|kind| line.contains(kind)));
+    assert_eq!(unchecked.next(), None);
 }
 
 /// The profile `restricted` of the Pod Security Standards, and more.
 #[test]
 fn every_pod_is_restricted_and_bounded() {
-    for set in SETS {
-        let Some(objects) = render_set(set) else { return };
+    for Set { name: set, objects, .. } in try_render_all() {
         for (workload, template) in templates(&objects) {
             let pod = &template["spec"];
             let at = format!("{set}: {workload}");
@@ -158,8 +106,7 @@ fn every_pod_is_restricted_and_bounded() {
                 );
             }
 
-            let containers = list(&pod["initContainers"]).iter().chain(list(&pod["containers"]));
-            for container in containers {
+            for container in containers(template) {
                 check_container(&at, container);
             }
         }
@@ -196,8 +143,7 @@ fn every_name_leads_somewhere() {
         .into_iter()
         .chain(["nexus-nats-server", "nexus-trust"].map(str::to_owned));
     let by_hand: BTreeSet<String> = by_hand.collect();
-    for set in SETS {
-        let Some(objects) = render_set(set) else { return };
+    for Set { name: set, objects, .. } in try_render_all() {
         let is_there = |kind: &str, wanted: &Value| {
             let found = of_kind(&objects, kind).into_iter().any(|object| name(object) == wanted);
             found || kind == "Secret" && by_hand.iter().any(|one| wanted == one)
@@ -218,13 +164,12 @@ fn every_name_leads_somewhere() {
                     "{at}: {volume}"
                 );
             }
-            for container in list(&pod["containers"]) {
+            for container in containers(template) {
                 for variable in list(&container["env"]) {
-                    let secret = &variable["valueFrom"]["secretKeyRef"];
-                    assert!(
-                        secret.is_null() || is_there("Secret", &secret["name"]),
-                        "{at}: {variable}"
-                    );
+                    for (kind, field) in [("Secret", "secretKeyRef"), ("ConfigMap", "configMapKeyRef")] {
+                        let entry = &variable["valueFrom"][field];
+                        assert!(entry.is_null() || is_there(kind, &entry["name"]), "{at}: {variable}");
+                    }
                 }
                 for from in list(&container["envFrom"]) {
                     assert_eq!(from["secretRef"]["optional"], true, "{at}: {from}");
@@ -237,8 +182,7 @@ fn every_name_leads_somewhere() {
 /// What the kubelet of the tests does not understand, they would run without.
 #[test]
 fn the_kubelet_understands_every_set() {
-    for set in SETS {
-        let Some(text) = text(set) else { return };
+    for Set { name: set, text, .. } in try_render_all() {
         Objects::default()
             .apply(&text)
             .unwrap_or_else(|why| panic!("{set}: {why}"));
@@ -248,8 +192,7 @@ fn the_kubelet_understands_every_set() {
 /// Replicas that come and go with the load keep no copy of the read model, and those that keep one are as many as there are copies.
 #[test]
 fn copies_of_the_read_model_are_kept_by_the_set_of_that_size() {
-    for set in SETS {
-        let Some(objects) = render_set(set) else { return };
+    for Set { name: set, objects, .. } in try_render_all() {
         let find = |wanted: &str| {
             let sets = of_kind(&objects, "StatefulSet");
             sets.into_iter()
@@ -280,7 +223,7 @@ fn copies_of_the_read_model_are_kept_by_the_set_of_that_size() {
 
 #[test]
 fn every_service_keeps_replicas_and_drains() {
-    let Some(objects) = render() else { return };
+    let Some(objects) = try_render_base() else { return };
     let settings = of_kind(&objects, "ConfigMap")
         .into_iter()
         .find_map(|map| map["data"]["nexus.toml"].as_str());
@@ -316,17 +259,17 @@ fn every_service_keeps_replicas_and_drains() {
 
 #[test]
 fn every_service_accepts_the_configuration() {
-    let settings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../k8s/base/nexus.toml");
+    let settings = k8s_folder("base/nexus.toml");
     let deps = std::env::current_exe().expect("a test has a path");
     let binaries = deps.parent().and_then(Path::parent).expect("target/<profile>/deps");
     let files = ["identities", "personas", "channels", "hooks"].map(|file| {
-        let path = folder("base/files").join(format!("{file}.yaml"));
+        let path = k8s_folder("base/files").join(format!("{file}.yaml"));
         (
             format!("NEXUS__FILES__{}", file.to_uppercase()),
             path.display().to_string(),
         )
     });
-    let bindings = folder("base/files/bindings.yaml").display().to_string();
+    let bindings = k8s_folder("base/files/bindings.yaml").display().to_string();
     let files: Vec<(String, String)> = files
         .into_iter()
         .chain([("NEXUS__HOOKS__BINDINGS".to_owned(), bindings)])
@@ -364,7 +307,7 @@ fn every_service_accepts_the_configuration() {
 
 #[test]
 fn traffic_is_denied_unless_named() {
-    let Some(objects) = render() else { return };
+    let Some(objects) = try_render_base() else { return };
     let policies = of_kind(&objects, "NetworkPolicy");
     let deny_all = |policy: &&&Value| {
         policy["spec"]["podSelector"] == serde_json::json!({})
@@ -381,7 +324,7 @@ fn traffic_is_denied_unless_named() {
 /// Files that nexus.toml names are those of the ConfigMap that every service mounts, and are read as what they are.
 #[test]
 fn files_are_mounted_where_the_configuration_looks_for_them() {
-    let Some(objects) = render() else { return };
+    let Some(objects) = try_render_base() else { return };
     let maps = of_kind(&objects, "ConfigMap");
     let find = |start: &str| {
         let found = maps.iter().find(|map| name(map).starts_with(start));
@@ -416,7 +359,7 @@ fn files_are_mounted_where_the_configuration_looks_for_them() {
 /// What is inside of the cluster's network is not reached by the way to what is outside.
 #[test]
 fn the_way_out_leads_to_public_addresses() {
-    let Some(objects) = render() else { return };
+    let Some(objects) = try_render_base() else { return };
     let policies = of_kind(&objects, "NetworkPolicy");
     let out = policies
         .into_iter()
@@ -438,8 +381,7 @@ fn the_way_out_leads_to_public_addresses() {
 /// The user of the bus that a workload shows is the one of its own role, and it has no other.
 #[test]
 fn every_workload_has_the_user_of_its_own_role() {
-    for set in SETS {
-        let Some(objects) = render_set(set) else { return };
+    for Set { name: set, objects, .. } in try_render_all() {
         for (workload, template) in templates(&objects) {
             let role = workload.strip_suffix("-copy").unwrap_or(workload);
             let role = role.strip_suffix("-svc").unwrap_or(role);
@@ -450,39 +392,15 @@ fn every_workload_has_the_user_of_its_own_role() {
             let volumes = list(&template["spec"]["volumes"]).iter();
             let secrets = volumes.filter_map(|volume| volume["secret"]["secretName"].as_str());
             assert_eq!(secrets.collect::<Vec<_>>(), [expected], "{set}: {workload}");
+
+            // The services seal with the cluster's key, and a backup says which one it was: nothing else has it.
+            let variables = containers(template).flat_map(|container| list(&container["env"]));
+            let secrets = variables.filter_map(|variable| variable["valueFrom"]["secretKeyRef"]["name"].as_str());
+            let secrets: Vec<&str> = secrets.collect();
+            match role {
+                "nats" | "topology" => assert!(secrets.is_empty(), "{set}: {workload}: {secrets:?}"),
+                _ => assert_eq!(secrets, ["nexus-trust"], "{set}: {workload}"),
+            }
         }
-    }
-}
-
-/// The manifest `name` of a component.
-fn component(component: &str, name: &str) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../k8s/components")
-        .join(component);
-    let text = std::fs::read_to_string(path.join(name)).expect("the manifest");
-    serde_yaml_ng::from_str(&text).expect("YAML")
-}
-
-#[test]
-fn both_autoscalers_scale_by_the_same_numbers() {
-    for name in ["hook-svc.yaml", "broker-svc.yaml"] {
-        let (keda, hpa) = (component("keda", name), component("hpa", name));
-        assert_eq!(keda["spec"]["scaleTargetRef"], hpa["spec"]["scaleTargetRef"], "{name}");
-        let (keda, hpa) = (Autoscaler::of_scaled_object(&keda), Autoscaler::of_hpa(&hpa));
-        assert!(keda.agrees_with(&hpa), "{name}: {keda:?} and {hpa:?}");
-        assert_eq!(
-            keda.query,
-            format!("max({}{{namespace=\"nexus\"}})", hpa.query),
-            "{name}"
-        );
-
-        // The adapter's rule asks the same.
-        let rules = component("hpa", "adapter-rules.yaml");
-        let rules = rules["externalRules"].as_array().expect("rules");
-        let rule = rules
-            .iter()
-            .find(|rule| rule["name"]["as"] == hpa.query.as_str())
-            .expect("a rule");
-        assert_eq!(rule["metricsQuery"], "max(<<.Series>>{<<.LabelMatchers>>})", "{name}");
     }
 }

@@ -8,6 +8,7 @@ use shared::bus::{Bus, NatsConfig};
 use tests::command::program;
 use tests::kubelet::cluster::Cluster;
 use tests::kubelet::container::Images;
+use tests::kubelet::kustomize::{relative_path, try_render};
 use tests::world::root;
 use tokio::net::TcpListener;
 
@@ -59,10 +60,7 @@ impl Installation {
     pub(crate) async fn try_make(set: &str, files: &Files) -> Option<Self> {
         let cluster = try_cluster().await?;
         let overlay = write_overlay(set, files);
-        let Some(manifests) = render(overlay.path()) else {
-            println!("SKIPPED: kubectl cannot be run");
-            return None;
-        };
+        let manifests = try_render(overlay.path())?;
         cluster.apply(SECRETS);
         cluster.apply(&make_users(&overlay.path().join(USERS)));
         cluster.apply(&files.secrets);
@@ -187,7 +185,7 @@ fn write_overlay(set: &str, files: &Files) -> tempfile::TempDir {
         }
     }
 
-    let up = relative(folder.path(), &root().join("k8s").join(set));
+    let up = relative_path(folder.path(), &root().join("k8s").join(set));
     write(
         "kustomization.yaml",
         &format!(
@@ -197,29 +195,4 @@ fn write_overlay(set: &str, files: &Files) -> tempfile::TempDir {
         ),
     );
     folder
-}
-
-/// Returns the way from one folder to another.
-fn relative(from: &Path, to: &Path) -> String {
-    let (from, to) = (
-        from.canonicalize().expect("a folder"),
-        to.canonicalize().expect("a folder"),
-    );
-    let common = from
-        .components()
-        .zip(to.components())
-        .take_while(|(a, b)| a == b)
-        .count();
-    let mut way = PathBuf::new();
-    way.extend(from.components().skip(common).map(|_| ".."));
-    way.extend(to.components().skip(common));
-    way.display().to_string()
-}
-
-/// Renders an overlay; `None` without kubectl.
-pub(crate) fn render(folder: &Path) -> Option<String> {
-    let output = Command::new("kubectl").arg("kustomize").arg(folder).output().ok()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "kubectl kustomize: {said}");
-    Some(String::from_utf8(output.stdout).expect("kubectl writes UTF-8"))
 }

@@ -8,6 +8,7 @@ use serde::Deserialize as _;
 use serde::de::{DeserializeOwned, Error as _};
 use serde_json::Value;
 
+use super::custom::{KEDA_API, MONITORING_API, ScaledObject, ServiceMonitor};
 use super::manifest::{Budget, JobSpec, Key, Map, Meta, Policy, Service, Workload, WorkloadKind};
 
 /// Everything that was applied.
@@ -34,16 +35,7 @@ pub struct Objects {
 }
 
 /// Objects without effect here: rights on the API server, and what other controllers act upon.
-const WITHOUT_EFFECT: [&str; 8] = [
-    "ServiceAccount",
-    "ScaledObject",
-    "HorizontalPodAutoscaler",
-    "ServiceMonitor",
-    "PodMonitor",
-    "Certificate",
-    "Issuer",
-    "PersistentVolumeClaim",
-];
+const WITHOUT_EFFECT: [&str; 3] = ["ServiceAccount", "HorizontalPodAutoscaler", "PersistentVolumeClaim"];
 
 impl Objects {
     /// Adds the objects of a manifest, or replaces those of the same names.
@@ -102,6 +94,9 @@ impl Objects {
                 }
                 self.jobs.insert(key, spec);
             }
+            // Without effect as well, but nobody else checks them before a cluster does.
+            "ScaledObject" if object["apiVersion"] == KEDA_API => drop(read::<ScaledObject>(&mut object)?),
+            "ServiceMonitor" if object["apiVersion"] == MONITORING_API => drop(read::<ServiceMonitor>(&mut object)?),
             other if WITHOUT_EFFECT.contains(&other) => {}
             other => return Err(serde_json::Error::custom(format!("the kind {other} is not known"))),
         }
@@ -145,5 +140,29 @@ mod tests {
         objects.apply(&job("one")).expect("the same");
         let refused = objects.apply(&job("other")).expect_err("immutable");
         assert!(refused.contains("immutable"), "{refused}");
+    }
+
+    #[test]
+    fn a_kind_that_is_not_listed_is_refused() {
+        let apply = |manifest: &str| Objects::default().apply(manifest);
+        apply("{kind: ServiceAccount, metadata: {name: any}}").expect("listed");
+        let refused = apply("{kind: Issuer, metadata: {name: any}}").expect_err("not listed");
+        assert!(refused.contains("the kind Issuer is not known"), "{refused}");
+    }
+
+    #[test]
+    fn a_field_of_a_custom_resource_that_is_not_listed_is_refused() {
+        let monitor = |version: &str, more: &str| {
+            let manifest = format!(
+                "{{apiVersion: {version}, kind: ServiceMonitor, metadata: {{name: any}}, spec: {{selector: {{}}, endpoints: \
+                 [{{port: health, path: /metrics, interval: 15s, honorLabels: true{more}}}]}}}}"
+            );
+            Objects::default().apply(&manifest)
+        };
+
+        monitor(MONITORING_API, "").expect("every field is listed");
+        let refused = monitor(MONITORING_API, ", targetPort: 1").expect_err("not listed");
+        assert!(refused.contains("targetPort"), "{refused}");
+        monitor("monitoring.coreos.com/v2", "").expect_err("another schema");
     }
 }

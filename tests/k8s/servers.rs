@@ -1,0 +1,94 @@
+//! The addresses of the bus: every pod and Job has them from one place, which an overlay can replace.
+
+use serde_json::{Value, json};
+use shared::bus::NatsConfig;
+
+use crate::sets::{
+    SERVERS_OF_OTHERS, Set, containers, entries, find, list, name, of_kind, page_example, templates, try_render_all,
+};
+
+/// Name of the ConfigMap with the addresses. It has no suffix: a Job that is applied by itself reads it as well.
+const SERVERS: &str = "nexus-nats";
+
+/// The variable that has them in each container.
+const VARIABLE: &str = "NEXUS__NATS__SERVERS";
+
+/// Returns the addresses of a set.
+fn servers(set: &str, objects: &[Value]) -> Vec<String> {
+    let map = find(objects, "ConfigMap", SERVERS).unwrap_or_else(|| panic!("{set}: no ConfigMap {SERVERS}"));
+    serde_json::from_str(&entries(&map["data"])["servers"]).expect("a list of addresses")
+}
+
+#[test]
+fn every_client_has_the_servers_of_one_config_map() {
+    for Set { name: set, objects, .. } in try_render_all() {
+        let servers = servers(set, &objects);
+        assert!(
+            servers.iter().all(|server| NatsConfig::is_address(server)),
+            "{set}: {servers:?}"
+        );
+        match find(&objects, "StatefulSet", "nats") {
+            Some(own) => {
+                let count = own["spec"]["replicas"].as_u64().expect("a number");
+                let expected = (0..count).map(|number| format!("nats://nats-{number}.nats:4222"));
+                assert_eq!(servers, expected.collect::<Vec<_>>(), "{set}");
+            }
+            None => assert!(!servers.is_empty(), "{set}: no servers"),
+        }
+
+        let from = json!({"name": VARIABLE, "valueFrom": {"configMapKeyRef": {"name": SERVERS, "key": "servers"}}});
+        let clients = templates(&objects)
+            .into_iter()
+            .filter(|(workload, _)| *workload != "nats");
+        for (workload, template) in clients {
+            for container in containers(template) {
+                let variables = list(&container["env"]).iter();
+                let found: Vec<&Value> = variables.filter(|one| one["name"] == VARIABLE).collect();
+                assert_eq!(found, [&from], "{set}: {workload}");
+            }
+        }
+
+        // An address in the file would be overridden, and mislead whoever reads it.
+        let maps = of_kind(&objects, "ConfigMap").into_iter();
+        for settings in maps.filter_map(|map| map["data"]["nexus.toml"].as_str()) {
+            let settings: toml::Table = settings.parse().expect("TOML");
+            assert!(settings["nats"].get("servers").is_none(), "{set}: {settings}");
+        }
+    }
+}
+
+#[test]
+fn with_servers_of_others_nothing_of_the_own_ones_remains() {
+    // The Job that restores is applied by itself, onto the same servers.
+    let overlay = page_example(SERVERS_OF_OTHERS);
+    let both = overlay.replace("resources: [", "resources: [../k8s/jobs/restore, ");
+    assert_ne!(both, overlay);
+    let Some(Set { text, objects, .. }) = Set::try_render(SERVERS_OF_OTHERS, &both) else {
+        return;
+    };
+
+    for own in [
+        "nats-0",
+        "nats-1",
+        "nats-2",
+        ".nats:",
+        "name: nats\n",
+        "nats-config",
+        "nexus-nats-server",
+    ] {
+        let found = text.lines().find(|line| format!("{line}\n").contains(own));
+        assert_eq!(found, None, "{own}");
+    }
+    let workloads: Vec<&str> = templates(&objects).into_iter().map(|(workload, _)| workload).collect();
+    for client in ["adapter-svc", "hook-svc-copy", "topology", "backup", "restore"] {
+        assert!(workloads.contains(&client), "{workloads:?}");
+    }
+
+    // They are reached at whichever address they have.
+    for policy in ["services", "jobs"] {
+        let policy = find(&objects, "NetworkPolicy", policy).expect("a policy");
+        let to_servers = json!({"ports": [{"protocol": "TCP", "port": 4222}]});
+        let egress = list(&policy["spec"]["egress"]);
+        assert!(egress.contains(&to_servers), "{}: {egress:?}", name(policy));
+    }
+}
