@@ -154,8 +154,8 @@ impl PairingStore {
         }
     }
 
-    /// Sends a code to the stranger who wrote `event`, unless the stranger has one. The code is stored before it is sent;
-    /// the same event again sends the same message. A message of more than ten minutes ago gets none.
+    /// Sends a code to the sender of `event`, a stranger, unless the sender has one. The code is stored before it is
+    /// sent; the same event again sends the same message. A message of more than ten minutes ago gets none.
     ///
     /// # Errors
     /// Returns [`PairingError`] if that cannot be done now.
@@ -204,7 +204,7 @@ impl PairingStore {
         Ok(())
     }
 
-    /// Lets the sender write who was sent the code of `request`.
+    /// Lets the receiver of the code of `request` write.
     ///
     /// # Errors
     /// Returns [`PairingError`] if the code is wrong or void, or if that cannot be done now.

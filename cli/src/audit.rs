@@ -85,12 +85,12 @@ fn topic_of(subject: &str) -> (&str, String) {
     (topic, about.join("/"))
 }
 
-/// Returns who decided, as `record` says; empty if it says nothing.
+/// Returns the decider, as `record` says; empty if it names none.
 fn who_of(record: &Value) -> String {
     record["by"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Returns what `record` says was done, in a word.
+/// Returns the change in `record`, in a word.
 fn what_of(record: &Value) -> String {
     let named = [
         &record["step"]["kind"],

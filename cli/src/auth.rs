@@ -48,7 +48,7 @@ pub async fn execute(common: &Common, action: AuthAction) -> Result<()> {
         AuthAction::Rotate(user) => {
             let mut folder = AuthFolder::open(&user.change.files.dir, false)?;
             if !user.change.offline {
-                // A copy of the folder that is behind gives nobody a new key who is refused.
+                // A copy of the folder that is behind must give no new key to a refused user.
                 let config = server_config(common, folder.path())?;
                 ask_servers(&mut folder, &config, now).await?;
             }

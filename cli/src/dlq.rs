@@ -174,7 +174,7 @@ async fn show_letter(common: &Common, bus: &Bus, number: u64) -> Result<()> {
         .show(common)
 }
 
-/// Returns what an operator has done with a dead letter, in words.
+/// Returns an operator's step with a dead letter, in words.
 fn step_text(record: &LetterRecord, zone: &Zone) -> String {
     let what = match &record.step {
         LetterStep::RedriveBegun { subject, .. } => format!("redrive to {subject} begun"),

@@ -21,7 +21,7 @@ const SERVICE: &str = "hook-svc";
 const WAIT_MS: u64 = 2_000;
 /// Longest time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Pause before hook-svc is asked again, after nobody answered.
+/// Pause before hook-svc is asked again, after no replica answered.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// Runs the command.

@@ -128,7 +128,7 @@ fn plan(common: &Common, options: &UpOptions, directory: &Path) -> Result<Plan> 
 }
 
 /// Checks the configuration file before anything starts: a service that refuses it would name the copy in the data
-/// directory, which nobody edits.
+/// directory, which the user does not edit.
 fn check_file(path: &Path) -> Result<()> {
     let (mut faults, _) = ask_services(&path.to_string_lossy())?;
     // The server is our own, and so is the key of the cluster unless the file names another.

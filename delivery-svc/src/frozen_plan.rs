@@ -126,8 +126,8 @@ pub fn plan_hash(planned: &[PlannedPart]) -> String {
     hex::encode(Sha256::digest(text))
 }
 
-/// Returns whether the text of `reply` has words that decide something for whoever has them: the code or the link of a card,
-/// or the code of a pairing. Receipts are kept for long, and may have none of it.
+/// Returns whether the text of `reply` has words that decide something for every reader: the code or the link of a
+/// card, or the code of a pairing. Receipts are kept for long, and may have none of it.
 #[must_use]
 pub fn has_secret(reply: &Reply) -> bool {
     let interactive = reply.interactive.as_ref();

@@ -1,9 +1,9 @@
-//! Services for operators, answered by any replica: dead letters, held messages, the records of what was decided, and the
+//! Services for operators, answered by any replica: dead letters, held messages, the records of decisions, and the
 //! status of the whole.
 //!
 //! They are here because this service's work is small and its replicas share everything: each request is decided by
-//! streams and buckets alone, so that another replica goes on where one was killed. Who may ask is the server's
-//! decision (`docs/design/operations.md` §5). A change is in `AUDIT` before it is made.
+//! streams and buckets alone, so that another replica goes on where one was killed. The server decides which
+//! users may ask (`docs/design/operations.md` §5). A change is in `AUDIT` before it is made.
 
 pub mod audit_list;
 pub mod held_desk;

@@ -1,4 +1,4 @@
-//! Keys and tokens of the users of the bus: what a user shows the server, and who says so.
+//! Keys and tokens of the users of the bus: a user's proof to the server, and its signers.
 //!
 //! A user's token names it, its role and its account, and is signed with the key of its role; the account's token, which
 //! the operator signs, says what each such key may make. The server holds the accounts' tokens alone. Nothing outside

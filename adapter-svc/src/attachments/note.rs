@@ -1,7 +1,7 @@
 //! Notes of the events whose files are still to be fetched, in KV `fetches`.
 //!
-//! A note is the event's sealed message, and is admitted as a message of `EVENTS` is: whoever can write the bucket, and
-//! has no key of the cluster, cannot speak as an account's user.
+//! A note is the event's sealed message, and is admitted as a message of `EVENTS` is: a client that can write the
+//! bucket, and has no key of the cluster, cannot speak as an account's user.
 
 use std::time::Duration;
 

@@ -38,7 +38,7 @@ pub(super) fn is_open(file: &Attachment) -> bool {
 }
 
 /// Returns whether files of `event` are fetched at all: those of strangers, of other bots and of old messages stay where
-/// they are, because nobody but their senders has a say in them, and a deletion has none.
+/// they are, because their senders alone have a say in them, and a deletion has none.
 pub(super) fn has_files(event: &Event) -> bool {
     let is_deletion = match event.direction {
         EventDirection::Deleted => true,

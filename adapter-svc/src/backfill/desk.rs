@@ -1,7 +1,7 @@
-//! `nexus.svc.backfill.{start,list,show,stop}`: the operator's orders, answered by any replica. Who may ask is the server's
-//! decision.
+//! `nexus.svc.backfill.{start,list,show,stop}`: the operator's orders, answered by any replica. The server decides
+//! which users may ask.
 //!
-//! An order is written to `AUDIT` first. Whoever reads the job finds it in KV `backfills`.
+//! An order is written to `AUDIT` first. The replica that reads the job finds it in KV `backfills`.
 
 use shared::bus::{Bus, CasError, Kv, OutgoingMessage, PublishError, ReadStreamError, ServiceSpec};
 use shared::clock::{SharedClock, SharedIds};

@@ -1,4 +1,4 @@
-//! Reads the jobs of the accounts that this process has: each by whoever holds its lease.
+//! Reads the jobs of the accounts that this process has: each by the replica that holds its lease.
 //!
 //! A page is stored before its position is written. A replica that is killed in between, or that loses its lease, leaves the
 //! last page to the next one, whose events have the same ids.
@@ -170,7 +170,7 @@ impl JobReader {
     }
 }
 
-/// Holds `lease`, and tells what `calls` wait for, until the lease is lost or somebody else has changed the job.
+/// Holds `lease`, and tells what `calls` wait for, until the lease is lost or another process has changed the job.
 async fn keep_lease(lease: &mut TaskLease, file: &JobFile, calls: &HistoryCalls) {
     loop {
         pause(LOOK_EVERY).await;
@@ -272,7 +272,7 @@ impl HistoryReading<'_> {
         }
     }
 
-    /// Waits until JetStream has `events`. Those who are paired are let in; nobody gets a code for what was written before.
+    /// Waits until JetStream has `events`. Paired senders are let in; no sender gets a code for an earlier message.
     async fn store(&self, events: Vec<Event>) -> Result<(), SourceFenced> {
         let sink = &self.runner.sink;
         let store = AccountEvents {
@@ -280,7 +280,7 @@ impl HistoryReading<'_> {
             channel: self.history.channel(),
             account: self.history.account(),
         };
-        // Whoever may not go on drops this.
+        // The caller drops this once it may not go on.
         let is_held = || true;
         for batch in events.chunks(BATCH) {
             let mut batch = batch.to_vec();

@@ -1,6 +1,6 @@
 //! `nexus.svc.pairing.{list,grant,withdraw}`: the operator's requests, answered by any replica with accounts.
 //!
-//! Whoever may publish to these subjects is an operator. Agents, HTTP tokens and hook processes may not.
+//! A user that may publish to these subjects is an operator. Agents, HTTP tokens and hook processes may not.
 
 use shared::bus::ServiceSpec;
 use shared::error_chain::describe_error;

@@ -113,7 +113,7 @@ fn start_backfills(
     Ok([tokio::spawn(served), tokio::spawn(reading)])
 }
 
-/// Returns the doors of the accounts to which Telegram posts, and the tasks that learn who their bots are.
+/// Returns the doors of the accounts to which Telegram posts, and the tasks that learn the ids of their bots.
 fn telegram_doors(around: &ServiceContext, sink: &SinkContext) -> anyhow::Result<(TelegramDoors, Vec<JoinHandle<()>>)> {
     // A host to which nothing is posted needs no client.
     if !around

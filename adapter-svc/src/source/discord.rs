@@ -63,7 +63,7 @@ pub enum RefuseDispatchError {
     /// The dispatch belongs to no conversation: a guild's state, presence, typing, a command that Nexus does not have.
     #[error("`{0}` belongs to no conversation")]
     NoConversation(String),
-    /// A message's previews were made, or it was pinned: nobody edited it.
+    /// A message's previews were made, or it was pinned: its author did not edit it.
     #[error("no edit: only the previews or marks of the message changed")]
     NoEdit,
     /// The bot itself did it.

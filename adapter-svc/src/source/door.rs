@@ -59,16 +59,16 @@ impl PostTime {
 /// The door of one account.
 #[derive(Debug, Clone)]
 pub struct AccountDoor {
-    /// Strangers who may write, and those who have a code.
+    /// Paired strangers, and those with a code.
     pub pairings: PairingStore,
     /// Files of messages.
     pub attachments: AttachmentFetcher,
-    /// Who may write directly.
+    /// Rule for users that write directly.
     pub direct: DirectPolicy,
 }
 
 impl AccountDoor {
-    /// Lets those of the senders of `events` in who are paired, has `store` make the events durable, and sends the others
+    /// Lets the paired senders of `events` in, has `store` make the events durable, and sends the others
     /// their codes. No step takes more than is left of `time`. After an error the same post may be handled again.
     /// `may_spool` says that `store` keeps events on this host's disk, with the steps about the notes of their files that it
     /// is given.
@@ -97,7 +97,8 @@ impl AccountDoor {
         let settled = tokio::time::timeout(within, settled).await;
         let strangers = match settled.map(|settled| settled.map_err(failed)) {
             Ok(Ok(strangers)) => strangers,
-            // A platform posts a payload for a while only: those who were paired a moment ago need not wait for the bus.
+            // A platform posts a payload for a while only: senders that were paired a moment ago need not wait for the
+            // bus.
             Ok(Err(_)) | Err(_) if settle_remembered(&self.pairings, self.direct, &mut events) => Vec::new(),
             Ok(Err(rejection)) => return Err(rejection),
             Err(_) => return Err(RequestRejection::UnknownPairings),

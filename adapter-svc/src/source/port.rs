@@ -52,8 +52,8 @@ pub trait Source: Send + Sync + 'static {
     /// Returns the name of the account.
     fn account(&self) -> &str;
 
-    /// Returns who may write to the account directly. With [`DirectPolicy::Pairing`] the sink lifts the tag `unpaired` of
-    /// those who are paired, and sends codes to the others.
+    /// Returns the rule for users that write to the account directly. With [`DirectPolicy::Pairing`] the sink lifts the
+    /// tag `unpaired` of paired senders, and sends codes to the others.
     fn direct_policy(&self) -> DirectPolicy;
 
     /// Reads until it cannot go on. `from` is the watermark that was last written; `None` = there is none, or it was

@@ -60,7 +60,7 @@ const TIMER: &str = "timer";
 /// Part of the ids of the events of reactions, behind the id of their message.
 const REACTION: &str = "/reaction";
 
-/// Returns whether nobody waits for the answer to `event`.
+/// Returns whether no sender waits for the answer to `event`.
 #[must_use]
 pub fn is_silent(event: &EventId) -> bool {
     event.adapter() == TIMER || event.as_str().contains(REACTION)

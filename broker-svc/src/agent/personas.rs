@@ -297,7 +297,7 @@ impl Personas {
     }
 
     /// Returns how humans must be asked before `tool` runs with `arguments` in a turn of `session`, which works for
-    /// `inherited`: rules that bind the sender of the work bind those who do it.
+    /// `inherited`: rules that bind the sender of the work also bind its workers.
     pub fn confirmations<'a>(
         &'a self,
         session: &'a SessionRef,

@@ -202,7 +202,7 @@ fn decided_text(confirmation: &ConfirmationTerms) -> Option<String> {
     let by = confirmation.decided_by.as_deref().unwrap_or("an approver");
     let by = shorten_line(by, MAX_NAME);
     let head = match confirmation.status {
-        // The card of a used approval says who has approved.
+        // The card of a used approval names the approver.
         ApprovalStatus::Pending | ApprovalStatus::Consumed => return None,
         ApprovalStatus::Approved => format!("Approved by {by}"),
         ApprovalStatus::Denied => format!("Denied by {by}"),

@@ -449,7 +449,7 @@ impl ApprovalStore {
                 self.ensure_audited(&before.value).await?;
                 return Ok(());
             };
-            // A process may have died after the decision; after this change nobody would send it any more.
+            // A process may have died after the decision; after this change no broker would send it any more.
             self.send_decision(&before.value).await?;
             self.send_decision(&next).await?;
             if self

@@ -1,4 +1,4 @@
-//! Turns that cannot go on, because `DISPATCHES` has lost a dispatch of theirs and nobody has made it again in time.
+//! Turns that cannot go on, because `DISPATCHES` has lost a dispatch of theirs that was not made again in time.
 //!
 //! Such a turn ends as interrupted. Its dispatches that were found are held; each of the others becomes a dead letter,
 //! with its event if that is found. The ledger notes them as lost and not as consumed, so that a redriven event leads to

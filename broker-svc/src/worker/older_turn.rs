@@ -111,8 +111,8 @@ impl Worker<'_> {
     /// Appends the end of `running`, whose dispatches are held but for those that are `lost`. The cursor does not pass the
     /// dispatches, which are not read yet; the ledger knows them when they are.
     async fn record_older_end(&mut self, running: &RunningTurn, lost: &[DispatchRef]) -> Result<(), RunSessionError> {
-        // Approvals of outside are settled behind an append of their own. It is newer than the loss: whoever goes on after
-        // a kill knows by it alone that the turn must not, if none of its dispatches is held.
+        // Approvals of outside are settled behind an append of their own. It is newer than the loss: a broker that goes
+        // on after a kill knows by it alone that the turn must not, if none of its dispatches is held.
         if running.open_outside().next().is_some() {
             for dispatch in lost {
                 let entry = self.dropped_entry(dispatch.clone(), DropReason::Lost);

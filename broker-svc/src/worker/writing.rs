@@ -1,8 +1,8 @@
 //! Beats of a turn that runs, by which its platform shows that the agent writes.
 //!
 //! Beats begin with the turn and end with it, before its reply leaves; if the broker dies, they end at once. Nothing is
-//! stored, and no turn waits for them. A turn that nobody has asked for is silent: a timer's, which mostly has nothing to
-//! say, and a reaction's.
+//! stored, and no turn waits for them. A turn without a waiting sender is silent: a timer's, which mostly has nothing
+//! to say, and a reaction's.
 
 use std::time::Duration;
 

@@ -20,7 +20,7 @@ const VALID: Duration = Duration::days(398);
 const RENEWED_BEFORE: Duration = Duration::days(60);
 /// Time for which the authority is valid.
 const AUTHORITY_VALID: Duration = Duration::days(10 * 365);
-/// Names of a server for who reaches it on its own machine, or by a forwarded port (`kubectl port-forward`).
+/// Names of a server for clients that reach it on its own machine, or by a forwarded port (`kubectl port-forward`).
 const OWN_NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 /// Time by which the clocks of two hosts may differ.
 const CLOCKS: Duration = Duration::hours(1);

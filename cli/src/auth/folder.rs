@@ -1,7 +1,7 @@
 //! The folder of keys, tokens and credentials of one bus. Every file in it is readable by its owner alone.
 //!
 //! ```text
-//! users.json            who there is (registry.rs)
+//! users.json            the users (registry.rs)
 //! keys/root.nk          signs the accounts' tokens
 //! keys/roles/ROLE.nk    signs the tokens of the users of one role
 //! keys/routes           password of the servers' routes

@@ -38,15 +38,16 @@ struct RefusedToken {
     description: String,
 }
 
-/// Tells the servers of `config` the accounts' tokens of `folder`. They keep them, and end the connections of users who
-/// are refused from then on. What another copy of the folder has told them stays in force. `now` is in seconds since 1970.
+/// Tells the servers of `config` the accounts' tokens of `folder`. They keep them, and end the connections of users
+/// that are refused from then on. Tokens from another copy of the folder stay in force. `now` is in seconds since 1970.
 ///
 /// # Errors
 /// Fails if no server answers, or if one refuses a token.
 pub async fn push_accounts(folder: &mut AuthFolder, config: &NatsConfig, now: i64) -> Result<()> {
     let bus = connect(folder, config).await?;
 
-    // Servers take the token that comes last. Who else has told them meanwhile is found by asking twice, some time apart.
+    // Servers take the token that comes last. One that another copy pushed meanwhile is found by asking twice, some
+    // time apart.
     let mut agreed = 0;
     for _ in 0..ROUNDS {
         if take_over_all(folder, &bus, now).await? {

@@ -18,7 +18,7 @@ pub fn host_and_port(host: &str, port: u16) -> String {
     }
 }
 
-/// Returns the beginning of a server's block `cluster`: who may be a route of it, and the routes to the servers at
+/// Returns the beginning of a server's block `cluster`: the login of a route to it, and the routes to the servers at
 /// `addresses` (`host:port`). `tls` stands in the block too.
 #[must_use]
 pub fn route_lines(password: &str, addresses: &[String], tls: &str) -> String {

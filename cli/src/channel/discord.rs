@@ -1,5 +1,5 @@
-//! What Discord says about a bot: who it is, what it may receive, how many sessions it may begin, and which of the
-//! configured channels and servers it sees. Nothing is changed there.
+//! Questions to Discord about a bot: its identity, its intents, the number of sessions that it may begin, and which of
+//! the configured channels and servers it sees. Nothing is changed there.
 //!
 //! Source: <https://discord.com/developers/docs/resources/user>,
 //! <https://discord.com/developers/docs/resources/application#application-object-application-flags>.

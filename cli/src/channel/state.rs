@@ -25,7 +25,7 @@ const READER: &str = "adapter-svc";
 pub(super) struct AccountState {
     /// Account as `{channel}/{name}`.
     pub(super) account: String,
-    /// Who may write directly; absent for an account that does not receive, or that only a service knows.
+    /// Rule for users that write directly; absent for an account that does not receive, or that only a service knows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) direct: Option<&'static str>,
     /// Number of users in `allow`.

@@ -359,7 +359,7 @@ async fn send_whole(channel: &dyn Channel, shipment: &SendRequest<'_>, preview: 
             }
         )
     };
-    // Somebody has deleted it, or the platform edits it no more.
+    // It was deleted, or the platform edits it no more.
     if is_gone(&outcome) {
         return channel.send(shipment).await;
     }

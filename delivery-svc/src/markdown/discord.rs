@@ -1,7 +1,7 @@
 //! Discord's Markdown. *Pure.*
 //!
 //! A backslash escapes characters that would be markup. `@everyone`, `@here` and mentions in a text get a character
-//! without width behind their `@`; that nobody is called is up to the `allowed_mentions` of the call. A URL stands
+//! without width behind their `@`; the `allowed_mentions` of the call see to it that no user is notified. A URL stands
 //! between `<` and `>`, where it ends as it should and shows no preview. A message has at most 2,000 characters. Italic
 //! is left out where it touches a letter or digit, because `_` does not work there, and a style around a link whose URL
 //! contains marks is too. Headings have three levels. Source:

@@ -1,8 +1,8 @@
 //! Slack's mrkdwn. *Pure.*
 //!
-//! `& < >` are entities, so that `<!channel>` or `<@U…>` in a text is a text and calls nobody. There is no escape for
-//! `*`, `_`, `~` and the backtick: a character without width beside them keeps them from being read as markup, and a
-//! style that touches a letter or digit is left out, because Slack would show its marks. Fences have no language. A
+//! `& < >` are entities, so that `<!channel>` or `<@U…>` in a text is a text and notifies no user. There is no escape
+//! for `*`, `_`, `~` and the backtick: a character without width beside them keeps them from being read as markup, and
+//! a style that touches a letter or digit is left out, because Slack would show its marks. Fences have no language. A
 //! message's text should have at most 4,000 characters; entities count as they are written.
 //! Source: <https://docs.slack.dev/messaging/formatting-message-text>,
 //! <https://docs.slack.dev/reference/methods/chat.postMessage#truncating>.

@@ -56,7 +56,7 @@ impl PreviewMessage {
                 Duration::ZERO
             }
             CallOutcome::Limited { after, .. } => after,
-            // Somebody has deleted it, or the platform edits it no more: the reply sees to it.
+            // It was deleted, or the platform edits it no more: the reply sees to it.
             CallOutcome::Refused {
                 refusal: Refusal::Permanent,
                 ..

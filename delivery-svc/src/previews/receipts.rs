@@ -24,7 +24,7 @@ const SKEW_MS: i64 = 60_000;
 pub(super) enum FoundPreview {
     /// There was none, and no delivery of the turn's reply has begun.
     None,
-    /// It was about to be sent at this time, and nobody noted its id.
+    /// It was about to be sent at this time, and its id was not noted.
     Opening(UnixMillis),
     /// The message with this id shows it.
     Shown(String),

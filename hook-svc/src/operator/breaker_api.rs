@@ -1,5 +1,5 @@
-//! `nexus.svc.breaker.{list,reset}`: circuit breakers of hooks for operators, answered by any replica. Who may ask is the
-//! server's decision.
+//! `nexus.svc.breaker.{list,reset}`: circuit breakers of hooks for operators, answered by any replica. The server
+//! decides which users may ask.
 
 use shared::breaker::{Breaker, key_of};
 use shared::bus::{Bus, CasError, Kv, OutgoingMessage, PublishError, ReadStreamError, ServiceSpec};
@@ -17,7 +17,7 @@ const MAX_TRIES: u32 = 8;
 /// The reason why a request about breakers fails.
 #[derive(Debug, thiserror::Error)]
 enum BreakerError {
-    /// The hook never failed, or nobody knows it.
+    /// The hook never failed, or is unknown.
     #[error("{0} has no recorded errors; see `nexus breaker list --all`")]
     Unknown(String),
     /// The breaker is closed.
@@ -26,7 +26,7 @@ enum BreakerError {
     /// Others reset it at the same time.
     #[error("{0}: too many concurrent requests; ask again")]
     Contended(String),
-    /// The name of whoever asks is no name.
+    /// The name of the operator is not valid.
     #[error("{0}")]
     Speaker(String),
     /// The bucket cannot be read.
@@ -98,7 +98,7 @@ impl BreakerDesk {
         check_speaker(&request.by).map_err(BreakerError::Speaker)?;
         let hook = &request.hook;
         for _ in 0..MAX_TRIES {
-            // The record first: who reads the same as another one is not both.
+            // The record first: of two requests that read the same, one alone can write its record.
             let last = self.bus.last_on_subject(AUDIT, &breaker_audit(hook)).await?;
             let entry = self.kv.get(&key_of(hook)).await?;
             let breaker = entry.ok_or_else(|| BreakerError::Unknown(hook.clone()))?.value;
@@ -126,7 +126,7 @@ impl BreakerDesk {
         Err(BreakerError::Contended(hook.clone()))
     }
 
-    /// Records the reset behind the record at `last`. Returns whether it is: false if somebody else was first.
+    /// Records the reset behind the record at `last`. Returns whether it is: false if another request was first.
     async fn record(&self, request: &ResetBreaker, breaker: &Breaker, last: u64) -> Result<bool, BreakerError> {
         let record = BreakerRecord {
             hook_id: request.hook.clone(),

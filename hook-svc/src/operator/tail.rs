@@ -204,7 +204,7 @@ impl Tail {
         {
             return None;
         }
-        // Whoever wants everything gets it whole, if the server passes it on; others see that it is large.
+        // A reader that wants everything gets it whole, if the server passes it on; others see that it is large.
         let most = match self.question.whole {
             true => MAX_PAYLOAD_BYTES.min(self.bus.max_payload() / 2),
             false => MAX_TAILED_PAYLOAD,

@@ -20,7 +20,7 @@ const QUEUE: usize = 1_024;
 /// Time limit for the answer.
 const ANSWER: Duration = Duration::from_millis(400);
 
-/// One event, and who asks.
+/// One event, and the place of its answer.
 #[derive(Debug)]
 struct Asked {
     id: EventId,
@@ -81,7 +81,7 @@ impl FirstAsker {
             let mut told = told.into_iter();
             for asked in asked {
                 let is_first = told.next().unwrap_or(true);
-                // Whoever has asked may have ended.
+                // The task that asked may have ended.
                 let _ = asked.answer.send(is_first);
             }
         }

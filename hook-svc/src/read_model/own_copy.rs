@@ -115,7 +115,7 @@ impl CopyKeeper {
         // Without a copy, only the events of the own partitions are read.
         let mut own_events = JoinSet::new();
 
-        // Who holds the slots must be known first, or every replica of a cluster that starts would open its file.
+        // The holders of the slots must be known first, or every replica of a cluster that starts would open its file.
         tokio::select! {
             () = slots.wait_complete() => {}
             () = shutdown.requested() => return Ok(()),
@@ -186,7 +186,8 @@ impl CopyKeeper {
     }
 
     async fn refresh(&self, slots: &mut SlotLeases, role: SlotRole, is_prepared: bool) -> SlotRole {
-        // Whoever may keep none takes no slot, neither a free one nor one that it had before it was configured so.
+        // A replica that may keep no copy takes no slot, neither a free one nor one that it had before it was
+        // configured so.
         if !self.config.read_model.keep {
             return SlotRole::Spare;
         }

@@ -38,7 +38,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// Time for which a copy that did not answer is asked last.
 const SUSPECT: Duration = Duration::from_secs(2);
 
-/// Interval at which a copy is asked although nobody waits, to know whether one answers.
+/// Interval at which a copy is asked although no evaluation waits, to know whether one answers.
 const PULSE: Duration = Duration::from_secs(2);
 
 /// Time without any answer after which no copy counts as there.
@@ -73,7 +73,7 @@ struct Inner {
     state: Mutex<PeerState>,
     /// Highest sequence of `EVENTS` that someone waits for.
     wanted: watch::Sender<u64>,
-    /// Number of those who wait for a sequence.
+    /// Number of evaluations that wait for a sequence.
     waiting: AtomicUsize,
     /// Sequence of `EVENTS` that a copy is known to have reached.
     reached: watch::Sender<u64>,

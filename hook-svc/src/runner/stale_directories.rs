@@ -42,7 +42,7 @@ fn remove(parent: &Path, lives: impl Fn(u32) -> bool, end_workers: impl Fn(&Path
     }
 }
 
-/// Kills the processes whose script is a file in `dir`. Whoever may not be killed is another user's.
+/// Kills the processes whose script is a file in `dir`. A process that may not be killed is another user's.
 fn end_workers(dir: &Path) {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return;

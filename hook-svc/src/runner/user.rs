@@ -1,4 +1,4 @@
-//! The user that hooks run as: if this process is root, a user who owns nothing.
+//! The user that hooks run as: if this process is root, a user that owns nothing.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;

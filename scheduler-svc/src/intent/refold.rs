@@ -95,7 +95,7 @@ fn take_in(value: &mut Intent, record: &IntentRecord) -> Result<(), ParseEventId
         }
         IntentStatus::Canceled => {
             let firing = value.running.take();
-            // A record does not say who canceled: the turn is spared.
+            // A record does not name the canceler: the turn is spared.
             value.withdrawn = firing.and_then(|firing| {
                 Some(WithdrawnIntent {
                     nominal: firing.nominal,

@@ -51,7 +51,7 @@ pub enum HeldError {
     /// Its payload is no base64.
     #[error("{0} has no payload")]
     Payload(Ulid),
-    /// The name of whoever asks is no name.
+    /// The name of the operator is not valid.
     #[error("{0}")]
     Speaker(String),
     /// Others decide at the same time.
@@ -166,7 +166,7 @@ impl HeldDesk {
         Err(HeldError::Absent(id))
     }
 
-    /// Records the decision, unless it is recorded. Returns whether it is: false if somebody else was first.
+    /// Records the decision, unless it is recorded. Returns whether it is: false if another request was first.
     async fn record(&self, held: &HeldMessage, request: &DecideHeld) -> Result<bool, HeldError> {
         let subject = held_audit(&held.key());
         let last = self.bus.last_on_subject(AUDIT, &subject).await?;

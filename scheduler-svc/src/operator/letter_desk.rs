@@ -213,7 +213,7 @@ impl LetterDesk {
         })
     }
 
-    /// Records that a redrive begins, and does it. Returns `None` if somebody else was first.
+    /// Records that a redrive begins, and does it. Returns `None` if another request was first.
     async fn begin_redrive(
         &self,
         known: &KnownLetter,
@@ -250,7 +250,7 @@ impl LetterDesk {
     }
 
     /// Publishes the message of `known`, whose last record begins `operation`, unless that is done; then deletes the
-    /// letter. Returns `None` if somebody else was first.
+    /// letter. Returns `None` if another request was first.
     async fn publish_letter(
         &self,
         known: &KnownLetter,

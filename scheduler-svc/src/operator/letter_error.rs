@@ -54,12 +54,12 @@ pub enum LetterError {
         /// Error of the server.
         error: PublishError,
     },
-    /// Somebody dropped it.
+    /// It was dropped.
     #[error("dead letter {number} was dropped by {by} at {at}")]
     Dropped {
         /// Number of the dead letter.
         number: u64,
-        /// Who asked for that.
+        /// Operator that asked for that.
         by: String,
         /// When, as an instant.
         at: String,
@@ -67,7 +67,7 @@ pub enum LetterError {
     /// A redrive was begun and not ended.
     #[error("dead letter {0} was being redriven, and its message may be published: `nexus dlq redrive {0}` ends that")]
     Redriving(u64),
-    /// The name of whoever asks is no name.
+    /// The name of the operator is not valid.
     #[error("{0}")]
     Speaker(String),
     /// Others change it all the time.

@@ -1,4 +1,4 @@
-//! What became of a dead letter, by its records, and what follows from that for a request. *Pure.*
+//! The fate of a dead letter, by its records, and its consequence for a request. *Pure.*
 //!
 //! The records of a letter's number are one row, in which each expects the one before. So of two operators who want
 //! different things one is first, and a request that is repeated, by whomever, finds how far the first one came.
@@ -8,10 +8,10 @@ use shared::model::time::UnixMillis;
 use shared::wire::operator::letters::{LetterRecord, LetterStep};
 use ulid::Ulid;
 
-/// What became of a dead letter.
+/// The fate of a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LetterFate {
-    /// Nobody has begun anything that stands.
+    /// No operation that was begun stands.
     Untouched,
     /// Its message may have been published again.
     Redriving {
@@ -29,7 +29,7 @@ pub enum LetterFate {
     },
     /// It is not published again.
     Dropped {
-        /// Who asked for that.
+        /// Operator that asked for that.
         by: String,
         /// When.
         at: UnixMillis,

@@ -153,8 +153,8 @@ impl AccountLeases {
 }
 
 impl AccountLease {
-    /// Looks whether the lease is still held, or takes it if nobody has it. Returns the hold; `None` if this replica does
-    /// not hold it, and everything that it does on the account must end. To be called about every second.
+    /// Looks whether the lease is still held, or takes it if no replica has it. Returns the hold; `None` if this
+    /// replica does not hold it, and everything that it does on the account must end. To be called about every second.
     ///
     /// Between two holds it returns `None` at least once, so that nothing goes on with a hold that is over.
     ///

@@ -1,7 +1,7 @@
 //! The witness of `DLQ`: its last dead letter, stored apart from it, so that a loss of letters is detected.
 //!
-//! Nothing is decided by dead letters, so that a loss needs no recovery. It is reported, because nobody misses a letter
-//! that is gone: a log line, `nexus_positions_void_total`, `/readyz` and `nexus doctor` for a day.
+//! Nothing is decided by dead letters, so that a loss needs no recovery. It is reported, because no service misses a
+//! letter that is gone: a log line, `nexus_positions_void_total`, `/readyz` and `nexus doctor` for a day.
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ use super::kv::{Kv, KvEvent};
 /// Time to live of a slot without a refresh; whole seconds (the server's unit).
 const TTL: Duration = Duration::from_secs(3);
 
-/// Silence after which a holder counts as gone although nobody reported the end of its lease.
+/// Silence after which a holder counts as gone although the end of its lease was not reported.
 const SILENCE: Duration = Duration::from_secs(6);
 
 /// Time for which a free slot is left to each replica with a lower number.
@@ -261,7 +261,7 @@ impl SlotsView {
             }
             // Keys that no longer exist are reported as gone afterwards.
             KvEvent::Anew => false,
-            // Whoever waits for it must hear of it even where the last holder was told before.
+            // A waiting caller must hear of it even if the last holder was told before.
             KvEvent::Current => !std::mem::replace(&mut self.is_complete, true),
         }
     }

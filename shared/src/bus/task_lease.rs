@@ -1,4 +1,4 @@
-//! A task that one replica at a time does: whoever holds the task's lease in KV `leases`.
+//! A task that one replica at a time does: the one that holds the task's lease in KV `leases`.
 //!
 //! The lease says which replica shall, not which may: a holder that is slow may be at it together with the next one,
 //! and the task must bear that.
@@ -38,7 +38,7 @@ impl TaskLease {
         }
     }
 
-    /// Refreshes the lease, or takes it if nobody has it. Returns whether this replica holds it.
+    /// Refreshes the lease, or takes it if no replica has it. Returns whether this replica holds it.
     ///
     /// # Errors
     /// [`CasError`] if the bucket cannot be asked or takes no value.
@@ -66,7 +66,7 @@ impl TaskLease {
 
         match self.leases.find(&self.task).await? {
             (Some(_), _) => Err(CasError::Conflict { bucket, key }),
-            // One that cannot be read is nobody's.
+            // One that cannot be read has no holder.
             (None, revision) => self.leases.update_ttl(&self.task, record, revision, TTL).await,
         }
     }

@@ -271,7 +271,7 @@ impl UserClaims {
     }
 }
 
-/// Claims of an account's token, as who makes the next one needs them.
+/// Claims of an account's token, as the maker of the next one needs them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountClaims {
     /// Public key that names the account.
@@ -319,10 +319,10 @@ pub enum DecodeTokenError {
     /// Its claims are not as expected.
     #[error("the token's claims cannot be read: {0}")]
     Claims(String),
-    /// Another operator has signed it, or nobody.
+    /// It is signed by another operator, or not at all.
     #[error("the token is not signed with the operator's key")]
     Signature,
-    /// It is somebody else's.
+    /// It is a token of another type.
     #[error("the token is of type `{found}`, not of type `{expected}`")]
     Kind {
         /// Type of the token.

@@ -72,7 +72,7 @@ impl Identities {
             }
         }
 
-        // One address of two persons would let the order of the file decide who somebody is.
+        // One address of two persons would let the order of the file decide about a sender's identity.
         let mut owners: BTreeMap<(&str, &str), &str> = BTreeMap::new();
         for (index, person) in self.persons.iter().enumerate() {
             for (channel, addresses) in &person.addresses {

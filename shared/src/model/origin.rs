@@ -39,8 +39,8 @@ pub fn is_reserved(name: &str) -> bool {
     all.any(|reserved| name.eq_ignore_ascii_case(reserved))
 }
 
-/// Channels of platforms whose accounts adapter-svc reads by itself. Who may write to an account is decided by its settings,
-/// so nobody else publishes there.
+/// Channels of platforms whose accounts adapter-svc reads by itself. The settings of an account decide which users may
+/// write to it, so no other publisher may use these channels.
 pub const PLATFORM_CHANNELS: [&str; 3] = ["telegram", "slack", "discord"];
 
 /// Returns whether all publishers of a channel seal: Nexus's own channels, the chat page's, the webhook sources' and those of

@@ -21,7 +21,7 @@ pub struct PairingList {
     pub pairings: Vec<PairingView>,
 }
 
-/// `grant`: lets the sender write who was sent a code.
+/// `grant`: lets the receiver of a code write.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GrantPairing {

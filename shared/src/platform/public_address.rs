@@ -1,4 +1,4 @@
-//! Addresses on the internet, and a resolver that finds no others: a name that somebody else chose must not lead into
+//! Addresses on the internet, and a resolver that finds no others: a name that a stranger chose must not lead into
 //! this network.
 
 use std::collections::BTreeSet;

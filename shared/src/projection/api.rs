@@ -309,7 +309,7 @@ pub struct EventTrace {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
     /// Keys in KV `held` of dispatches and deliveries that are not over and may be held, at most [`MAX_MAY_BE_HELD`]: for
-    /// whoever answers the question, and no part of the answer.
+    /// the service that answers, and no part of the answer.
     #[serde(skip)]
     pub may_be_held: Vec<String>,
 }

@@ -1,6 +1,6 @@
 //! Ledger records with entries of kinds that only a later release knows. *Pure.* Source: `docs/design/sessions.md` §3.
 //!
-//! A broker cannot fold such a record, and leaves the session to a broker that can. Who looks at entries one by one
+//! A broker cannot fold such a record, and leaves the session to a broker that can. A reader of single entries
 //! (the read model, the scheduler, the search for lost replies) reads those that it knows.
 
 use ciborium::value::Value;

@@ -1,8 +1,8 @@
-//! Requests of operators to the services, and the records in `AUDIT` of what operators had done. *Pure.* Source:
+//! Requests of operators to the services, and the records in `AUDIT` of their changes. *Pure.* Source:
 //! `docs/design/wire.md` §2.3.
 //!
-//! Who may ask is decided by the server, which lets a user publish on a service's subject or not. The name in a request
-//! says who it was, for the record, and gives no right.
+//! The server decides which users may ask: it lets a user publish on a service's subject or not. The name in a request
+//! is for the record, and gives no right.
 
 pub mod audit;
 pub mod backfill;
@@ -13,13 +13,13 @@ pub mod owner;
 pub mod status;
 pub mod tail;
 
-/// Maximum length of the name of whoever asks, in bytes.
+/// Maximum length of the operator's name, in bytes.
 pub const MAX_SPEAKER_BYTES: usize = 128;
 
-/// Checks the name `by` of whoever asks for a change, which is kept in `AUDIT`.
+/// Checks the name `by` of the operator that asks for a change, which is kept in `AUDIT`.
 ///
 /// # Errors
-/// Returns what is wrong with the field.
+/// Returns the fault of the field.
 pub fn check_speaker(by: &str) -> Result<(), String> {
     if by.is_empty() {
         return Err("by: must not be empty: it says in AUDIT who asked".to_owned());

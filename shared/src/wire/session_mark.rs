@@ -53,7 +53,7 @@ pub struct LeaseRecord {
 }
 
 impl LeaseRecord {
-    /// Returns the record of a lease that says only who its `holder` is.
+    /// Returns the record of a lease that only names its `holder`.
     #[must_use]
     pub const fn held_by(holder: String) -> Self {
         Self {

@@ -259,7 +259,7 @@ pub fn approval_audit(approval: &str) -> String {
     join("nexus.audit.approval", &[approval])
 }
 
-/// Returns the subject of what operators have done with the dead letter `number`.
+/// Returns the subject of the operators' steps with the dead letter `number`.
 #[must_use]
 pub fn letter_audit(number: u64) -> String {
     join("nexus.audit.dlq", &[&number.to_string()])
@@ -277,7 +277,7 @@ pub fn held_audit(key: &str) -> String {
     join("nexus.audit.held", &[key])
 }
 
-/// Returns the subject of the changes of who is the owner, by the key of a link or the visitor of a page.
+/// Returns the subject of the changes of the owner's pages, by the key of a link or the visitor of a page.
 #[must_use]
 pub fn owner_audit(about: &str) -> String {
     join("nexus.audit.owner", &[about])

@@ -79,7 +79,7 @@ impl Media for DiscordMedia {
             }
         }
 
-        // The token is not shown for an address of somebody else.
+        // The token is not shown for an address of another server.
         let url = Url::parse(address).map_err(|_| FetchFileError::ForbiddenAddress)?;
         if !self.files.may_ask(&url) {
             return Err(FetchFileError::ForbiddenAddress);

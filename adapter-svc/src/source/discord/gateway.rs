@@ -169,7 +169,7 @@ impl<'a> GatewayConnector<'a> {
             "a message of the gateway cannot be read; another session is begun"
         );
         metrics::counter!("nexus_source_refused_total", "source" => DISCORD, "reason" => "unreadable").increment(1);
-        // The message itself cannot be read, so that nobody knows what it would show to whom.
+        // The message itself cannot be read, so that it is unknown which secrets it would show.
         let payload = json!({"session": session.id, "behind": session.seq});
         self.sink.give_up_payload(&payload, "unreadable", words).await;
         self.unreadable = None;

@@ -114,7 +114,7 @@ pub(super) struct Message {
     /// Type: 0 = message, 19 = answer, 20 and 23 = answer of a command; others are notes of the vendor's.
     #[serde(rename = "type")]
     pub kind: Option<u64>,
-    /// Who wrote it.
+    /// Its author.
     pub author: Option<User>,
     /// Author's membership of the guild; absent in histories and direct channels.
     pub member: Option<Member>,
@@ -157,7 +157,7 @@ impl Message {
         self.content.as_deref().unwrap_or_default()
     }
 
-    /// Returns whether somebody said it: it is no note of the vendor's.
+    /// Returns whether a person or a program wrote it: it is no note of the vendor's.
     #[must_use]
     pub(super) fn is_said(&self) -> bool {
         matches!(self.kind.unwrap_or(0), 0 | 19 | 20 | 23)
@@ -199,7 +199,7 @@ impl Emoji {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Reaction {
-    /// Who reacted; absent if all reactions were removed.
+    /// User that reacted; absent if all reactions were removed.
     pub user_id: Option<String>,
     /// Channel.
     pub channel_id: String,
@@ -207,15 +207,15 @@ pub(super) struct Reaction {
     pub message_id: String,
     /// Emoji; absent if those of all emojis were removed.
     pub emoji: Option<Emoji>,
-    /// Membership of who reacted.
+    /// Membership of the user that reacted.
     pub member: Option<Member>,
 }
 
-/// What was pressed, or chosen.
+/// The button that was pressed, or the choices that were made.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct PressData {
-    /// Id of the button or list, which is what it says.
+    /// Id of the button or list: the words that a press says.
     pub custom_id: Option<String>,
     /// Choices from a list.
     pub values: Option<Vec<String>>,
@@ -233,11 +233,11 @@ pub(super) struct Interaction {
     pub channel: Option<ChannelPlace>,
     /// Guild.
     pub guild_id: Option<String>,
-    /// Who pressed, in a guild.
+    /// User that pressed, in a guild.
     pub member: Option<Member>,
-    /// Who pressed, in a direct channel.
+    /// User that pressed, in a direct channel.
     pub user: Option<User>,
-    /// What was pressed.
+    /// The button or list that was pressed.
     pub data: Option<PressData>,
     /// Message that has the button.
     pub message: Option<Message>,

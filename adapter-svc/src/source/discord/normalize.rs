@@ -275,7 +275,7 @@ impl DispatchReader<'_> {
         event.attachments = content.files;
 
         if !message.is_said() {
-            // A note about the channel: somebody came, a thread was made. It is addressed to nobody.
+            // A note about the channel: a member came, a thread was made. It does not address the bot.
             event.content_types = vec!["service".to_owned()];
             event.metadata.insert("service".to_owned(), json!(message.kind));
             event.direction = EventDirection::Observed;
@@ -325,7 +325,7 @@ impl DispatchReader<'_> {
                     event.add_tag(FROM_BOT);
                 }
             }
-            // The vendor does not say who removed them.
+            // The vendor does not name the user that removed them.
             None => channel.clone_into(&mut event.from.id),
         }
 
@@ -428,9 +428,9 @@ const VOLATILE_KEYS: [&str; 7] = [
 /// Keys that no event keeps, at any depth: tokens, and forwarded messages, which do not name their authors.
 const HIDDEN_KEYS: [&str; 2] = ["token", "message_snapshots"];
 
-/// Returns `data` without what nobody may read from an event: tokens, and the texts and buttons of messages of the bot
-/// `own` itself at any depth, because the cards of approvals have codes and links with which whoever reads the event
-/// could decide. A forwarded message may be one of them. Of an edit, what changes without one is left out too.
+/// Returns `data` without its secrets: tokens, and the texts and buttons of messages of the bot `own` itself at any
+/// depth, because the cards of approvals have codes and links with which a reader of the event could decide. A
+/// forwarded message may be one of them. Of an edit, the fields that also change without one are left out too.
 fn kept_payload(data: &Value, own: &str, is_edit: bool) -> Value {
     let Value::Object(fields) = data else {
         return data.clone();
@@ -442,8 +442,8 @@ fn kept_payload(data: &Value, own: &str, is_edit: bool) -> Value {
     without_own_messages(&Value::Object(kept), own)
 }
 
-/// Returns the dispatch of `kind` with `data`, which nobody can read, without what nobody may read from it; see
-/// `HIDDEN_KEYS`. `own` is the bot's id.
+/// Returns the dispatch of `kind` with `data`, which cannot be read, without its secrets; see `HIDDEN_KEYS`. `own`
+/// is the bot's id.
 #[must_use]
 pub(super) fn refused_payload(kind: &str, data: &Value, own: &str) -> Value {
     without_own_messages(&json!({kind: data}), own)

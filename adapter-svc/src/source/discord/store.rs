@@ -8,8 +8,8 @@ use super::taken::TakenBatch;
 use crate::source::port::sink::SourcePosition;
 use crate::source::port::{PutEventsError, SourceGap};
 
-/// Returns whether `event` was written directly by somebody who may not write, or by a program. Their channels get no
-/// marks, because anybody could push out those of others.
+/// Returns whether `event` was written directly by a sender without permission, or by a program. Their channels get
+/// no marks, because anybody could push out those of others.
 fn is_strangers(event: &Event) -> bool {
     let mut withheld = event.withheld_tags();
     event.peer.kind == PeerKind::Dm && withheld.any(|tag| tag == UNPAIRED || tag == FROM_BOT)
@@ -35,7 +35,7 @@ impl GatewayReader<'_> {
                 .await;
         }
 
-        // Who may write is known now.
+        // Now it is known which senders may write.
         let settled = self.sink.settle(batch.events).await?;
         for message in &batch.messages {
             let event = message.event.and_then(|number| settled.events().get(number));

@@ -1,8 +1,8 @@
-//! Who may use an account, and which messages are addressed to it, on every platform. *Pure.*
+//! The users that may write to an account, and the messages that are addressed to it, on every platform. *Pure.*
 //!
 //! Every event is stored. An event that is not allowed is tagged and thereby withheld from bindings and hooks, except
 //! hooks that ask for the tag; a group's message that does not address the account is only observed. Source:
-//! `docs/telegram.md`, "Who may write".
+//! `docs/telegram.md`, "Allowed senders".
 
 use std::str::FromStr;
 

@@ -39,7 +39,7 @@ pub struct SinkContext {
     /// Way to JetStream. A platform keeps unconfirmed updates, so events need no spool, and a replica that takes over
     /// finds all that its predecessor confirmed in the stream, in order.
     pub intake: EventIntake,
-    /// Strangers who may write, and those who have a code.
+    /// Paired strangers, and those with a code.
     pub pairings: PairingStore,
     /// Files of messages.
     pub attachments: AttachmentFetcher,

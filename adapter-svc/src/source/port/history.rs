@@ -21,7 +21,7 @@ pub trait AccountHistory: Send + Sync + 'static {
     /// Returns the name of the account.
     fn account(&self) -> &str;
 
-    /// Returns who may write to the account directly.
+    /// Returns the rule for users that write to the account directly.
     fn direct_policy(&self) -> DirectPolicy;
 
     /// Returns whether `text` has the form of a conversation's id.

@@ -37,7 +37,7 @@ pub enum PutEventsError {
     },
 }
 
-/// Events of which it is settled who may write.
+/// Events for which it is settled whether their senders may write.
 #[derive(Debug)]
 pub struct SettledEvents {
     events: Vec<Event>,
@@ -125,7 +125,7 @@ impl SourceSink {
         self.hold.is_live()
     }
 
-    /// Returns who may write to the account directly.
+    /// Returns the rule for users that write to the account directly.
     pub(super) const fn direct(&self) -> DirectPolicy {
         self.direct
     }

@@ -1,4 +1,4 @@
-//! Strangers who write to an account that pairs: those who are paired are let in, and the others get a code.
+//! Strangers that write to an account that pairs: the paired ones are let in, and the others get a code.
 //!
 //! The sink does both, for every platform. It looks each sender up once per batch, so a decision holds for the next
 //! message. A code is sent once the event is stored, and before the platform is told:
@@ -112,7 +112,7 @@ impl SourceSink {
     }
 
     /// Sends a code to the sender of each of `messages`. A code that cannot be sent in a few tries is given up, so that it holds
-    /// up nobody else: its sender gets none within the hour.
+    /// up no other sender: its receiver gets none within the hour.
     ///
     /// # Errors
     /// Returns [`SourceFenced`] if the account is no longer held before that is done.

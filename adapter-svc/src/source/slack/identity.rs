@@ -1,5 +1,5 @@
-//! Who an account is to which Slack posts: asked of Slack at start, and again when a payload says that the app's rights
-//! have changed.
+//! Identity of an account to which Slack posts: asked of Slack at start, and again when a payload says that the app's
+//! rights have changed.
 
 use std::time::Duration;
 

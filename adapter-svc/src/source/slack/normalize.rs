@@ -382,7 +382,7 @@ fn set_content(event: &mut Event, message: &SlackMessage) {
 
     match message.subtype.as_deref() {
         None | Some("" | "file_share" | "thread_broadcast" | "me_message" | "bot_message") => {}
-        // A note about the conversation, addressed to nobody.
+        // A note about the conversation, which does not address the app.
         Some(note) => {
             let is_member = matches!(note, "channel_join" | "channel_leave" | "group_join" | "group_leave");
             types = vec![if is_member { "member" } else { "service" }.to_owned()];

@@ -1,6 +1,6 @@
 //! The part of a payload that an event keeps. *Pure.*
 //!
-//! Tokens and addresses with which whoever reads the event could act in Slack are left out, and the app's own messages
+//! Tokens and addresses with which a reader of the event could act in Slack are left out, and the app's own messages
 //! are reduced to their ids: cards of approvals have codes and links.
 
 use serde_json::{Map, Value};

@@ -6,7 +6,7 @@
 //!
 //! Which messages an album has is decided once: [`ClosedAlbum`] is stored before its event is published. Otherwise a
 //! message that came late, and was an event of its own, could be in the album after a crash, whose event is a repetition
-//! that nobody reads: it would be lost.
+//! that no service reads: it would be lost.
 
 use std::collections::{BTreeMap, VecDeque};
 

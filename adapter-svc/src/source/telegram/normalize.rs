@@ -317,7 +317,7 @@ fn set_content(event: &mut Event, message: &Message, payload: &Value) {
     event.attachments = files.into_iter().map(|(_, file)| file).collect();
 
     if types.is_empty() {
-        // A note about the chat: somebody came, a topic was made. It is addressed to nobody.
+        // A note about the chat: a member came, a topic was made. It does not address the bot.
         types.push("service".to_owned());
         event.direction = EventDirection::Observed;
         if let Some(note) = service_note(payload) {
@@ -378,7 +378,7 @@ fn short_hash(value: &Value) -> String {
 const OWN_MESSAGE_KEYS: [&str; 4] = ["message_id", "date", "chat", "from"];
 
 /// Returns `payload` without the texts and buttons of messages of the bot itself, at any depth: the cards of approvals
-/// have codes and links, with which whoever reads the event could decide.
+/// have codes and links, with which a reader of the event could decide.
 pub(super) fn without_own_messages(payload: &Value, bot_id: i64) -> Value {
     match payload {
         Value::Object(fields) => {

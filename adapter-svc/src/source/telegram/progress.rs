@@ -2,8 +2,8 @@
 //!
 //! The offset of `getUpdates` is only what the server is told: it confirms everything below it. It is sent once, in the
 //! call after the events are durable, and never again: `update_id` becomes random after a week without updates, and
-//! starts again with a new token, so that an offset that is kept would confirm updates that nobody has read. For the same
-//! reason no two updates are compared by it, except those that wait side by side. Source:
+//! starts again with a new token, so that an offset that is kept would confirm updates that were never read. For the
+//! same reason no two updates are compared by it, except those that wait side by side. Source:
 //! <https://core.telegram.org/bots/api#getupdates>.
 //!
 //! The times up to which everything is stored are the vendor's, because the vendor decides how long updates are kept: a clock

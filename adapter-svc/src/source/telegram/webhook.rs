@@ -232,7 +232,7 @@ pub struct DoorContext {
     pub ids: SharedIds,
     /// Request to stop the service.
     pub shutdown: ShutdownSignal,
-    /// Strangers who may write, and those who have a code.
+    /// Paired strangers, and those with a code.
     pub pairings: PairingStore,
     /// Files of messages.
     pub attachments: AttachmentFetcher,

@@ -1,5 +1,5 @@
-//! Reports to an open page the decisions on the approvals whose cards it shows, no matter who decided them and on which
-//! channel.
+//! Reports to an open page the decisions on the approvals whose cards it shows, also those made by other people or
+//! on other channels.
 //!
 //! The page names the cards that it shows by approval id and hash of the arguments. While one of them is open, a broker
 //! is asked every two seconds, in a task beside the page's own loop, which never waits for it. The page learns nothing

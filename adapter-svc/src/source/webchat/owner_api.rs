@@ -1,5 +1,5 @@
-//! `nexus.svc.owner.{offer,list,remove}`: the owner's chat pages for operators, answered by any replica. Who may ask is the
-//! server's decision.
+//! `nexus.svc.owner.{offer,list,remove}`: the owner's chat pages for operators, answered by any replica. The server
+//! decides which users may ask.
 
 use shared::bus::{Bus, CasError, Kv, OutgoingMessage, PublishError, ReadStreamError, ServiceSpec};
 use shared::clock::{SharedClock, SharedIds};

@@ -37,7 +37,7 @@ impl<'a> MessageId<'a> {
     }
 }
 
-/// Returns the body of an edit with the text of `part`: nobody is called, and no buttons are left.
+/// Returns the body of an edit with the text of `part`: no user is notified, and no buttons are left.
 pub(super) fn edit_body(part: &MessagePart) -> Value {
     json!({
         "content": part.content, "components": [], "flags": SUPPRESS_EMBEDS,

@@ -59,7 +59,7 @@ pub(super) struct CreateMessage<'a> {
     components: Vec<ButtonRow>,
 }
 
-/// Nobody: a text that a model wrote calls no one.
+/// None: a text that a model wrote notifies no user.
 #[derive(Debug, Serialize)]
 struct AllowedMentions {
     parse: [&'static str; 0],

@@ -88,7 +88,7 @@ async fn dead_letters(bus: &Bus) -> Result<u64, ReadStreamError> {
     Ok(given_up.map(|(_, count)| count).sum())
 }
 
-/// Returns the number of held messages that nobody has decided.
+/// Returns the number of held messages without a decision.
 fn count_open(held: &[HeldMessage]) -> (usize, usize) {
     let open = held.iter().filter(|held| held.wanted == HeldUntil::Decided);
     (open.count(), 0)

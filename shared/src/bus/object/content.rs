@@ -162,7 +162,7 @@ impl ObjectBucket {
             deleted: false,
         };
 
-        // A task, because a piece that is on its way when nobody waits for this any longer would be stored after the
+        // A task, because a piece that is on its way when the caller no longer waits would be stored after the
         // others are removed.
         let (waited_for, _waiting) = oneshot::channel();
         let bucket = self.clone();
@@ -175,8 +175,8 @@ impl ObjectBucket {
         Ok(())
     }
 
-    /// Writes the pieces of `bytes`, and then `description`. Removes the pieces if one cannot be written, or if nobody
-    /// waits at the other end of `waited_for` any longer.
+    /// Writes the pieces of `bytes`, and then `description`. Removes the pieces if one cannot be written, or if the
+    /// other end of `waited_for` is gone.
     async fn write_whole(
         &self,
         mut bytes: Bytes,
@@ -283,7 +283,7 @@ impl ObjectBucket {
                 // By its sequence: a newer description of the same name stays, with the pieces that it names.
                 let deleted = self.bus.delete_message(&stream, message.sequence).await;
                 deleted.map_err(|error| self.store_error(&error))?;
-                // Without a description that can be read, the pieces are those of nobody, and are swept.
+                // Without a description that can be read, the pieces belong to no object, and are swept.
                 if let Some(description) = self.read_description(message) {
                     self.drop_pieces(&description.nuid).await;
                 }

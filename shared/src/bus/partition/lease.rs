@@ -109,7 +109,7 @@ impl HeldLease {
     }
 
     /// Removes the lease. While it is not known whether the server did so, the lease stays in hand: its session lives on,
-    /// and nobody else could take it.
+    /// and no other replica could take it.
     async fn release_lease(&mut self) {
         if !self.deadline.is_live() {
             self.over = true;

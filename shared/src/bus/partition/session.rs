@@ -2,8 +2,8 @@
 //!
 //! A lease names its holder's session and has no time to live. The session's record, which comes before the first lease
 //! that names it, has one, and is refreshed by compare-and-set. Each session has a new name, and a record that is gone
-//! cannot be refreshed: so whoever finds a lease, and afterwards no record of its session at the leader, knows that the
-//! lease has ended for good. An idle replica writes once a [`TICK`] instead of once for each partition.
+//! cannot be refreshed: so a replica that finds a lease, and afterwards no record of its session at the leader, knows
+//! that the lease has ended for good. An idle replica writes once a [`TICK`] instead of once for each partition.
 
 use std::collections::BTreeSet;
 

@@ -30,7 +30,7 @@ struct LeaseView {
     told_at: Instant,
 }
 
-/// A lease that this replica wants, and that nobody holds as far as the watch tells.
+/// A lease that this replica wants, and that is free as far as the watch tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::bus) struct FreeLease<K> {
     /// The partition or account.

@@ -21,7 +21,7 @@ impl std::fmt::Display for ConfigFault {
     }
 }
 
-/// One fault in a file that whoever reads it knows the path of.
+/// One fault in a file whose path the caller knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyFault {
     /// Dotted path of the key; empty for the file as a whole.

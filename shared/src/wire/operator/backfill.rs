@@ -32,7 +32,7 @@ pub struct StartBackfill {
     /// The platform's ids of the conversations that are read; empty = all that the account finds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conversations: Vec<String>,
-    /// Who asks, for the record.
+    /// User that asks, for the record.
     pub by: String,
 }
 
@@ -59,7 +59,7 @@ pub struct StopBackfill {
     pub channel: String,
     /// Name of the account.
     pub account: String,
-    /// Who asks, for the record.
+    /// User that asks, for the record.
     pub by: String,
 }
 
@@ -135,7 +135,7 @@ pub struct BackfillJob {
     /// The platform's ids of the conversations that are read; empty = all that the account finds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conversations: Vec<String>,
-    /// Who asked for it.
+    /// User that asked for it.
     pub by: String,
     /// State.
     pub state: BackfillState,
@@ -207,7 +207,7 @@ pub struct BackfillRecord {
     /// The platform's ids of the conversations that are read; empty = all that the account finds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conversations: Vec<String>,
-    /// Who asked, as the request says.
+    /// User that asked, as the request says.
     pub by: String,
     /// Time of the request.
     pub at: UnixMillis,

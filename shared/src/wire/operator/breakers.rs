@@ -40,7 +40,7 @@ pub struct BreakerList {
 pub struct ResetBreaker {
     /// Id of the hook.
     pub hook: String,
-    /// Who asks, for the record.
+    /// User that asks, for the record.
     pub by: String,
 }
 
@@ -51,7 +51,7 @@ pub struct BreakerRecord {
     pub hook_id: String,
     /// Id of the operation.
     pub operation: Ulid,
-    /// Who asked, as the request says.
+    /// User that asked, as the request says.
     pub by: String,
     /// Time of the request.
     pub at: UnixMillis,

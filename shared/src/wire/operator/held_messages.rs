@@ -104,7 +104,7 @@ pub struct DecideHeld {
     pub id: Ulid,
     /// What is wanted with it.
     pub decision: HeldDecision,
-    /// Who asks, for the record.
+    /// User that asks, for the record.
     pub by: String,
 }
 
@@ -130,7 +130,7 @@ pub struct HeldRecord {
     pub held_since: UnixMillis,
     /// What was decided.
     pub wanted: HeldDecision,
-    /// Who asked, as the request says.
+    /// User that asked, as the request says.
     pub by: String,
     /// Time of the decision.
     pub at: UnixMillis,

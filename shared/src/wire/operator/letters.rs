@@ -144,7 +144,7 @@ pub struct DecideLetter {
     /// Time at which it was stored, as listed; absent = whichever has this number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_at_ns: Option<i64>,
-    /// Who asks, for the record.
+    /// User that asks, for the record.
     pub by: String,
 }
 
@@ -184,7 +184,7 @@ pub struct LetterRecord {
     pub letter: StreamPlace,
     /// Id of the operation, which the message that is published again has in its own id.
     pub operation: Ulid,
-    /// Who asked, as the request says.
+    /// User that asked, as the request says.
     pub by: String,
     /// Time of the step.
     pub at: UnixMillis,

@@ -10,7 +10,7 @@ use crate::wire::envelope::WireMessage;
 /// Longest time for which a link can be claimed, in minutes.
 pub const MAX_LINK_MINUTES: u32 = 24 * 60;
 
-/// Request of `nexus.svc.owner.offer`. The token of the link stays with whoever asks: only its hash is told and stored.
+/// Request of `nexus.svc.owner.offer`. The token of the link stays with the caller: only its hash is told and stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OfferOwnerLink {
@@ -18,7 +18,7 @@ pub struct OfferOwnerLink {
     pub key: String,
     /// Time for which it can be claimed, in minutes.
     pub minutes: u32,
-    /// Who asks, for the record.
+    /// User that asks, for the record.
     pub by: String,
 }
 
@@ -40,7 +40,7 @@ pub struct OwnerPages {
 pub struct RemoveOwnerPage {
     /// Visitor whose pages become a stranger's.
     pub visitor: String,
-    /// Who asks, for the record.
+    /// User that asks, for the record.
     pub by: String,
 }
 
@@ -51,7 +51,7 @@ pub struct OwnerPagesRemoved {
     pub removed: usize,
 }
 
-/// A change of who is the owner.
+/// A change of the owner's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OwnerChange {
@@ -61,7 +61,7 @@ pub enum OwnerChange {
     Removed,
 }
 
-/// A record in `AUDIT` of a change of who is the owner. It is written before the change.
+/// A record in `AUDIT` of a change of the owner's pages. It is written before the change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerRecord {
     /// Id of the operation.
@@ -70,7 +70,7 @@ pub struct OwnerRecord {
     pub what: OwnerChange,
     /// Key of the link, or the visitor of the page.
     pub about: String,
-    /// Who asked, as the request says.
+    /// User that asked, as the request says.
     pub by: String,
     /// Time of the request.
     pub at: UnixMillis,

@@ -153,7 +153,7 @@ pub struct WorkStatus {
     pub claimed: Known<u64>,
     /// Sessions that do not run because their ledger cannot be read.
     pub quarantined: Known<Surveyed<Vec<QuarantinedSession>>>,
-    /// Held messages that nobody has decided.
+    /// Held messages without a decision.
     pub held: Known<Surveyed<usize>>,
     /// Streams with a witness.
     pub witnessed: Known<Surveyed<Vec<WitnessedStream>>>,

@@ -70,7 +70,7 @@ pub mod buckets {
     pub const WATERMARKS: &str = "watermarks";
     /// The last backfill of each account.
     pub const BACKFILLS: &str = "backfills";
-    /// Strangers who may write to an account, and those who have a code.
+    /// Paired strangers of an account, and those with a code.
     pub const PAIRINGS: &str = "pairings";
     /// Messages whose outcome is unknown, until an operator decides.
     pub const HELD: &str = "held";
