@@ -231,7 +231,7 @@ struct Feed {
 struct Told {
     sequence: u64,
     published_at: UnixMillis,
-    event: Event,
+    event: Arc<Event>,
 }
 
 impl Feed {

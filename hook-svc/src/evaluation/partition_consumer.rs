@@ -218,7 +218,7 @@ impl PartitionConsumer {
         shift: &mut PartitionSession,
         owned: &OwnedPartition,
         conversation: ConversationHash,
-        event: Event,
+        event: Arc<Event>,
         incoming: IncomingMessage,
         memory: OwnedSemaphorePermit,
     ) -> Result<(), HandleEventError> {
