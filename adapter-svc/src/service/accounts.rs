@@ -79,6 +79,8 @@ pub(super) fn start_accounts(
     let (telegram, learned) = telegram_doors(around, &sink)?;
     tasks.extend(learned);
     let context = EndpointContext {
+        bus: around.bus.clone(),
+        clock: around.clock.clone(),
         pairings,
         attachments,
         health: around.health.clone(),

@@ -58,6 +58,15 @@ pub enum RefusePayloadError {
 }
 
 impl RefusePayloadError {
+    /// Returns whether the payload may be a message that cannot be read, so that it must be kept.
+    #[must_use]
+    pub const fn is_unreadable(&self) -> bool {
+        match self {
+            Self::Malformed(_) | Self::Id(_) => true,
+            Self::NoConversation(_) | Self::WrongTeam(_) | Self::Echo | Self::NoEdit => false,
+        }
+    }
+
     /// Returns the name of the reason, for metrics.
     #[must_use]
     pub const fn name(&self) -> &'static str {

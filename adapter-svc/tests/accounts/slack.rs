@@ -190,6 +190,55 @@ async fn forgeries_old_posts_and_other_workspaces_are_no_events() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_is_a_dead_letter_before_it_is_answered() {
+    let (mut world, api) = (World::start().await, WebApi::start().await);
+    let replica = world
+        .replica("adapter-svc-0", &channels(&world, &api, "allow: [U5]"))
+        .await;
+    replica.says("slack/main", "receiving").await;
+
+    // No event, a message without its id, and a body that is no JSON. What the app wrote itself is not kept.
+    let own = json!({"bot_id": "B7", "ts": stamp(9, START), "text": "approve K7Q2-M9PX"});
+    let no_stamp = json!({"type": "message", "channel": "D1", "user": "U5", "text": "no stamp", "root": own});
+    let broken = Delivery {
+        body: r#"{"type": "event_callback", "text": "approve K7Q2-M9PX""#.to_owned(),
+        ..Delivery::json(&json!({}), START)
+    };
+    for delivery in [
+        Delivery::json(
+            &json!({"type": "event_callback", "team_id": "T1", "note": "no event"}),
+            START,
+        ),
+        Delivery::event(&no_stamp, START),
+        broken,
+        Delivery::event(&message(1, START, "D1", &json!({})), START),
+    ] {
+        let (status, body) = delivery.post(&url(&replica, "main"), 0).await;
+        assert_eq!(status, 200, "{body}");
+    }
+    assert_eq!(world.stored(1).await[0].content, "message 1");
+
+    let letters = world.letters().await;
+    assert_eq!(letters.len(), 3, "{letters:#?}");
+    for (letter, text) in letters.iter().zip(["no event", "no stamp", "left_out_bytes"]) {
+        let payload = String::from_utf8(letter.payload_bytes().expect("bytes")).expect("text");
+        assert!(payload.contains(text) && !payload.contains("K7Q2"), "{payload}");
+        assert!(letter.detail.starts_with("slack/main: malformed payload"), "{letter:?}");
+    }
+
+    // Without the bus there is no letter: Slack is told to post it again.
+    world.nats.kill9();
+    let later = Delivery::json(&json!({"type": "event_callback"}), START);
+    assert_eq!(later.post(&url(&replica, "main"), 0).await.0, 503);
+    world.nats.restart().await;
+    eventually("a later post is taken", async || {
+        later.post(&url(&replica, "main"), 1).await.0 == 200
+    })
+    .await;
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_refused_token_stops_its_account_alone_and_is_said() {
     let (world, api) = (World::start().await, WebApi::start().await);
     api.set(MAIN, Some((200, json!({"ok": false, "error": "invalid_auth"}))));

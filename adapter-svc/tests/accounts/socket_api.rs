@@ -11,6 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, post};
 use serde_json::{Value, json};
 use shared::bus::Bus;
+use shared::wire::dead_letter::DeadLetter;
 use tokio::sync::watch;
 
 use crate::world::stored_events;
@@ -76,12 +77,15 @@ impl SocketApi {
     /// Sends `event` over the connection that is open, or the next one.
     pub(crate) fn bring(&self, event: &Value) {
         let payload = json!({"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event": event});
+        self.bring_frame(json!({"type": "events_api", "payload": payload}));
+    }
+
+    /// Sends `frame`, with the id of an envelope.
+    pub(crate) fn bring_frame(&self, mut frame: Value) {
         self.change(|state| {
             state.envelopes += 1;
-            let id = format!("envelope-{}", state.envelopes);
-            state
-                .waiting
-                .push_back(json!({"type": "events_api", "envelope_id": id, "payload": payload}));
+            frame["envelope_id"] = json!(format!("envelope-{}", state.envelopes));
+            state.waiting.push_back(frame);
         });
     }
 
@@ -127,7 +131,8 @@ impl SocketApi {
         self.lock().connections
     }
 
-    /// Notes the acknowledgement `text`, and whether its event was stored before.
+    /// Notes the acknowledgement `text`, and whether its event was stored before. One without a time stamp cannot be an
+    /// event, and must be a dead letter.
     async fn take(&self, text: &str) {
         let told: Value = serde_json::from_str(text).expect("JSON");
         let id = told["envelope_id"].as_str().expect("an id").to_owned();
@@ -140,8 +145,21 @@ impl SocketApi {
         let of = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
         let expected = format!("slack:main/{}/{}", of("channel"), of("ts"));
         // A server that was killed cannot be asked, and has nothing new.
-        let stored = stored_events(&self.bus).await;
-        let is_stored = stored.iter().any(|event| event.id.as_str() == expected);
+        let is_stored = if event["ts"].is_string() {
+            let stored = stored_events(&self.bus).await;
+            stored.iter().any(|event| event.id.as_str() == expected)
+        } else {
+            let letters = self
+                .bus
+                .read_history("DLQ", "nexus.dlq.>", 1, 100)
+                .await
+                .unwrap_or_default();
+            let text = of("text");
+            letters.iter().any(|stored| {
+                let letter: DeadLetter = stored.decode().expect("a letter");
+                String::from_utf8_lossy(&letter.payload_bytes().expect("bytes")).contains(&text)
+            })
+        };
 
         let mut state = self.lock();
         state.sent.remove(&id);

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::clock::SharedIds;
+use shared::bus::Bus;
+use shared::clock::{SharedClock, SharedIds};
 use shared::model::event::Event;
-use shared::platform::slack::{SlackAccount, SlackReceive};
+use shared::platform::slack::{SLACK, SlackAccount, SlackReceive};
 use shared::process::{Health, ShutdownSignal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -17,7 +18,7 @@ use super::identity::IdentityKeeper;
 use super::threads::apply_policy;
 use crate::attachments::AttachmentFetcher;
 use crate::pairing::PairingStore;
-use crate::source::door::AccountDoor;
+use crate::source::door::{AccountDoor, PostLetters};
 use crate::source::port::apply_age_gate;
 use crate::source::webhook::signature::{SignatureChecks, SigningKey};
 
@@ -76,6 +77,10 @@ impl SlackEndpoint {
 /// Parts of the process that the endpoints use.
 #[derive(Debug, Clone)]
 pub struct EndpointContext {
+    /// Bus of dead letters.
+    pub bus: Bus,
+    /// Clock of the process.
+    pub clock: SharedClock,
     /// State reported by `/readyz`.
     pub health: Health,
     /// Source of randomness for waits.
@@ -136,6 +141,7 @@ pub fn open_endpoints(
                 pairings: context.pairings.clone(),
                 attachments: context.attachments.clone(),
                 direct: account.direct,
+                letters: PostLetters::new(SLACK, name.clone(), context.bus.clone(), Arc::clone(&context.clock)),
             },
             age_gate_ms: context.age_gate_ms,
         };

@@ -3,14 +3,12 @@
 //! Source: <https://core.telegram.org/bots/api#setwebhook>.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::Value;
 use shared::bus::Bus;
 use shared::clock::{SharedClock, SharedIds, pause};
-use shared::error_chain::describe_error;
 use shared::model::event::Event;
 use shared::platform::bot_api::WebhookInfo;
 use shared::platform::policy::DirectPolicy;
@@ -22,13 +20,10 @@ use tokio::task::JoinHandle;
 
 use super::BotAccount;
 use super::client::{BotCallError, BotClient};
-use super::normalize::without_own_messages;
 use crate::attachments::AttachmentFetcher;
-use crate::hourly_allowance::HourlyAllowance;
 use crate::pairing::PairingStore;
-use crate::source::door::AccountDoor;
+use crate::source::door::{AccountDoor, PostLetters};
 use crate::source::port::access::apply_access;
-use crate::source::port::unreadable::{MAX_LETTERS, unreadable_letter};
 use crate::source::port::{CALL_RETRY, Source, SourceEnd, SourceSink, apply_age_gate};
 use crate::source::webhook::signature::{SignatureChecks, SigningKey};
 
@@ -169,9 +164,6 @@ pub struct TelegramDoor {
     /// Steps before events are durable.
     pub door: AccountDoor,
     known: watch::Receiver<Option<BotAccount>>,
-    bus: Bus,
-    clock: SharedClock,
-    letters: Mutex<HourlyAllowance>,
     age_gate_ms: i64,
 }
 
@@ -194,30 +186,6 @@ impl TelegramDoor {
     pub fn apply_settings(&self, event: &mut Event) {
         apply_access(&self.account.access(), event);
         apply_age_gate(event, self.age_gate_ms);
-    }
-
-    /// Makes a dead letter of the update `raw` of `bot`, which cannot be read, as a source that polls does. Returns whether
-    /// it need not come again.
-    pub async fn give_up(&self, bot: &BotAccount, raw: &Value, reason: &str, detail: &str) -> bool {
-        {
-            let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-            let now = self.clock.monotonic();
-            if letters.is_spent(MAX_LETTERS, now) {
-                return true;
-            }
-            letters.spend(now);
-        }
-        // Without the texts of the bot's own messages, which may have codes.
-        let payload = without_own_messages(raw, bot.bot_id);
-        let letter = unreadable_letter((TELEGRAM, &bot.name), &payload, reason, detail, self.clock.now());
-        match self.bus.dead_letter_record(letter).await {
-            Ok(()) => true,
-            Err(error) => {
-                let error = describe_error(&error);
-                tracing::error!(account = bot.name, error, "failed to store a dead letter");
-                false
-            }
-        }
     }
 }
 
@@ -271,12 +239,10 @@ pub fn open_doors(
                 pairings: context.pairings.clone(),
                 attachments: context.attachments.clone(),
                 direct: account.direct,
+                letters: PostLetters::new(TELEGRAM, name.clone(), context.bus.clone(), Arc::clone(&context.clock)),
             },
             account: account.clone(),
             known,
-            bus: context.bus.clone(),
-            clock: Arc::clone(&context.clock),
-            letters: Mutex::default(),
             age_gate_ms: context.age_gate_ms,
         };
         doors.insert(name.clone(), door);
