@@ -78,7 +78,7 @@ impl PayloadReader<'_> {
 /// Checks that `teams` has the account's workspace.
 ///
 /// # Errors
-/// Returns [`RefusePayloadError::WrongTeam`].
+/// Returns [`RefusePayloadError::WrongTeam`], or [`RefusePayloadError::Malformed`] if there are none.
 pub fn check_team(bot: &SlackBot, teams: &[&str]) -> Result<(), RefusePayloadError> {
     if teams.contains(&bot.team_id.as_str()) {
         return Ok(());

@@ -16,7 +16,8 @@ use shared::wire::watermark::SourceWatermark;
 
 use super::album::{AlbumMerger, ReadyEvent};
 use super::client::{BATCH, BotCallError, BotClient, open_http};
-use super::normalize::{update_events, without_own_messages};
+use super::normalize::update_events;
+use super::privacy::without_own_messages;
 use super::progress::UpdateProgress;
 use super::{BotAccount, RefuseUpdateError};
 use crate::source::port::access::apply_access;

@@ -14,7 +14,8 @@ use shared::model::event::Event;
 use shared::platform::telegram::TELEGRAM;
 use tracing::Instrument;
 
-use super::normalize::{update_events, without_own_messages};
+use super::normalize::update_events;
+use super::privacy::without_own_messages;
 use super::webhook::TelegramDoor;
 use super::{BotAccount, RefuseUpdateError};
 use crate::encoded_event::NoteStep;
