@@ -18,6 +18,7 @@ mod file_shelf;
 mod files;
 mod late_files;
 mod pairing;
+mod posted_gaps;
 mod process;
 mod slack;
 mod slack_process;

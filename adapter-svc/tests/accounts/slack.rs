@@ -15,7 +15,7 @@ const MAIN: &str = "xoxb-main-secret";
 const OTHER: &str = "xoxb-other-secret";
 
 /// The content of `channels.yaml` for the stand-in; `keys` are those of account `main`.
-fn channels(world: &World, api: &WebApi, keys: &str) -> String {
+pub(crate) fn channels(world: &World, api: &WebApi, keys: &str) -> String {
     let (main, other, secret, base) = (world.secret(MAIN), world.secret(OTHER), world.secret(SECRET), &api.base);
     let common = format!("signing_secret: '{secret}', base_url: '{base}'");
     format!(
@@ -29,7 +29,7 @@ fn stamp(number: i64, at: UnixMillis) -> String {
 }
 
 /// The message `number` of user 5, written at `at` in `channel`, with `keys`.
-fn message(number: i64, at: UnixMillis, channel: &str, keys: &Value) -> Value {
+pub(crate) fn message(number: i64, at: UnixMillis, channel: &str, keys: &Value) -> Value {
     let mut message = json!({"type": "message", "channel": channel, "user": "U5", "text": format!("message {number}"),
                              "ts": stamp(number, at), "event_ts": stamp(number, at)});
     for (key, value) in keys.as_object().expect("an object") {

@@ -5,7 +5,7 @@
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use shared::model::event::Event;
@@ -49,40 +49,52 @@ pub async fn post_payload(
     // The signature covers the raw bytes, so it is checked before they are parsed.
     slack::verify(&endpoint.checks, &parts.headers, &body, now)?;
 
-    let payload = match payload::read(&parts.headers, &body) {
-        Ok(payload) => payload,
-        Err(error) => return refuse_body(endpoint, &account, &body, &error, &time).await,
+    let taken = match payload::read(&parts.headers, &body) {
+        Ok(payload) => take_payload(&gateway, &account, endpoint, (&parts.headers, &payload), &time).await,
+        Err(error) => refuse_body(endpoint, &account, &body, &error, &time).await,
     };
-    if let Some(challenge) = slack::url_challenge(&payload) {
+    if taken.is_err() {
+        endpoint.record.note_refused(gateway.clock.now());
+    }
+    taken
+}
+
+/// Stores the events of `payload`, which Slack has posted to the account `account` with `headers`.
+async fn take_payload(
+    gateway: &GatewayState,
+    account: &str,
+    endpoint: &SlackEndpoint,
+    (headers, payload): (&HeaderMap, &Value),
+    time: &PostTime,
+) -> Result<Response, RequestRejection> {
+    if let Some(challenge) = slack::url_challenge(payload) {
         return Ok(axum::Json(json!({ "challenge": challenge })).into_response());
     }
-    if inner_kind(&payload).is_some_and(|kind| RIGHTS_EVENTS.contains(&kind)) {
+    if inner_kind(payload).is_some_and(|kind| RIGHTS_EVENTS.contains(&kind)) {
         endpoint.recheck();
     }
 
+    let now = gateway.clock.now();
     let bot = endpoint.identity().await.ok_or(RequestRejection::UnknownIdentity)?;
-    let mut events = match payload_events(&bot, &payload, now) {
+    let mut events = match payload_events(&bot, payload, now) {
         Ok(events) => events,
-        Err(reason) => return refuse_payload(endpoint, &bot, &payload, &reason, &time).await,
+        Err(reason) => return refuse_payload(endpoint, &bot, payload, &reason, time).await,
     };
     events.iter_mut().for_each(|event| endpoint.apply_settings(event));
 
     let ids: Vec<String> = events.iter().map(|event| event.id.to_string()).collect();
-    let (span, carrier) = accept_span(&parts.headers);
+    let (span, carrier) = accept_span(headers);
     let store = async |events: &[Event], steps: &[NoteStep]| {
-        let accepted = gateway.intake.accept_posted(SLACK, &account, (events, steps), &carrier);
+        let accepted = gateway.intake.accept_posted(SLACK, account, (events, steps), &carrier);
         accepted.await.map_err(RequestRejection::from)
     };
     let may_spool = gateway.intake.keeps_on_disk();
-    let stored = endpoint.door.store_with_pairings(events, &time, may_spool, store);
+    let stored = endpoint.door.store_with_pairings(events, time, may_spool, store);
     let stored = stored.instrument(span);
     let stored = tokio::time::timeout(time.left(), stored).await;
     stored.unwrap_or(Err(AcceptEventsError::Busy.into()))?;
 
-    let retry = parts
-        .headers
-        .get("x-slack-retry-num")
-        .and_then(|value| value.to_str().ok());
+    let retry = headers.get("x-slack-retry-num").and_then(|value| value.to_str().ok());
     tracing::info!(
         account,
         events = ids.len(),

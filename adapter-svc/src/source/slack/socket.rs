@@ -24,7 +24,7 @@ use super::normalize::payload_events;
 use super::post_payload::note_refused;
 use super::privacy::unreadable_payload;
 use super::threads::apply_policy;
-use super::{RefusePayloadError, SlackBot};
+use super::{REPEATED_MS, RefusePayloadError, SlackBot};
 use crate::source::port::sink::SourcePosition;
 use crate::source::port::{PutEventsError, Source, SourceEnd, SourceGap, SourceSink};
 
@@ -38,9 +38,6 @@ const STOPPED_AGAIN: Duration = Duration::from_mins(5);
 const SOUND_AFTER: Duration = Duration::from_mins(1);
 /// Interval in which the watermark is written although nothing happens, in milliseconds.
 const NOTE_EVERY_MS: i64 = 60_000;
-/// Time without a connection after which payloads may be missing, in milliseconds: Slack repeats one after five minutes
-/// for the last time.
-const GAP_AFTER_MS: i64 = 5 * 60_000;
 
 /// An app whose payloads are read over a socket.
 pub struct SlackSocketSource {
@@ -162,7 +159,7 @@ impl<'a> SocketReader<'a> {
         };
 
         // The time of another app says nothing about this one.
-        let of = position_of(&known.bot);
+        let of = known.bot.position_name();
         let complete_until = from.filter(|from| from.of == of).map(|from| from.complete_until);
         Ok(Self {
             source,
@@ -291,7 +288,7 @@ impl<'a> SocketReader<'a> {
         }
 
         let now = self.sink.now();
-        if let Some(from) = self.complete_until.filter(|from| now.since(*from) > GAP_AFTER_MS) {
+        if let Some(from) = self.complete_until.filter(|from| now.since(*from) > REPEATED_MS) {
             let gap = SourceGap {
                 from,
                 to: now,
@@ -358,17 +355,12 @@ impl<'a> SocketReader<'a> {
 
     fn position(&self, complete_until: UnixMillis) -> SourcePosition {
         SourcePosition {
-            of: position_of(&self.bot),
+            of: self.bot.position_name(),
             // Slack has no position: it sends the payloads that were not acknowledged.
             position: json!({}),
             complete_until,
         }
     }
-}
-
-/// Returns the name of the thing that a watermark counts.
-fn position_of(bot: &SlackBot) -> String {
-    format!("app {} {}", bot.team_id, bot.user_id)
 }
 
 /// Waits as long as `error` asks for.
