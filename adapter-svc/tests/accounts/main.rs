@@ -21,6 +21,7 @@ mod pairing;
 mod posted_gaps;
 mod process;
 mod slack;
+mod slack_contract;
 mod slack_process;
 mod slack_socket;
 mod socket_api;
