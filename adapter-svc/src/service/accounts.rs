@@ -19,7 +19,7 @@ use crate::attachments::keeper::{AttachmentKeeper, TASK};
 use crate::backfill::desk;
 use crate::backfill::open::open_histories;
 use crate::backfill::runner::BackfillRunner;
-use crate::config::AdapterConfig;
+use crate::config::{AcceptMode, AdapterConfig};
 use crate::gateway::PlatformDoors;
 use crate::intake::EventIntake;
 use crate::pairing::PairingStore;
@@ -63,33 +63,44 @@ pub(super) fn start_accounts(
     };
     let sink = SinkContext {
         bus: around.bus.clone(),
-        pairings: pairings.clone(),
-        attachments: attachments.clone(),
+        pairings,
+        attachments,
         intake: EventIntake::to_stream(around.bus.clone(), publisher),
         clock: around.clock.clone(),
         health: around.health.clone(),
         age_gate_ms: i64::try_from(config.age_gate_ms).unwrap_or(i64::MAX),
         run: around.ids.ulid(),
     };
-    let mut tasks = start_polling(around, &discord, &sink)?;
+    let opened = open_endpoints(&around.slack, &endpoint_context(config, around, &sink));
+    let opened = opened.context("slack: cannot make an HTTP client")?;
+    let mut tasks = start_polling(around, &discord, &sink, opened.sources)?;
+    tasks.extend(opened.tasks);
     tasks.extend(start_backfills(config, around, &discord, &sink)?);
     tasks.push(tokio::spawn(served));
     tasks.push(tokio::spawn(keeper.keep(around.shutdown.clone())));
 
     let (telegram, learned) = telegram_doors(around, &sink)?;
     tasks.extend(learned);
-    let context = EndpointContext {
-        pairings,
-        attachments,
+    let slack = opened.endpoints;
+    Ok((PlatformDoors { slack, telegram }, tasks))
+}
+
+/// Returns what the endpoints of accounts use to which Slack posts.
+fn endpoint_context(config: &AdapterConfig, around: &ServiceContext, sink: &SinkContext) -> EndpointContext {
+    EndpointContext {
+        bus: around.bus.clone(),
+        clock: around.clock.clone(),
+        keeps_on_disk: match config.accept {
+            AcceptMode::Spool => true,
+            AcceptMode::Stream => false,
+        },
+        pairings: sink.pairings.clone(),
+        attachments: sink.attachments.clone(),
         health: around.health.clone(),
         ids: around.ids.clone(),
         shutdown: around.shutdown.clone(),
-        age_gate_ms: i64::try_from(config.age_gate_ms).unwrap_or(i64::MAX),
-    };
-    let opened = open_endpoints(&around.slack, &context);
-    let (slack, identified) = opened.context("slack: cannot make an HTTP client")?;
-    tasks.extend(identified);
-    Ok((PlatformDoors { slack, telegram }, tasks))
+        age_gate_ms: sink.age_gate_ms,
+    }
 }
 
 /// Starts to take orders about accounts' histories, and to read them.
@@ -136,13 +147,16 @@ fn telegram_doors(around: &ServiceContext, sink: &SinkContext) -> anyhow::Result
     Ok(open_doors(&around.telegram, &http, &context))
 }
 
-/// Starts the sources of the accounts that are polled. Their events go to JetStream past the spool.
+/// Starts the sources of the accounts that are polled, and those of accounts to which Slack posts, `posted`. Their events go to
+/// JetStream past the spool.
 fn start_polling(
     around: &ServiceContext,
     discord: &BTreeMap<String, AccountContext>,
     sink: &SinkContext,
+    posted: Vec<Arc<dyn Source>>,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
-    let mut sources = telegram_sources(around)?;
+    let mut sources = posted;
+    sources.extend(telegram_sources(around)?);
     sources.extend(discord_sources(discord));
     sources.extend(slack_sources(around)?);
     Ok(start_sources(sources, sink, &around.instance, &around.shutdown))

@@ -1,9 +1,11 @@
 //! What the doors of accounts to which a platform posts have in common: the time of a post, and the steps before its events are
 //! durable.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+use shared::bus::Bus;
 use shared::clock::SharedClock;
 use shared::error_chain::describe_error;
 use shared::model::event::Event;
@@ -12,8 +14,10 @@ use shared::platform::policy::DirectPolicy;
 use crate::attachments::AttachmentFetcher;
 use crate::encoded_event::NoteStep;
 use crate::error::RequestRejection;
+use crate::hourly_allowance::HourlyAllowance;
 use crate::pairing::{PairingError, PairingStore};
 use crate::source::port::strangers::{settle_remembered, settle_strangers};
+use crate::source::port::unreadable::{MAX_LETTERS, store_letter, unreadable_letter};
 
 /// Maximum time for reading the pairings of a post's senders, which leaves time for storing its events.
 const PAIRINGS_WITHIN: Duration = Duration::from_millis(900);
@@ -56,6 +60,30 @@ impl PostTime {
     }
 }
 
+/// Dead letters of the posts of one account that cannot be read. Clones share their number.
+#[derive(Debug, Clone)]
+pub struct PostLetters {
+    channel: &'static str,
+    account: String,
+    bus: Bus,
+    clock: SharedClock,
+    stored: Arc<Mutex<HourlyAllowance>>,
+}
+
+impl PostLetters {
+    /// Returns the letters of `account` on `channel`, which are stored by `bus`.
+    #[must_use]
+    pub fn new(channel: &'static str, account: String, bus: Bus, clock: SharedClock) -> Self {
+        Self {
+            channel,
+            account,
+            bus,
+            clock,
+            stored: Arc::default(),
+        }
+    }
+}
+
 /// The door of one account.
 #[derive(Debug, Clone)]
 pub struct AccountDoor {
@@ -65,6 +93,8 @@ pub struct AccountDoor {
     pub attachments: AttachmentFetcher,
     /// Rule for users that write directly.
     pub direct: DirectPolicy,
+    /// Posts that cannot be read.
+    pub letters: PostLetters,
 }
 
 impl AccountDoor {
@@ -117,6 +147,28 @@ impl AccountDoor {
             self.pairings.offer_code(message).await.map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// Makes a dead letter of `payload`, which cannot be read because of `detail`, as a source that polls does; `reason` is
+    /// its name. It must contain nothing that only its reader may see. Returns whether the post may be answered with 200;
+    /// it must come again otherwise, also if this takes longer than is left of `time`.
+    pub async fn give_up(&self, payload: &Value, reason: &str, detail: &str, time: &PostTime) -> bool {
+        let letters = &self.letters;
+        let stored = || letters.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        if stored().is_spent(MAX_LETTERS, letters.clock.monotonic()) {
+            return true;
+        }
+
+        let names = (letters.channel, letters.account.as_str());
+        let letter = unreadable_letter(names, payload, reason, detail, letters.clock.now());
+        let storing = store_letter(&letters.bus, names, letter);
+        if !tokio::time::timeout(time.left(), storing).await.unwrap_or(false) {
+            return false;
+        }
+
+        // Only a letter that is stored counts: a payload that comes again must not use up the others' number.
+        stored().spend(letters.clock.monotonic());
+        true
     }
 
     /// Notes the files of `events` that are still to be fetched. Returns whether that is done.

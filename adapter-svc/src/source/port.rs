@@ -56,6 +56,12 @@ pub trait Source: Send + Sync + 'static {
     /// tag `unpaired` of paired senders, and sends codes to the others.
     fn direct_policy(&self) -> DirectPolicy;
 
+    /// Returns whether `/readyz` shows the state of this reading as the account's. Otherwise another part of the process
+    /// reports the account.
+    fn is_reported(&self) -> bool {
+        true
+    }
+
     /// Reads until it cannot go on. `from` is the watermark that was last written; `None` = there is none, or it was
     /// lost, and everything that the platform still has is read. The future is dropped when the account is no longer
     /// held, at any await.

@@ -15,11 +15,17 @@ pub mod identity;
 pub mod normalize;
 pub mod payload;
 pub mod post_payload;
+pub mod post_record;
+pub mod post_source;
 pub mod press;
 pub mod privacy;
 pub mod reader;
 pub mod socket;
 pub mod threads;
+
+/// Time for which Slack repeats a payload that was not taken, in milliseconds: five minutes later for the last time. With
+/// *delayed events* it goes on for a day, which an app cannot see.
+pub const REPEATED_MS: i64 = 5 * 60_000;
 
 /// An account as normalising needs it: its name in `channels.yaml`, and the bot that its token stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +38,14 @@ pub struct SlackBot {
     pub user_id: String,
     /// Id of the bot as the sender of messages.
     pub bot_id: Option<String>,
+}
+
+impl SlackBot {
+    /// Returns the name of the thing that a watermark counts.
+    #[must_use]
+    pub fn position_name(&self) -> String {
+        format!("app {} {}", self.team_id, self.user_id)
+    }
 }
 
 /// The reason why a payload becomes no event.
@@ -58,6 +72,15 @@ pub enum RefusePayloadError {
 }
 
 impl RefusePayloadError {
+    /// Returns whether the payload may be a message that cannot be read, so that it must be kept.
+    #[must_use]
+    pub const fn is_unreadable(&self) -> bool {
+        match self {
+            Self::Malformed(_) | Self::Id(_) => true,
+            Self::NoConversation(_) | Self::WrongTeam(_) | Self::Echo | Self::NoEdit => false,
+        }
+    }
+
     /// Returns the name of the reason, for metrics.
     #[must_use]
     pub const fn name(&self) -> &'static str {

@@ -13,6 +13,7 @@ pub mod mention;
 pub mod normalize;
 pub mod poll;
 pub mod post_update;
+pub mod privacy;
 pub mod progress;
 pub mod update;
 pub mod webhook;

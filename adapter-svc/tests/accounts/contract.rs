@@ -16,6 +16,10 @@ pub(crate) trait Platform {
     fn reading(&self) -> &'static str;
     /// Whether an account that was never read has what was written before.
     fn has_earlier(&self) -> bool;
+    /// A time without the platform after which it still has everything, in milliseconds.
+    fn short_absence(&self) -> u64 {
+        600_000
+    }
     /// The end of a gap that is told at `now`.
     fn gap_end(&self, now: UnixMillis) -> UnixMillis;
     /// The content of `channels.yaml` with both accounts.
@@ -130,6 +134,8 @@ async fn nothing_is_confirmed_before_the_stream_has_it(mut world: World, platfor
     eventually("a message is handed over", async || platform.handed("main") > 1).await;
     assert_eq!(platform.confirmed("main"), 1);
 
+    // A watermark without a position differs by its time alone.
+    world.clock.advance(1_000);
     world.nats.restart().await;
     confirmed(platform, "main", 20).await;
     assert_ne!(world.watermark(platform.channel(), "main").await, watermark);
@@ -143,11 +149,12 @@ async fn what_was_missed_is_read_or_told(world: &World, platform: &impl Platform
     let (replica, _) = start_and_say(world, platform, channels, || vec![platform.say("main", 1, START)]).await;
     confirmed(platform, "main", 1).await;
 
-    // Ten minutes: everything is there.
+    // A short time: everything is there.
+    let short = platform.short_absence();
     platform.set_away("main", true);
     replica.says(&part, "failing").await;
     platform.say("main", 2, START);
-    world.clock.advance(600_000);
+    world.clock.advance(short);
     platform.set_away("main", false);
     confirmed(platform, "main", 2).await;
     let events = world.stored(2).await;
@@ -162,10 +169,10 @@ async fn what_was_missed_is_read_or_told(world: &World, platform: &impl Platform
     world.clock.advance(25 * 3_600_000);
     platform.set_away("main", false);
     eventually("the gap is told", async || of_main(world).await.len() > 2).await;
-    platform.say("main", 4, START.plus(25 * 3_600_000 + 600_000));
+    let told_at = START.plus(25 * 3_600_000 + i64::try_from(short).expect("a short time"));
+    platform.say("main", 4, told_at);
     confirmed(platform, "main", 3).await;
     eventually("the message is stored", async || of_main(world).await.len() > 3).await;
-    let told_at = START.plus(25 * 3_600_000 + 600_000);
     check_gap(&replica, of_main(world).await, platform.gap_end(told_at));
     replica.stop().await;
 

@@ -15,7 +15,7 @@ const MAIN: &str = "xoxb-main-secret";
 const OTHER: &str = "xoxb-other-secret";
 
 /// The content of `channels.yaml` for the stand-in; `keys` are those of account `main`.
-fn channels(world: &World, api: &WebApi, keys: &str) -> String {
+pub(crate) fn channels(world: &World, api: &WebApi, keys: &str) -> String {
     let (main, other, secret, base) = (world.secret(MAIN), world.secret(OTHER), world.secret(SECRET), &api.base);
     let common = format!("signing_secret: '{secret}', base_url: '{base}'");
     format!(
@@ -29,7 +29,7 @@ fn stamp(number: i64, at: UnixMillis) -> String {
 }
 
 /// The message `number` of user 5, written at `at` in `channel`, with `keys`.
-fn message(number: i64, at: UnixMillis, channel: &str, keys: &Value) -> Value {
+pub(crate) fn message(number: i64, at: UnixMillis, channel: &str, keys: &Value) -> Value {
     let mut message = json!({"type": "message", "channel": channel, "user": "U5", "text": format!("message {number}"),
                              "ts": stamp(number, at), "event_ts": stamp(number, at)});
     for (key, value) in keys.as_object().expect("an object") {
@@ -186,6 +186,55 @@ async fn forgeries_old_posts_and_other_workspaces_are_no_events() {
 
     post(&replica, &event).await;
     assert_eq!(world.stored(1).await[0].content, "message 1");
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_is_a_dead_letter_before_it_is_answered() {
+    let (mut world, api) = (World::start().await, WebApi::start().await);
+    let replica = world
+        .replica("adapter-svc-0", &channels(&world, &api, "allow: [U5]"))
+        .await;
+    replica.says("slack/main", "receiving").await;
+
+    // No event, a message without its id, and a body that is no JSON. What the app wrote itself is not kept.
+    let own = json!({"bot_id": "B7", "ts": stamp(9, START), "text": "approve K7Q2-M9PX"});
+    let no_stamp = json!({"type": "message", "channel": "D1", "user": "U5", "text": "no stamp", "root": own});
+    let broken = Delivery {
+        body: r#"{"type": "event_callback", "text": "approve K7Q2-M9PX""#.to_owned(),
+        ..Delivery::json(&json!({}), START)
+    };
+    for delivery in [
+        Delivery::json(
+            &json!({"type": "event_callback", "team_id": "T1", "note": "no event"}),
+            START,
+        ),
+        Delivery::event(&no_stamp, START),
+        broken,
+        Delivery::event(&message(1, START, "D1", &json!({})), START),
+    ] {
+        let (status, body) = delivery.post(&url(&replica, "main"), 0).await;
+        assert_eq!(status, 200, "{body}");
+    }
+    assert_eq!(world.stored(1).await[0].content, "message 1");
+
+    let letters = world.letters().await;
+    assert_eq!(letters.len(), 3, "{letters:#?}");
+    for (letter, text) in letters.iter().zip(["no event", "no stamp", "left_out_bytes"]) {
+        let payload = String::from_utf8(letter.payload_bytes().expect("bytes")).expect("text");
+        assert!(payload.contains(text) && !payload.contains("K7Q2"), "{payload}");
+        assert!(letter.detail.starts_with("slack/main: malformed payload"), "{letter:?}");
+    }
+
+    // Without the bus there is no letter: Slack is told to post it again.
+    world.nats.kill9();
+    let later = Delivery::json(&json!({"type": "event_callback"}), START);
+    assert_eq!(later.post(&url(&replica, "main"), 0).await.0, 503);
+    world.nats.restart().await;
+    eventually("a later post is taken", async || {
+        later.post(&url(&replica, "main"), 1).await.0 == 200
+    })
+    .await;
     replica.stop().await;
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use shared::model::event::UNPAIRED;
 use shared::testing::eventually;
+use shared::wire::dead_letter::DeadLetter;
 
 use crate::pairing::{code, grant, replies};
 use crate::socket_api::SocketApi;
@@ -95,6 +96,43 @@ async fn nothing_is_acknowledged_before_the_stream_has_it() {
     acknowledged(&api, 2).await;
     world.stored(2).await;
     replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_is_a_dead_letter_before_it_is_acknowledged() {
+    let mut world = World::start().await;
+    let api = SocketApi::start(world.bus.clone()).await;
+    let replica = world.replica("adapter-svc-0", &channels(&world, &api)).await;
+    replica.says("slack/main", "receiving").await;
+
+    // A message without its id, and a frame of another form. What the app wrote itself is not kept.
+    let own = json!({"user": "U7", "ts": stamp(9), "text": "approve K7Q2-M9PX"});
+    api.bring(&json!({"type": "message", "channel": "D1", "user": "U5", "text": "no stamp", "root": own}));
+    let event = json!({"type": "message", "text": "other form"});
+    api.bring_frame(json!({"type": "events_api", "num_connections": "many", "payload": {"event": event}}));
+    api.bring(&message(1));
+    acknowledged(&api, 3).await;
+    assert_eq!(world.stored(1).await[0].content, "message 1");
+    check_letters(&world.letters().await, &["no stamp", "other form"]);
+
+    // Without the bus there is no letter, and no acknowledgement.
+    world.nats.kill9();
+    api.bring(&json!({"type": "message", "channel": "D1", "user": "U5", "text": "no bus"}));
+    eventually("the payload is sent", async || api.sent() > 0).await;
+    assert_eq!(api.acknowledged(), 3);
+    world.nats.restart().await;
+    acknowledged(&api, 4).await;
+    replica.stop().await;
+}
+
+fn check_letters(letters: &[DeadLetter], texts: &[&str]) {
+    assert_eq!(letters.len(), texts.len(), "{letters:#?}");
+    for (letter, text) in letters.iter().zip(texts) {
+        let payload = String::from_utf8(letter.payload_bytes().expect("bytes")).expect("text");
+        assert!(payload.contains(text) && !payload.contains("K7Q2"), "{payload}");
+        assert_eq!(letter.reason, "malformed");
+        assert!(letter.detail.starts_with("slack/main: malformed payload"), "{letter:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! The stand-in's sockets: payloads over them, acknowledgements, and ends that Slack chooses.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
@@ -11,18 +11,28 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, post};
 use serde_json::{Value, json};
 use shared::bus::Bus;
+use shared::model::event::Event;
+use shared::wire::dead_letter::DeadLetter;
 use tokio::sync::watch;
-
-use crate::world::stored_events;
 
 /// A stand-in with one app; clones are the same server.
 #[derive(Debug, Clone)]
 pub(crate) struct SocketApi {
     pub(crate) base: String,
+    /// Name of the account in `channels.yaml`.
+    account: &'static str,
     bus: Bus,
+    stored: Arc<tokio::sync::Mutex<StoredIds>>,
     state: Arc<Mutex<SocketState>>,
     /// Changes with each payload and each order to a connection.
     changed: watch::Sender<u64>,
+}
+
+/// The ids of the events that the stream was seen to have.
+#[derive(Debug, Default)]
+struct StoredIds {
+    ids: BTreeSet<String>,
+    last: u64,
 }
 
 #[derive(Debug, Default)]
@@ -34,7 +44,15 @@ struct SocketState {
     acknowledged: Vec<String>,
     /// Events that were acknowledged before they were stored.
     early: Vec<String>,
+    /// Events that were acknowledged, each once.
+    confirmed: BTreeSet<String>,
     envelopes: usize,
+    /// Number of envelopes that were sent, each as often as it was.
+    handed: usize,
+    /// Number of calls, and of frames that came over sockets.
+    calls: u64,
+    /// Whether payloads come twice and out of order.
+    shuffles: bool,
     connections: u32,
     opened: usize,
     /// What `apps.connections.open` is answered, instead of an address.
@@ -48,11 +66,18 @@ struct SocketState {
 
 impl SocketApi {
     pub(crate) async fn start(bus: Bus) -> Self {
+        Self::start_of(bus, "main").await
+    }
+
+    /// As [`SocketApi::start`], for the app of `account`.
+    pub(crate) async fn start_of(bus: Bus, account: &'static str) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let (changed, _) = watch::channel(0);
         let api = Self {
             base: format!("http://{}", listener.local_addr().expect("an address")),
+            account,
             bus,
+            stored: Arc::default(),
             state: Arc::default(),
             changed,
         };
@@ -76,12 +101,20 @@ impl SocketApi {
     /// Sends `event` over the connection that is open, or the next one.
     pub(crate) fn bring(&self, event: &Value) {
         let payload = json!({"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event": event});
+        self.bring_frame(json!({"type": "events_api", "payload": payload}));
+    }
+
+    /// Sends `frame`, with the id of an envelope.
+    pub(crate) fn bring_frame(&self, mut frame: Value) {
         self.change(|state| {
             state.envelopes += 1;
-            let id = format!("envelope-{}", state.envelopes);
-            state
-                .waiting
-                .push_back(json!({"type": "events_api", "envelope_id": id, "payload": payload}));
+            frame["envelope_id"] = json!(format!("envelope-{}", state.envelopes));
+            if state.shuffles {
+                let mut again = frame.clone();
+                again["envelope_id"] = json!(format!("again-{}", state.envelopes));
+                state.waiting.push_front(again);
+            }
+            state.waiting.push_back(frame);
         });
     }
 
@@ -95,6 +128,29 @@ impl SocketApi {
 
     pub(crate) fn refuse(&self, answer: Option<Value>) {
         self.change(|state| state.refused = answer);
+    }
+
+    /// Sends each payload twice from now on, and later ones first.
+    pub(crate) fn shuffle(&self) {
+        self.change(|state| state.shuffles = true);
+    }
+
+    /// Drops what no connection has taken, as Slack does after a while.
+    pub(crate) fn forget(&self) {
+        self.change(|state| state.waiting.clear());
+    }
+
+    /// Number of messages that were acknowledged.
+    pub(crate) fn confirmed(&self) -> usize {
+        self.lock().confirmed.len()
+    }
+
+    pub(crate) fn handed(&self) -> usize {
+        self.lock().handed
+    }
+
+    pub(crate) fn calls(&self) -> u64 {
+        self.lock().calls
     }
 
     pub(crate) fn set_others(&self, others: u32) {
@@ -127,7 +183,29 @@ impl SocketApi {
         self.lock().connections
     }
 
-    /// Notes the acknowledgement `text`, and whether its event was stored before.
+    /// Whether the stream has the event `id`.
+    async fn is_stored(&self, id: &str) -> bool {
+        let mut stored = self.stored.lock().await;
+        loop {
+            let page = self
+                .bus
+                .read_history("EVENTS", "nexus.ev.>", stored.last + 1, 1_000)
+                .await;
+            // A server that was killed cannot be asked, and has nothing new.
+            let page = page.unwrap_or_default();
+            let Some(last) = page.last() else {
+                return stored.ids.contains(id);
+            };
+            stored.last = last.sequence;
+            let ids = page
+                .iter()
+                .map(|one| one.decode::<Event>().expect("an event").id.to_string());
+            stored.ids.extend(ids);
+        }
+    }
+
+    /// Notes the acknowledgement `text`, and whether its event was stored before. One without a time stamp cannot be an
+    /// event, and must be a dead letter.
     async fn take(&self, text: &str) {
         let told: Value = serde_json::from_str(text).expect("JSON");
         let id = told["envelope_id"].as_str().expect("an id").to_owned();
@@ -138,14 +216,26 @@ impl SocketApi {
             .map(|envelope| envelope["payload"]["event"].clone());
         let event = event.expect("an envelope that was sent");
         let of = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
-        let expected = format!("slack:main/{}/{}", of("channel"), of("ts"));
-        // A server that was killed cannot be asked, and has nothing new.
-        let stored = stored_events(&self.bus).await;
-        let is_stored = stored.iter().any(|event| event.id.as_str() == expected);
+        let expected = format!("slack:{}/{}/{}", self.account, of("channel"), of("ts"));
+        let is_stored = if event["ts"].is_string() {
+            self.is_stored(&expected).await
+        } else {
+            let letters = self
+                .bus
+                .read_history("DLQ", "nexus.dlq.>", 1, 100)
+                .await
+                .unwrap_or_default();
+            let text = of("text");
+            letters.iter().any(|stored| {
+                let letter: DeadLetter = stored.decode().expect("a letter");
+                String::from_utf8_lossy(&letter.payload_bytes().expect("bytes")).contains(&text)
+            })
+        };
 
         let mut state = self.lock();
         state.sent.remove(&id);
         state.acknowledged.push(id);
+        state.confirmed.insert(expected.clone());
         if !is_stored {
             state.early.push(expected);
         }
@@ -157,6 +247,7 @@ async fn answer(State(api): State<SocketApi>, Path(method): Path<String>, header
         .to_str()
         .expect("text")
         .trim_start_matches("Bearer ");
+    api.lock().calls += 1;
     let answered = match method.as_str() {
         "auth.test" => {
             assert!(token.starts_with("xoxb-"), "the bot's token");
@@ -210,6 +301,7 @@ async fn serve(api: &SocketApi, mut socket: WebSocket, begun: u64) {
             if let Some(envelope) = &next {
                 let id = envelope["envelope_id"].as_str().expect("an id").to_owned();
                 state.sent.insert(id, envelope.clone());
+                state.handed += 1;
             }
             let order = if state.orders > told { state.order.clone() } else { None };
             told = state.orders;
@@ -228,11 +320,14 @@ async fn serve(api: &SocketApi, mut socket: WebSocket, begun: u64) {
         }
 
         tokio::select! {
-            frame = socket.recv() => match frame {
-                Some(Ok(Message::Text(text))) => api.take(&text).await,
-                Some(Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_))) => {}
-                Some(Ok(Message::Close(_)) | Err(_)) | None => return,
-            },
+            frame = socket.recv() => {
+                api.lock().calls += 1;
+                match frame {
+                    Some(Ok(Message::Text(text))) => api.take(&text).await,
+                    Some(Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_))) => {}
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+                }
+            }
             changed = changed.changed() => changed.expect("the server lives"),
         }
     }

@@ -13,7 +13,7 @@ use crate::world::{Replica, START, World};
 const TOKEN: &str = "77:main-secret";
 const SECRET: &str = "s3cret-s3cret-s3cret";
 
-fn channels(world: &World, api: &BotApi, more: &str) -> String {
+pub(crate) fn channels(world: &World, api: &BotApi, more: &str) -> String {
     let (token, secret, base) = (world.secret(TOKEN), world.secret(SECRET), &api.base);
     format!(
         "telegram: {{accounts: {{main: {{token: '{token}', base_url: '{base}', receive: webhook, \

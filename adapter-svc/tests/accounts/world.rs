@@ -12,6 +12,7 @@ use shared::platform::accounts::read_platforms;
 use shared::process::{Health, ShutdownSignal};
 use shared::testing::nats::NatsServer;
 use shared::testing::{ManualClock, SeededIds, connect_to, eventually};
+use shared::wire::dead_letter::DeadLetter;
 use shared::wire::watermark::{SourceWatermark, watermark_key};
 use tempfile::TempDir;
 
@@ -99,6 +100,13 @@ impl World {
         let events = self.events().await;
         assert_eq!(events.len(), count, "{events:#?}");
         events
+    }
+
+    /// The dead letters, oldest first.
+    pub(crate) async fn letters(&self) -> Vec<DeadLetter> {
+        let stored = self.bus.read_history("DLQ", "nexus.dlq.>", 1, 100).await;
+        let stored = stored.expect("the dead letters are read");
+        stored.iter().map(|one| one.decode().expect("a letter")).collect()
     }
 
     pub(crate) async fn watermark(&self, channel: &str, account: &str) -> Option<SourceWatermark> {

@@ -127,7 +127,7 @@ impl<'a> GatewayConnector<'a> {
                 Ok(CloseReason::Resume(words)) => self.wait(&words, Duration::ZERO).await?,
                 Ok(CloseReason::Unreadable(words)) => {
                     if self.is_unreadable_for_good(&reader) {
-                        self.give_up_session(&mut reader, &words).await;
+                        self.give_up_session(&mut reader, &words).await?;
                     }
                     self.wait(&words, Duration::ZERO).await?;
                 }
@@ -158,9 +158,9 @@ impl<'a> GatewayConnector<'a> {
 
     /// Gives up the session of `reader`, whose next message cannot be read because of `words`. The next session tells the
     /// gap that this leaves.
-    async fn give_up_session(&mut self, reader: &mut GatewayReader<'_>, words: &str) {
+    async fn give_up_session(&mut self, reader: &mut GatewayReader<'_>, words: &str) -> SourceResult<()> {
         let Some(session) = reader.progress.position.session.take() else {
-            return;
+            return Ok(());
         };
         tracing::error!(
             account = self.context.name,
@@ -171,8 +171,9 @@ impl<'a> GatewayConnector<'a> {
         metrics::counter!("nexus_source_refused_total", "source" => DISCORD, "reason" => "unreadable").increment(1);
         // The message itself cannot be read, so that it is unknown which secrets it would show.
         let payload = json!({"session": session.id, "behind": session.seq});
-        self.sink.give_up_payload(&payload, "unreadable", words).await;
+        self.sink.give_up_payload(&payload, "unreadable", words).await?;
         self.unreadable = None;
+        Ok(())
     }
 
     /// Asks who the bot is.

@@ -32,7 +32,7 @@ impl GatewayReader<'_> {
         for letter in &batch.letters {
             self.sink
                 .give_up_payload(&letter.payload, letter.reason, &letter.detail)
-                .await;
+                .await?;
         }
 
         // Now it is known which senders may write.

@@ -179,6 +179,9 @@ impl AccountKeeper {
     }
 
     fn report(&self, state: Result<&str, &str>) {
+        if !self.source.is_reported() {
+            return;
+        }
         let (channel, account) = (self.source.channel(), self.source.account());
         report_account(&self.context.health, channel, account, state);
     }

@@ -4,11 +4,13 @@
 use std::sync::PoisonError;
 
 use serde_json::{Value, json};
+use shared::bus::{Bus, PublishError};
+use shared::clock::pause;
 use shared::error_chain::describe_error;
 use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 
-use super::event_store::SERVICE;
+use super::event_store::{SERVICE, SourceFenced, TRY_AGAIN_AFTER};
 use super::sink::SourceSink;
 
 /// Maximum number of dead letters of an account in an hour; further ones are counted and logged.
@@ -43,24 +45,50 @@ pub fn unreadable_letter(
     }
 }
 
+/// Stores `letter` of an account, named with its channel. Returns whether its payload may be confirmed to the platform.
+pub async fn store_letter(bus: &Bus, (channel, account): (&str, &str), letter: DeadLetter) -> bool {
+    let Err(error) = bus.dead_letter_record(letter).await else {
+        return true;
+    };
+    // A server that takes no letter of this size never will: the payload must not hold up those behind it.
+    let is_hopeless = match &error {
+        PublishError::TooLarge { .. } => true,
+        PublishError::NoStream { .. }
+        | PublishError::WrongLastSequence { .. }
+        | PublishError::SubjectFull { .. }
+        | PublishError::Rejected { .. }
+        | PublishError::Unknown { .. }
+        | PublishError::Closed { .. } => false,
+    };
+    let error = describe_error(&error);
+    tracing::error!(channel, account, error, "failed to store a dead letter");
+    is_hopeless
+}
+
 impl SourceSink {
     /// Makes a dead letter of `payload`, which cannot be read because of `detail`; `reason` is its name. It must contain
     /// nothing that only its reader may see. The letter is not sent again by `nexus dlq redrive`: nothing in Nexus reads it.
-    pub async fn give_up_payload(&self, payload: &Value, reason: &str, detail: &str) {
-        let now = self.monotonic();
-        {
-            let mut letters = self.letters().lock().unwrap_or_else(PoisonError::into_inner);
-            if letters.is_spent(MAX_LETTERS, now) {
-                return;
-            }
-            letters.spend(now);
+    /// When this returns, the source may confirm the payload to the platform.
+    ///
+    /// # Errors
+    /// Returns [`SourceFenced`] if this replica does not hold the account any more before the letter is stored.
+    pub async fn give_up_payload(&self, payload: &Value, reason: &str, detail: &str) -> Result<(), SourceFenced> {
+        let letters = || self.letters().lock().unwrap_or_else(PoisonError::into_inner);
+        if letters().is_spent(MAX_LETTERS, self.monotonic()) {
+            return Ok(());
         }
 
-        let (channel, account) = self.names();
-        let letter = unreadable_letter((channel, account), payload, reason, detail, self.now());
-        if let Err(error) = self.bus().dead_letter_record(letter).await {
-            let error = describe_error(&error);
-            tracing::error!(channel, account, error, "failed to store a dead letter");
+        let names = self.names();
+        let letter = unreadable_letter(names, payload, reason, detail, self.now());
+        while !store_letter(self.bus(), names, letter.clone()).await {
+            if !self.is_held() {
+                return Err(SourceFenced);
+            }
+            pause(TRY_AGAIN_AFTER).await;
         }
+
+        // Only a letter that is stored counts: those that failed are no reason to leave out the next one.
+        letters().spend(self.monotonic());
+        Ok(())
     }
 }

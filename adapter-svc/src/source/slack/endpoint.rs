@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::clock::SharedIds;
+use shared::bus::Bus;
+use shared::clock::{SharedClock, SharedIds};
 use shared::model::event::Event;
-use shared::platform::slack::{SlackAccount, SlackReceive};
+use shared::platform::slack::{SLACK, SlackAccount, SlackReceive};
 use shared::process::{Health, ShutdownSignal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -14,11 +15,13 @@ use tokio::task::JoinHandle;
 use super::SlackBot;
 use super::client::open_http;
 use super::identity::IdentityKeeper;
+use super::post_record::PostRecord;
+use super::post_source::{SlackPostSource, keep_alive};
 use super::threads::apply_policy;
 use crate::attachments::AttachmentFetcher;
 use crate::pairing::PairingStore;
-use crate::source::door::AccountDoor;
-use crate::source::port::apply_age_gate;
+use crate::source::door::{AccountDoor, PostLetters};
+use crate::source::port::{Source, apply_age_gate};
 use crate::source::webhook::signature::{SignatureChecks, SigningKey};
 
 /// Maximum distance of a signed time from now, in seconds; Slack's own figure.
@@ -42,6 +45,8 @@ pub struct SlackEndpoint {
     recheck: Arc<Notify>,
     /// Steps before events are durable.
     pub door: AccountDoor,
+    /// Posts, as this replica takes them.
+    pub record: Arc<PostRecord>,
     age_gate_ms: i64,
 }
 
@@ -76,6 +81,12 @@ impl SlackEndpoint {
 /// Parts of the process that the endpoints use.
 #[derive(Debug, Clone)]
 pub struct EndpointContext {
+    /// Whether posts are taken while the bus is away.
+    pub keeps_on_disk: bool,
+    /// Bus of dead letters.
+    pub bus: Bus,
+    /// Clock of the process.
+    pub clock: SharedClock,
     /// State reported by `/readyz`.
     pub health: Health,
     /// Source of randomness for waits.
@@ -90,22 +101,33 @@ pub struct EndpointContext {
     pub age_gate_ms: i64,
 }
 
-/// Opens the endpoints of those of `accounts` that receive over HTTP, and a task for each that keeps its identity known.
+/// The accounts to which Slack posts.
+#[derive(Default)]
+pub struct OpenedEndpoints {
+    /// Doors of the accounts, by name.
+    pub endpoints: SlackEndpoints,
+    /// Sources that tell of which time posts may be missing.
+    pub sources: Vec<Arc<dyn Source>>,
+    /// Tasks that keep the accounts' identities known, and note that their posts are taken.
+    pub tasks: Vec<JoinHandle<()>>,
+}
+
+/// Opens the endpoints of those of `accounts` that receive over HTTP, with the sources and tasks of each.
 ///
 /// # Errors
 /// Returns the HTTP client's error if it cannot be set up.
 pub fn open_endpoints(
     accounts: &BTreeMap<String, SlackAccount>,
     context: &EndpointContext,
-) -> Result<(SlackEndpoints, Vec<JoinHandle<()>>), reqwest::Error> {
+) -> Result<OpenedEndpoints, reqwest::Error> {
     let receives = |account: &SlackAccount| match account.receive {
         SlackReceive::Events => true,
         SlackReceive::Socket | SlackReceive::None => false,
     };
-    let (mut endpoints, mut tasks) = (SlackEndpoints::new(), Vec::new());
+    let mut opened = OpenedEndpoints::default();
     // A host without such accounts needs no client.
     if !accounts.values().any(receives) {
-        return Ok((endpoints, tasks));
+        return Ok(opened);
     }
 
     let http = open_http()?;
@@ -121,7 +143,17 @@ pub fn open_endpoints(
             health: context.health.clone(),
             ids: context.ids.clone(),
         };
-        tasks.push(tokio::spawn(keeper.keep(context.shutdown.clone())));
+        let record = Arc::new(PostRecord::new(context.keeps_on_disk));
+        let (clock, shutdown) = (Arc::clone(&context.clock), context.shutdown.clone());
+        let alive = keep_alive(Arc::clone(&record), known.clone(), clock, shutdown);
+        opened.tasks.push(tokio::spawn(keeper.keep(context.shutdown.clone())));
+        opened.tasks.push(tokio::spawn(alive));
+        opened.sources.push(Arc::new(SlackPostSource {
+            name: name.clone(),
+            direct: account.direct,
+            known: known.clone(),
+            record: Arc::clone(&record),
+        }));
 
         let secret = account.signing_secret.iter();
         let endpoint = SlackEndpoint {
@@ -136,11 +168,13 @@ pub fn open_endpoints(
                 pairings: context.pairings.clone(),
                 attachments: context.attachments.clone(),
                 direct: account.direct,
+                letters: PostLetters::new(SLACK, name.clone(), context.bus.clone(), Arc::clone(&context.clock)),
             },
+            record,
             age_gate_ms: context.age_gate_ms,
         };
-        endpoints.insert(name.clone(), endpoint);
+        opened.endpoints.insert(name.clone(), endpoint);
     }
 
-    Ok((endpoints, tasks))
+    Ok(opened)
 }

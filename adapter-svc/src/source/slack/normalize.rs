@@ -4,7 +4,7 @@
 //! posted again is no second event. `message` and `app_mention` come for one post and make the same event. Source:
 //! <https://docs.slack.dev/apis/events-api>; `docs/design/wire.md` §1.2.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use shared::model::event::{Event, EventDirection, EventSender, FROM_BOT, PlatformIds};
 use shared::model::time::UnixMillis;
 use shared::platform::slack::SLACK;
@@ -16,6 +16,7 @@ use super::payload::{
     EventEnvelope, MemberChange, MessageChange, RateLimitNotice, ReactionChange, SlackMessage, read, required,
 };
 use super::press::{command_event, press_events};
+use super::privacy::is_own;
 use super::reader::{PayloadReader, check_team, object, sender_id, shorten, shown_name, stamp};
 use super::{RefusePayloadError, SlackBot};
 use crate::source::port::{SourceGap, gap_event};
@@ -28,6 +29,9 @@ const SLACKBOT: &str = "USLACKBOT";
 
 /// Kind of the placeholder of a message that was deleted.
 const TOMBSTONE: &str = "tombstone";
+
+/// Content of the event of a message of the app's own that a person shares.
+const OWN_SHARE: &str = "shared message of this app";
 
 /// Keys in which `message` and `app_mention` of one post differ.
 const DELIVERY_KEYS: [&str; 3] = ["type", "channel_type", "event_ts"];
@@ -169,7 +173,7 @@ impl PayloadReader<'_> {
         self.set_sender(&mut event, message)?;
         self.set_thread(&mut event, channel, ts, message);
         event.mention = Some(mention_of(self.bot, message));
-        set_content(&mut event, message);
+        set_content(&mut event, message, &|fields| is_own(self.bot, self.app_id, fields));
 
         let ids = PlatformIds {
             ids: vec![message_name(channel, ts)],
@@ -361,22 +365,26 @@ impl PayloadReader<'_> {
     }
 }
 
-/// Sets text, content types and files of `event`, which is `message`.
-fn set_content(event: &mut Event, message: &SlackMessage) {
+/// Sets text, content types and files of `event`, which is `message`. `is_own` tells attachments of the app itself: a person
+/// who shares an approval's card must not bring its code into an event.
+fn set_content(event: &mut Event, message: &SlackMessage, is_own: &impl Fn(&Map<String, Value>) -> bool) {
     let files: Vec<_> = message.files.iter().flatten().map(attachment_of).collect();
     let mut types: Vec<String> = files.iter().map(|(kind, _)| (*kind).to_owned()).collect();
     event.attachments = files.into_iter().map(|(_, file)| file).collect();
 
     event.content = readable_text(message.text.as_deref().unwrap_or_default());
     if event.content.is_empty() {
-        let fallbacks = message
-            .attachments
-            .iter()
-            .flatten()
-            .filter_map(|one| one.fallback.as_deref());
+        let attachments = message.attachments.iter().flatten();
+        let (own, others): (Vec<_>, Vec<_>) = attachments.partition(|one| is_own(&one.fields));
+        let fallbacks = others.iter().filter_map(|one| one.fallback.as_deref());
         event.content = readable_text(&fallbacks.collect::<Vec<_>>().join("\n"));
+        if event.content.is_empty() && !own.is_empty() {
+            types.push("forward".to_owned());
+            OWN_SHARE.clone_into(&mut event.content);
+        }
     }
-    if !event.content.is_empty() || types.is_empty() {
+    let is_share = types.iter().any(|kind| kind == "forward");
+    if (!is_share && !event.content.is_empty()) || types.is_empty() {
         types.push("text".to_owned());
     }
 

@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::RefusePayloadError;
 use super::files::SlackFile;
@@ -94,6 +94,9 @@ pub struct BotProfile {
 pub struct LegacyAttachment {
     /// Text for clients that show no attachments.
     pub fallback: Option<String>,
+    /// All other fields; of a shared message they say whose it is.
+    #[serde(flatten)]
+    pub fields: Map<String, Value>,
 }
 
 /// A change of a message: `message_changed` or `message_deleted`.

@@ -5,27 +5,30 @@
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use shared::model::event::Event;
 use shared::platform::slack::SLACK;
 use tracing::Instrument;
 
-use super::RefusePayloadError;
-use super::endpoint::PAYLOAD_WITHIN;
+use super::endpoint::{PAYLOAD_WITHIN, SlackEndpoint};
 use super::normalize::payload_events;
+use super::privacy::unreadable_payload;
+use super::{RefusePayloadError, SlackBot};
 use crate::encoded_event::NoteStep;
 use crate::error::{AcceptEventsError, RequestRejection};
 use crate::gateway::GatewayState;
 use crate::source::door::PostTime;
-use crate::source::webhook::{MAX_BODY_BYTES, payload, slack};
+use crate::source::webhook::payload::{self, ReadPayloadError};
+use crate::source::webhook::{MAX_BODY_BYTES, slack};
 use crate::trace::accept_span;
 
 /// Events after which the account's token may not be valid any more.
 const RIGHTS_EVENTS: [&str; 2] = ["app_uninstalled", "tokens_revoked"];
 
-/// Handles `POST /slack/{account}`: 200 once the events are durable, or if the payload is none for this installation.
+/// Handles `POST /slack/{account}`: 200 once the events, or the dead letter of a payload that cannot be read, are durable,
+/// or if the payload is none for this installation.
 ///
 /// # Errors
 /// Returns [`RequestRejection`], as JSON with a status. Slack posts the payload again then.
@@ -46,40 +49,52 @@ pub async fn post_payload(
     // The signature covers the raw bytes, so it is checked before they are parsed.
     slack::verify(&endpoint.checks, &parts.headers, &body, now)?;
 
-    let payload = payload::read(&parts.headers, &body)?;
-    if let Some(challenge) = slack::url_challenge(&payload) {
+    let taken = match payload::read(&parts.headers, &body) {
+        Ok(payload) => take_payload(&gateway, &account, endpoint, (&parts.headers, &payload), &time).await,
+        Err(error) => refuse_body(endpoint, &account, &body, &error, &time).await,
+    };
+    if taken.is_err() {
+        endpoint.record.note_refused(gateway.clock.now());
+    }
+    taken
+}
+
+/// Stores the events of `payload`, which Slack has posted to the account `account` with `headers`.
+async fn take_payload(
+    gateway: &GatewayState,
+    account: &str,
+    endpoint: &SlackEndpoint,
+    (headers, payload): (&HeaderMap, &Value),
+    time: &PostTime,
+) -> Result<Response, RequestRejection> {
+    if let Some(challenge) = slack::url_challenge(payload) {
         return Ok(axum::Json(json!({ "challenge": challenge })).into_response());
     }
-    if inner_kind(&payload).is_some_and(|kind| RIGHTS_EVENTS.contains(&kind)) {
+    if inner_kind(payload).is_some_and(|kind| RIGHTS_EVENTS.contains(&kind)) {
         endpoint.recheck();
     }
 
+    let now = gateway.clock.now();
     let bot = endpoint.identity().await.ok_or(RequestRejection::UnknownIdentity)?;
-    let mut events = match payload_events(&bot, &payload, now) {
+    let mut events = match payload_events(&bot, payload, now) {
         Ok(events) => events,
-        Err(reason) => {
-            note_refused(&account, &payload, &reason);
-            return Ok(StatusCode::OK.into_response());
-        }
+        Err(reason) => return refuse_payload(endpoint, &bot, payload, &reason, time).await,
     };
     events.iter_mut().for_each(|event| endpoint.apply_settings(event));
 
     let ids: Vec<String> = events.iter().map(|event| event.id.to_string()).collect();
-    let (span, carrier) = accept_span(&parts.headers);
+    let (span, carrier) = accept_span(headers);
     let store = async |events: &[Event], steps: &[NoteStep]| {
-        let accepted = gateway.intake.accept_posted(SLACK, &account, (events, steps), &carrier);
+        let accepted = gateway.intake.accept_posted(SLACK, account, (events, steps), &carrier);
         accepted.await.map_err(RequestRejection::from)
     };
     let may_spool = gateway.intake.keeps_on_disk();
-    let stored = endpoint.door.store_with_pairings(events, &time, may_spool, store);
+    let stored = endpoint.door.store_with_pairings(events, time, may_spool, store);
     let stored = stored.instrument(span);
     let stored = tokio::time::timeout(time.left(), stored).await;
     stored.unwrap_or(Err(AcceptEventsError::Busy.into()))?;
 
-    let retry = parts
-        .headers
-        .get("x-slack-retry-num")
-        .and_then(|value| value.to_str().ok());
+    let retry = headers.get("x-slack-retry-num").and_then(|value| value.to_str().ok());
     tracing::info!(
         account,
         events = ids.len(),
@@ -88,6 +103,48 @@ pub async fn post_payload(
         "payload of Slack accepted"
     );
     Ok(StatusCode::OK.into_response())
+}
+
+/// Notes the payload `payload`, which makes no event because of `reason`. One that cannot be read becomes a dead letter,
+/// and comes again until that is stored.
+async fn refuse_payload(
+    endpoint: &SlackEndpoint,
+    bot: &SlackBot,
+    payload: &Value,
+    reason: &RefusePayloadError,
+    time: &PostTime,
+) -> Result<Response, RequestRejection> {
+    note_refused(&bot.name, payload, reason);
+    if reason.is_unreadable() {
+        let kept = unreadable_payload(bot, payload);
+        let detail = reason.to_string();
+        let given_up = endpoint.door.give_up(&kept, reason.name(), &detail, time);
+        if !given_up.await {
+            return Err(AcceptEventsError::Busy.into());
+        }
+    }
+    Ok(StatusCode::OK.into_response())
+}
+
+/// Notes that `body`, which Slack has signed, is no payload because of `error`, and makes a dead letter of it.
+async fn refuse_body(
+    endpoint: &SlackEndpoint,
+    account: &str,
+    body: &[u8],
+    error: &ReadPayloadError,
+    time: &PostTime,
+) -> Result<Response, RequestRejection> {
+    let reason = RefusePayloadError::Malformed(format!("body: {error}"));
+    note_refused(account, &Value::Null, &reason);
+    // In a text that cannot be parsed a code of ours cannot be found, so nothing of it is kept.
+    let kept = json!({"left_out_bytes": body.len()});
+    let detail = reason.to_string();
+    let given_up = endpoint.door.give_up(&kept, reason.name(), &detail, time);
+    if given_up.await {
+        Ok(StatusCode::OK.into_response())
+    } else {
+        Err(AcceptEventsError::Busy.into())
+    }
 }
 
 /// Returns the kind of the event in an envelope.

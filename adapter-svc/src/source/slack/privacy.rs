@@ -22,6 +22,14 @@ pub fn kept_payload(bot: &SlackBot, app_id: Option<&str>, payload: &Value) -> Va
     keep(payload, &|fields| is_own(bot, app_id, fields), 0)
 }
 
+/// Returns `payload`, or a frame with it, which cannot be read, as far as others may see it.
+#[must_use]
+pub fn unreadable_payload(bot: &SlackBot, payload: &Value) -> Value {
+    let app_id = ["/api_app_id", "/payload/api_app_id"];
+    let app_id = app_id.iter().find_map(|place| payload.pointer(place)?.as_str());
+    kept_payload(bot, app_id, payload)
+}
+
 /// Returns whether the message or attachment `fields` is of `bot` or of the app `app_id`.
 #[must_use]
 pub fn is_own(bot: &SlackBot, app_id: Option<&str>, fields: &Map<String, Value>) -> bool {

@@ -78,12 +78,16 @@ impl PayloadReader<'_> {
 /// Checks that `teams` has the account's workspace.
 ///
 /// # Errors
-/// Returns [`RefusePayloadError::WrongTeam`].
+/// Returns [`RefusePayloadError::WrongTeam`], or [`RefusePayloadError::Malformed`] if there are none.
 pub fn check_team(bot: &SlackBot, teams: &[&str]) -> Result<(), RefusePayloadError> {
     if teams.contains(&bot.team_id.as_str()) {
         return Ok(());
     }
-    Err(RefusePayloadError::WrongTeam(shorten(teams.first().unwrap_or(&""))))
+    // A payload of no workspace is none of another one: it has another form than the vendor documents.
+    match teams.iter().find(|team| !team.is_empty()) {
+        Some(other) => Err(RefusePayloadError::WrongTeam(shorten(other))),
+        None => Err(RefusePayloadError::Malformed("no workspace".to_owned())),
+    }
 }
 
 /// Returns the kind of a conversation by the first letter of its id: an `app_mention` says nothing else about it.

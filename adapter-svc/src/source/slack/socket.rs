@@ -22,8 +22,9 @@ use super::client::{WebCallError, identify_account, open_connection};
 use super::handshake::{Socket, open_socket};
 use super::normalize::payload_events;
 use super::post_payload::note_refused;
+use super::privacy::unreadable_payload;
 use super::threads::apply_policy;
-use super::{RefusePayloadError, SlackBot};
+use super::{REPEATED_MS, RefusePayloadError, SlackBot};
 use crate::source::port::sink::SourcePosition;
 use crate::source::port::{PutEventsError, Source, SourceEnd, SourceGap, SourceSink};
 
@@ -37,9 +38,6 @@ const STOPPED_AGAIN: Duration = Duration::from_mins(5);
 const SOUND_AFTER: Duration = Duration::from_mins(1);
 /// Interval in which the watermark is written although nothing happens, in milliseconds.
 const NOTE_EVERY_MS: i64 = 60_000;
-/// Time without a connection after which payloads may be missing, in milliseconds: Slack repeats one after five minutes
-/// for the last time.
-const GAP_AFTER_MS: i64 = 5 * 60_000;
 
 /// An app whose payloads are read over a socket.
 pub struct SlackSocketSource {
@@ -122,7 +120,7 @@ struct SocketFrame {
 /// Step that follows from a frame.
 #[derive(Debug, PartialEq, Eq)]
 enum FrameStep {
-    /// The payload `envelope_id` is durable, or is no event.
+    /// The payload of this envelope is durable, as events or as a dead letter, or is no event.
     Acknowledge(String),
     /// The connection ends soon.
     Renew,
@@ -161,7 +159,7 @@ impl<'a> SocketReader<'a> {
         };
 
         // The time of another app says nothing about this one.
-        let of = position_of(&known.bot);
+        let of = known.bot.position_name();
         let complete_until = from.filter(|from| from.of == of).map(|from| from.complete_until);
         Ok(Self {
             source,
@@ -253,11 +251,7 @@ impl<'a> SocketReader<'a> {
     async fn take_frame(&mut self, text: &str) -> Ended<FrameStep> {
         let frame: SocketFrame = match serde_json::from_str(text) {
             Ok(frame) => frame,
-            Err(error) => {
-                let reason = RefusePayloadError::Malformed(format!("frame: {error}"));
-                note_refused(&self.source.name, &Value::Null, &reason);
-                return Ok(FrameStep::Nothing);
-            }
+            Err(error) => return self.give_up_frame(text, &error).await,
         };
 
         match (frame.kind.as_str(), frame.envelope_id) {
@@ -294,7 +288,7 @@ impl<'a> SocketReader<'a> {
         }
 
         let now = self.sink.now();
-        if let Some(from) = self.complete_until.filter(|from| now.since(*from) > GAP_AFTER_MS) {
+        if let Some(from) = self.complete_until.filter(|from| now.since(*from) > REPEATED_MS) {
             let gap = SourceGap {
                 from,
                 to: now,
@@ -313,14 +307,34 @@ impl<'a> SocketReader<'a> {
         let now = self.sink.now();
         let mut events = match payload_events(&self.bot, payload, now) {
             Ok(events) => events,
-            Err(reason) => {
-                note_refused(&self.source.name, payload, &reason);
-                return Ok(());
-            }
+            Err(reason) => return self.refuse(payload, &reason).await,
         };
         let policy = self.source.account.access();
         events.iter_mut().for_each(|event| apply_policy(&policy, event));
         self.put(events, now).await?;
+        Ok(())
+    }
+
+    /// Makes a dead letter of the frame `text`, which cannot be read because of `error`. One that names its envelope is
+    /// acknowledged then: Slack would send it again without end.
+    async fn give_up_frame(&self, text: &str, error: &serde_json::Error) -> Ended<FrameStep> {
+        // In a text that is no JSON a code of ours cannot be found, so nothing of it is kept.
+        let frame: Value = serde_json::from_str(text).unwrap_or_else(|_| json!({"left_out_bytes": text.len()}));
+        let reason = RefusePayloadError::Malformed(format!("frame: {error}"));
+        self.refuse(&frame, &reason).await?;
+
+        let envelope = frame.get("envelope_id").and_then(Value::as_str);
+        Ok(envelope.map_or(FrameStep::Nothing, |id| FrameStep::Acknowledge(id.to_owned())))
+    }
+
+    /// Notes `payload`, which makes no event because of `reason`. One that cannot be read becomes a dead letter.
+    async fn refuse(&self, payload: &Value, reason: &RefusePayloadError) -> Ended<()> {
+        note_refused(&self.source.name, payload, reason);
+        if reason.is_unreadable() {
+            let kept = unreadable_payload(&self.bot, payload);
+            let detail = reason.to_string();
+            self.sink.give_up_payload(&kept, reason.name(), &detail).await?;
+        }
         Ok(())
     }
 
@@ -341,17 +355,12 @@ impl<'a> SocketReader<'a> {
 
     fn position(&self, complete_until: UnixMillis) -> SourcePosition {
         SourcePosition {
-            of: position_of(&self.bot),
+            of: self.bot.position_name(),
             // Slack has no position: it sends the payloads that were not acknowledged.
             position: json!({}),
             complete_until,
         }
     }
-}
-
-/// Returns the name of the thing that a watermark counts.
-fn position_of(bot: &SlackBot) -> String {
-    format!("app {} {}", bot.team_id, bot.user_id)
 }
 
 /// Waits as long as `error` asks for.

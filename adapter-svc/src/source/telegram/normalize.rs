@@ -17,6 +17,7 @@ use shared::platform::telegram::TELEGRAM;
 use super::content::{content_of, service_note};
 use super::media::attachments_of;
 use super::mention::mention_of;
+use super::privacy::{OWN_FORWARD, is_origin, without_own_messages};
 use super::update::{
     CallbackQuery, Chat, JoinRequest, MemberChange, Message, Reaction, ReactionChange, ReactionCounts, Update, User,
     full_name,
@@ -128,7 +129,8 @@ impl UpdateReader<'_> {
 
         event.mention = Some(mention_of(self.account, message));
         self.set_references(&mut event, message);
-        set_content(&mut event, message, self.update.payload);
+        let is_own_forward = message.is_forward_of(self.account.bot_id);
+        set_content(&mut event, message, self.update.payload, is_own_forward);
 
         let ids = PlatformIds {
             ids: vec![message_name(message.chat.id, message.message_id)],
@@ -194,7 +196,10 @@ impl UpdateReader<'_> {
         let quoted = quoted.or_else(|| replied.map(Message::text)).unwrap_or_default();
         // Our own message is an event already, without the codes and links that stand on an approval's card.
         let author = replied.and_then(|replied| replied.from.as_ref());
-        let is_own = author.is_some_and(|user| user.id == self.account.bot_id);
+        let bot_id = self.account.bot_id;
+        let is_own = author.is_some_and(|user| user.id == bot_id)
+            || replied.is_some_and(|replied| replied.is_forward_of(bot_id))
+            || is_origin(external.and_then(|reply| reply.origin.as_ref()), bot_id);
         if !quoted.is_empty() && !is_own {
             event.quote = Some(EventQuote {
                 id,
@@ -307,10 +312,15 @@ impl UpdateReader<'_> {
     }
 }
 
-/// Sets text, content types and files of `event`, which is `message`, encoded as `payload`.
-fn set_content(event: &mut Event, message: &Message, payload: &Value) {
+/// Sets text, content types and files of `event`, which is `message`, encoded as `payload`. Of a forwarded message of the
+/// bot's own no words are kept.
+fn set_content(event: &mut Event, message: &Message, payload: &Value, is_own_forward: bool) {
     let files = attachments_of(message);
-    let (kinds, content) = content_of(message);
+    let (kinds, content) = if is_own_forward {
+        (vec!["forward"], OWN_FORWARD.to_owned())
+    } else {
+        content_of(message)
+    };
 
     let mut types: Vec<String> = files.iter().map(|(kind, _)| (*kind).to_owned()).collect();
     types.extend(kinds.iter().map(|kind| (*kind).to_owned()));
@@ -372,40 +382,6 @@ fn short_hash(value: &Value) -> String {
     let mut digits = hex::encode(Sha256::digest(value.to_string().as_bytes()));
     digits.truncate(HASH_DIGITS);
     digits
-}
-
-/// Keys of a message of our own that an event keeps.
-const OWN_MESSAGE_KEYS: [&str; 4] = ["message_id", "date", "chat", "from"];
-
-/// Returns `payload` without the texts and buttons of messages of the bot itself, at any depth: the cards of approvals
-/// have codes and links, with which a reader of the event could decide.
-pub(super) fn without_own_messages(payload: &Value, bot_id: i64) -> Value {
-    match payload {
-        Value::Object(fields) => {
-            let is_own = |message: &Value| {
-                let author = message.pointer("/from/id").and_then(Value::as_i64);
-                author == Some(bot_id) && message.get("message_id").is_some()
-            };
-            let answers_own = fields.get("reply_to_message").is_some_and(is_own);
-            let kept = fields
-                .iter()
-                .filter(|(key, _)| !(answers_own && key.as_str() == "quote"))
-                .map(|(key, value)| {
-                    let value = match value {
-                        Value::Object(own) if is_own(value) => {
-                            let kept = own.iter().filter(|(key, _)| OWN_MESSAGE_KEYS.contains(&key.as_str()));
-                            Value::Object(kept.map(|(key, value)| (key.clone(), value.clone())).collect())
-                        }
-                        Value::Object(_) | Value::Array(_) => without_own_messages(value, bot_id),
-                        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
-                    };
-                    (key.clone(), value)
-                });
-            Value::Object(kept.collect())
-        }
-        Value::Array(values) => values.iter().map(|value| without_own_messages(value, bot_id)).collect(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => payload.clone(),
-    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ use shared::wire::watermark::SourceWatermark;
 
 use super::album::{AlbumMerger, ReadyEvent};
 use super::client::{BATCH, BotCallError, BotClient, open_http};
-use super::normalize::{update_events, without_own_messages};
+use super::normalize::update_events;
+use super::privacy::without_own_messages;
 use super::progress::UpdateProgress;
 use super::{BotAccount, RefuseUpdateError};
 use crate::source::port::access::apply_access;
@@ -238,7 +239,7 @@ impl<'a> UpdatePoller<'a> {
 
         for (number, raw) in numbers.iter().zip(updates) {
             if let Err(reason) = self.take_update(*number, raw) {
-                self.give_up_update(raw, &reason).await;
+                self.give_up_update(raw, &reason).await?;
                 self.handled.insert(*number);
             }
         }
@@ -286,7 +287,7 @@ impl<'a> UpdatePoller<'a> {
     }
 
     /// Counts an update that makes no event because of `reason`. One that cannot be read becomes a dead letter.
-    async fn give_up_update(&self, raw: &Value, reason: &RefuseUpdateError) {
+    async fn give_up_update(&self, raw: &Value, reason: &RefuseUpdateError) -> Ended<()> {
         let (account, update) = (&self.source.name, update_number(raw));
         metrics::counter!("nexus_source_refused_total", "source" => TELEGRAM, "reason" => reason.name()).increment(1);
         match reason {
@@ -299,9 +300,10 @@ impl<'a> UpdatePoller<'a> {
                 let payload = without_own_messages(raw, self.bot.bot_id);
                 self.sink
                     .give_up_payload(&payload, reason.name(), &reason.to_string())
-                    .await;
+                    .await?;
             }
         }
+        Ok(())
     }
 
     /// Stores which messages the albums among `ready` have, before their events are published.

@@ -15,6 +15,7 @@ use shared::platform::telegram::TELEGRAM;
 use tracing::Instrument;
 
 use super::normalize::update_events;
+use super::privacy::without_own_messages;
 use super::webhook::TelegramDoor;
 use super::{BotAccount, RefuseUpdateError};
 use crate::encoded_event::NoteStep;
@@ -52,7 +53,7 @@ pub async fn post_update(
     let bot = door.identity().await.ok_or(RequestRejection::UnknownIdentity)?;
     let mut events = match update_events(&bot, &raw, gateway.clock.now()) {
         Ok(events) => events,
-        Err(reason) => return refuse_update(door, &bot, &raw, &reason).await,
+        Err(reason) => return refuse_update(door, &bot, &raw, &reason, &time).await,
     };
     events.iter_mut().for_each(|event| door.apply_settings(event));
 
@@ -95,6 +96,7 @@ async fn refuse_update(
     bot: &BotAccount,
     raw: &Value,
     reason: &RefuseUpdateError,
+    time: &PostTime,
 ) -> Result<Response, RequestRejection> {
     let account = &bot.name;
     metrics::counter!("nexus_source_refused_total", "source" => TELEGRAM, "reason" => reason.name()).increment(1);
@@ -104,7 +106,11 @@ async fn refuse_update(
         }
         RefuseUpdateError::Malformed(_) | RefuseUpdateError::UnknownChat(_) | RefuseUpdateError::Id(_) => {
             tracing::error!(account, %reason, "update refused");
-            if !door.give_up(bot, raw, reason.name(), &reason.to_string()).await {
+            // Without the texts of the bot's own messages, which may have codes.
+            let payload = without_own_messages(raw, bot.bot_id);
+            let detail = reason.to_string();
+            let given_up = door.door.give_up(&payload, reason.name(), &detail, time);
+            if !given_up.await {
                 return Err(AcceptEventsError::Busy.into());
             }
         }

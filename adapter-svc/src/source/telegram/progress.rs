@@ -76,6 +76,12 @@ impl UpdateProgress {
         }
     }
 
+    /// Returns the time up to which everything is stored, by the vendor's clock.
+    #[must_use]
+    pub const fn complete_until(&self) -> UnixMillis {
+        self.complete_until
+    }
+
     /// Returns the gap before an answer that the vendor made at `now`; `None` if the vendor had everything since the last one.
     #[must_use]
     pub fn find_gap(&self, now: UnixMillis) -> Option<SourceGap> {

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::RefuseUpdateError;
 use super::file::{Audio, Document, PhotoSize, Sticker, Video, VideoNote, Voice};
+use super::privacy::is_forward_of;
 
 /// An update, and the vendor's number of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -120,6 +121,8 @@ pub struct ExternalReply {
     pub chat: Option<Chat>,
     /// Id of the message in that chat.
     pub message_id: Option<i64>,
+    /// Where the message is from.
+    pub origin: Option<Value>,
 }
 
 /// A place.
@@ -218,6 +221,10 @@ pub struct Message {
     pub external_reply: Option<ExternalReply>,
     /// Part of the answered message that it quotes.
     pub quote: Option<TextQuote>,
+    /// Where a forwarded message is from.
+    pub forward_origin: Option<Value>,
+    /// Sender of a forwarded message, in older versions of the Bot API.
+    pub forward_from: Option<Value>,
     /// Text.
     pub text: Option<String>,
     /// Marked ranges of the text.
@@ -280,6 +287,12 @@ impl Message {
             &self.caption_entities
         };
         entities.as_deref().unwrap_or_default()
+    }
+
+    /// Returns whether it is a forwarded message of the bot `bot_id`.
+    #[must_use]
+    pub fn is_forward_of(&self, bot_id: i64) -> bool {
+        is_forward_of(self.forward_origin.as_ref(), self.forward_from.as_ref(), bot_id)
     }
 
     /// Returns the id of its topic; `None` in the topic General, which has id 1, and outside of topics.

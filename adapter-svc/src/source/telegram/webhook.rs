@@ -3,15 +3,14 @@
 //! Source: <https://core.telegram.org/bots/api#setwebhook>.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::Value;
 use shared::bus::Bus;
 use shared::clock::{SharedClock, SharedIds, pause};
-use shared::error_chain::describe_error;
 use shared::model::event::Event;
+use shared::model::time::UnixMillis;
 use shared::platform::bot_api::WebhookInfo;
 use shared::platform::policy::DirectPolicy;
 use shared::platform::telegram::{ReceiveMode, TELEGRAM, TelegramAccount};
@@ -22,14 +21,12 @@ use tokio::task::JoinHandle;
 
 use super::BotAccount;
 use super::client::{BotCallError, BotClient};
-use super::normalize::without_own_messages;
+use super::progress::{TelegramPosition, UpdateProgress};
 use crate::attachments::AttachmentFetcher;
-use crate::hourly_allowance::HourlyAllowance;
 use crate::pairing::PairingStore;
-use crate::source::door::AccountDoor;
+use crate::source::door::{AccountDoor, PostLetters};
 use crate::source::port::access::apply_access;
-use crate::source::port::unreadable::{MAX_LETTERS, unreadable_letter};
-use crate::source::port::{CALL_RETRY, Source, SourceEnd, SourceSink, apply_age_gate};
+use crate::source::port::{CALL_RETRY, PutEventsError, Source, SourceEnd, SourceSink, apply_age_gate};
 use crate::source::webhook::signature::{SignatureChecks, SigningKey};
 
 /// Time between two looks at the webhook.
@@ -44,6 +41,27 @@ const FAILED_LATELY_S: i64 = 300;
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Maximum wait of a post for the account's identity, which is asked for at start.
 const IDENTITY_WAIT: Duration = Duration::from_secs(2);
+
+/// The result of a look at an account's webhook.
+#[derive(Debug)]
+struct WebhookLook {
+    bot_id: i64,
+    /// State of the account: sound, or its fault.
+    state: Result<String, String>,
+    /// What Telegram says about the webhook; `None` if it was not the account's, and nothing was posted.
+    found: Option<WebhookInfo>,
+}
+
+impl WebhookLook {
+    /// Returns whether everything that Telegram had is posted, apart from updates that are on their way. `until` is the time
+    /// up to which that was so at a former look.
+    fn is_complete(&self, until: UnixMillis) -> bool {
+        self.found.as_ref().is_some_and(|found| {
+            let failed = found.last_error_date.map(UnixMillis::from_seconds);
+            found.pending_update_count == 0 || failed.is_none_or(|failed| failed < until)
+        })
+    }
+}
 
 /// A bot to which Telegram posts, as its holder sees it.
 #[derive(Debug)]
@@ -67,31 +85,75 @@ impl TelegramWebhookSource {
     }
 
     /// Sets the webhook if it is not the account's, and returns the state of the account.
-    async fn look(&self, sink: &SourceSink) -> Result<Result<String, String>, BotCallError> {
+    async fn look(&self, sink: &SourceSink) -> Result<WebhookLook, BotCallError> {
         let bot = self.client.identify().await?;
         let (Some(url), Some(secret)) = (self.account.posted_url(&self.name), &self.account.webhook_secret) else {
-            return Ok(Err("`webhook_url` or `webhook_secret` is missing".to_owned()));
+            return Ok(WebhookLook {
+                bot_id: bot.id,
+                state: Err("`webhook_url` or `webhook_secret` is missing".to_owned()),
+                found: None,
+            });
         };
-        let mut found = self.client.webhook().await?;
-        if found.url != url.as_str() {
-            if !found.url.is_empty() {
+        let mut found = Some(self.client.webhook().await?);
+        if let Some(other) = found.take_if(|found| found.url != url.as_str()) {
+            if !other.url.is_empty() {
                 tracing::warn!(
                     account = self.name,
                     "another webhook is set for the bot; it is replaced"
                 );
             }
             self.client.set_webhook(&url, secret).await?;
-            found = WebhookInfo::default();
         }
 
-        let waiting = found.pending_update_count;
         let failed_lately = |at: i64| sink.now().0 / 1_000 - at < FAILED_LATELY_S;
-        match found.last_error_message {
-            Some(said) if waiting > 0 && found.last_error_date.is_some_and(failed_lately) => {
-                Ok(Err(format!("{waiting} updates wait, Telegram says: {said}")))
+        let failing = found.as_ref().and_then(|found| {
+            let said = found.last_error_message.as_ref()?;
+            let fails = found.pending_update_count > 0 && found.last_error_date.is_some_and(failed_lately);
+            fails.then(|| format!("{} updates wait, Telegram says: {said}", found.pending_update_count))
+        });
+        let state = match failing {
+            Some(words) => Err(words),
+            None => Ok(format!("receiving by webhook as @{}", bot.username)),
+        };
+        Ok(WebhookLook {
+            bot_id: bot.id,
+            state,
+            found,
+        })
+    }
+
+    /// Notes that everything is stored that Telegram had, if `look` says so, and tells of which time updates are missing:
+    /// Telegram throws away what it could not post in time.
+    async fn note_complete(
+        &self,
+        progress: &mut UpdateProgress,
+        look: &WebhookLook,
+        sink: &SourceSink,
+    ) -> Result<(), PutEventsError> {
+        let now = sink.now();
+        if look.is_complete(progress.complete_until()) {
+            let vendor_now = self.client.platform_time().unwrap_or(now);
+            let gap = progress.find_gap(vendor_now);
+            // Noted with the gap, so that no crash between them makes a second one.
+            progress.note_complete(vendor_now);
+            if let Some(gap) = gap {
+                return sink.gap(&gap, progress.to_position(now)).await;
             }
-            Some(_) | None => Ok(Ok(format!("receiving by webhook as @{}", bot.username))),
         }
+
+        if progress.is_note_due(now) {
+            sink.put(Vec::new(), progress.to_position(now)).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns how far the updates of the bot `bot_id` are stored, as the watermark `from` says.
+    fn resume(&self, bot_id: i64, from: Option<&SourceWatermark>, sink: &SourceSink) -> UpdateProgress {
+        let vendor_now = self.client.platform_time().unwrap_or_else(|| sink.now());
+        let mut progress = UpdateProgress::resume(bot_id, &self.account.token_hash(), from, vendor_now);
+        // The offset of the time when the bot was polled says nothing any more: the posts confirm updates.
+        progress.position = TelegramPosition::default();
+        progress
     }
 
     fn draw_jitter(&self) -> f64 {
@@ -116,13 +178,17 @@ impl Source for TelegramWebhookSource {
         self.account.direct
     }
 
-    async fn run(&self, _from: Option<SourceWatermark>, sink: &SourceSink) -> SourceEnd {
-        let mut failures = 0;
+    async fn run(&self, from: Option<SourceWatermark>, sink: &SourceSink) -> SourceEnd {
+        let (mut failures, mut progress) = (0, None);
         while sink.is_held() {
             let wait = match self.look(sink).await {
-                Ok(state) => {
+                Ok(look) => {
                     failures = 0;
-                    sink.report(state.as_deref().map_err(String::as_str));
+                    sink.report(look.state.as_deref().map_err(String::as_str));
+                    let progress = progress.get_or_insert_with(|| self.resume(look.bot_id, from.as_ref(), sink));
+                    if let Err(error) = self.note_complete(progress, &look, sink).await {
+                        return error.into();
+                    }
                     LOOK_EVERY
                 }
                 Err(error @ BotCallError::Unauthorized(_)) => {
@@ -169,9 +235,6 @@ pub struct TelegramDoor {
     /// Steps before events are durable.
     pub door: AccountDoor,
     known: watch::Receiver<Option<BotAccount>>,
-    bus: Bus,
-    clock: SharedClock,
-    letters: Mutex<HourlyAllowance>,
     age_gate_ms: i64,
 }
 
@@ -194,30 +257,6 @@ impl TelegramDoor {
     pub fn apply_settings(&self, event: &mut Event) {
         apply_access(&self.account.access(), event);
         apply_age_gate(event, self.age_gate_ms);
-    }
-
-    /// Makes a dead letter of the update `raw` of `bot`, which cannot be read, as a source that polls does. Returns whether
-    /// it need not come again.
-    pub async fn give_up(&self, bot: &BotAccount, raw: &Value, reason: &str, detail: &str) -> bool {
-        {
-            let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-            let now = self.clock.monotonic();
-            if letters.is_spent(MAX_LETTERS, now) {
-                return true;
-            }
-            letters.spend(now);
-        }
-        // Without the texts of the bot's own messages, which may have codes.
-        let payload = without_own_messages(raw, bot.bot_id);
-        let letter = unreadable_letter((TELEGRAM, &bot.name), &payload, reason, detail, self.clock.now());
-        match self.bus.dead_letter_record(letter).await {
-            Ok(()) => true,
-            Err(error) => {
-                let error = describe_error(&error);
-                tracing::error!(account = bot.name, error, "failed to store a dead letter");
-                false
-            }
-        }
     }
 }
 
@@ -271,12 +310,10 @@ pub fn open_doors(
                 pairings: context.pairings.clone(),
                 attachments: context.attachments.clone(),
                 direct: account.direct,
+                letters: PostLetters::new(TELEGRAM, name.clone(), context.bus.clone(), Arc::clone(&context.clock)),
             },
             account: account.clone(),
             known,
-            bus: context.bus.clone(),
-            clock: Arc::clone(&context.clock),
-            letters: Mutex::default(),
             age_gate_ms: context.age_gate_ms,
         };
         doors.insert(name.clone(), door);

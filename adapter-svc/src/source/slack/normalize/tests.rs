@@ -387,3 +387,39 @@ fn payloads_without_what_they_need_are_refused_with_a_reason() {
         assert!(read_raw(&bot(), &raw).is_err(), "{raw}");
     }
 }
+
+#[test]
+fn a_shared_card_says_only_that_it_is_one() {
+    let share = |key: &str, value: &str| {
+        json!({"is_share": true, key: value, "text": "approve K7Q2-M9PX", "fallback": "[Nexus]: approve K7Q2-M9PX",
+               "message_blocks": [{"message": {"blocks": [{"text": {"text": "approve K7Q2-M9PX"}}]}}]})
+    };
+    for own in [share("author_id", "U7"), share("bot_id", "B7"), share("app_id", "A1")] {
+        let event = read_event(&message(&json!({"text": "", "attachments": [own]}))).expect("an event");
+        assert_eq!(
+            (event.content.as_str(), event.content_types.as_slice()),
+            (OWN_SHARE, ["forward".to_owned()].as_slice())
+        );
+        let written = serde_json::to_string(&event).expect("JSON");
+        assert!(!written.contains("K7Q2"), "{written}");
+
+        // With words, and beside what another one wrote.
+        let words = read_event(&message(&json!({"text": "look", "attachments": [own]}))).expect("an event");
+        assert_eq!(
+            (words.content.as_str(), words.content_types[0].as_str()),
+            ("look", "text")
+        );
+        let other = json!({"author_id": "U8", "fallback": "the news"});
+        let both = read_event(&message(&json!({"text": "", "attachments": [own, other]}))).expect("an event");
+        assert_eq!(
+            (both.content.as_str(), both.content_types[0].as_str()),
+            ("the news", "text")
+        );
+        for event in [words, both] {
+            assert!(
+                !serde_json::to_string(&event).expect("JSON").contains("K7Q2"),
+                "{event:?}"
+            );
+        }
+    }
+}

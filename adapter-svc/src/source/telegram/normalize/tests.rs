@@ -296,3 +296,55 @@ fn nothing_of_the_bots_own_messages_is_in_an_event() {
         assert!(text.contains("telegram:main/5/2"), "it says what it is about: {text}");
     }
 }
+
+#[test]
+fn a_forwarded_card_says_only_that_it_is_one() {
+    let bot = json!({"id": 77, "is_bot": true, "first_name": "Nexus"});
+    let origin = json!({"forward_origin": {"type": "user", "sender_user": bot, "date": 1}});
+    let older = json!({"forward_from": bot, "forward_date": 1});
+    let text = json!({"text": "approve K7Q2-M9PX", "entities": [{"type": "code", "offset": 8, "length": 9}],
+                      "reply_markup": {"inline_keyboard": [[{"text": "yes", "callback_data": "approve K7Q2-M9PX"}]]}});
+    let caption = json!({"caption": "approve K7Q2-M9PX", "photo": [{"file_id": "p", "width": 1, "height": 1}]});
+
+    for from in [&origin, &older] {
+        for (shown, types) in [(&text, vec!["forward"]), (&caption, vec!["image", "forward"])] {
+            let mut keys = from.clone();
+            for (key, value) in shown.as_object().expect("an object") {
+                keys[key] = value.clone();
+            }
+            let event = message(&keys);
+            assert_eq!(
+                (event.content.as_str(), event.content_types.clone()),
+                (OWN_FORWARD, types.iter().map(ToString::to_string).collect())
+            );
+            let written = serde_json::to_string(&event).expect("it serialises");
+            assert!(!written.contains("K7Q2") && written.contains("forward_"), "{written}");
+
+            // Somebody answers the forwarded card, and quotes it.
+            keys["message_id"] = json!(8);
+            keys["from"] = json!({"id": 5, "first_name": "Ann"});
+            keys["chat"] = json!({"id": 5, "type": "private"});
+            let quote = json!({"text": "K7Q2-M9PX", "position": 8});
+            for answer in [
+                json!({"text": "what is this?", "reply_to_message": keys}),
+                json!({"text": "what is this?", "reply_to_message": keys, "quote": quote}),
+                json!({"text": "what is this?", "quote": quote, "external_reply": {"origin": origin["forward_origin"],
+                       "chat": {"id": -9, "type": "group"}, "message_id": 3}}),
+            ] {
+                let event = message(&answer);
+                assert_eq!((event.content.as_str(), &event.quote), ("what is this?", &None));
+                let written = serde_json::to_string(&event).expect("it serialises");
+                assert!(!written.contains("K7Q2"), "{written}");
+            }
+        }
+    }
+
+    // What another one wrote is forwarded as it is.
+    let other = json!({"text": "the news", "forward_origin": {"type": "user", "sender_user": {"id": 6}, "date": 1}});
+    let event = message(&other);
+    assert_eq!(
+        (event.content.as_str(), event.content_types.as_slice()),
+        ("the news", ["text".to_owned()].as_slice())
+    );
+    assert_eq!(event.metadata["raw"]["message"]["text"], "the news");
+}

@@ -1,0 +1,132 @@
+//! The source of an app to which Slack posts: every replica takes the posts, and the one that holds the account notes that it
+//! is complete, and tells of which time posts may be missing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::json;
+use shared::clock::{SharedClock, pause};
+use shared::model::time::UnixMillis;
+use shared::platform::policy::DirectPolicy;
+use shared::platform::slack::SLACK;
+use shared::process::ShutdownSignal;
+use shared::wire::watermark::SourceWatermark;
+use tokio::sync::watch;
+
+use super::SlackBot;
+use super::post_record::PostRecord;
+use crate::source::port::sink::SourcePosition;
+use crate::source::port::{PutEventsError, Source, SourceEnd, SourceSink};
+
+/// Interval in which it is noted that the account is complete.
+const NOTE_EVERY: Duration = Duration::from_mins(1);
+
+/// Interval in which it is noted that this process takes posts.
+const ALIVE_EVERY: Duration = Duration::from_secs(30);
+
+/// An app to which Slack posts, as its holder sees it.
+#[derive(Debug)]
+pub struct SlackPostSource {
+    /// Name of the account.
+    pub name: String,
+    /// Who may write directly.
+    pub direct: DirectPolicy,
+    /// Identity of the account, once Slack has said it.
+    pub known: watch::Receiver<Option<SlackBot>>,
+    /// Posts, as this replica takes them.
+    pub record: Arc<PostRecord>,
+}
+
+#[async_trait]
+impl Source for SlackPostSource {
+    fn channel(&self) -> &'static str {
+        SLACK
+    }
+
+    fn account(&self) -> &str {
+        &self.name
+    }
+
+    fn direct_policy(&self) -> DirectPolicy {
+        self.direct
+    }
+
+    // Every replica takes posts, whichever holds the account: what it says is the state of its door.
+    fn is_reported(&self) -> bool {
+        false
+    }
+
+    async fn run(&self, from: Option<SourceWatermark>, sink: &SourceSink) -> SourceEnd {
+        // Until then no post can be taken, so that the account is not complete.
+        let Some(bot) = known_bot(&self.known).await else {
+            return SourceEnd::Fenced;
+        };
+        let of = bot.position_name();
+        let mut complete_until = from.filter(|from| from.of == of).map(|from| from.complete_until);
+
+        while sink.is_held() {
+            let now = sink.now();
+            self.record.note_alive(now);
+            if self.record.takes_posts(now) {
+                if let Err(error) = self.note_complete(&of, complete_until, now, sink).await {
+                    return error.into();
+                }
+                complete_until = Some(now);
+            }
+            pause(NOTE_EVERY).await;
+        }
+        SourceEnd::Fenced
+    }
+}
+
+impl SlackPostSource {
+    /// Notes that the account, whose position is named `of`, is complete until `now`, and tells the gap behind `from`.
+    async fn note_complete(
+        &self,
+        of: &str,
+        from: Option<UnixMillis>,
+        now: UnixMillis,
+        sink: &SourceSink,
+    ) -> Result<(), PutEventsError> {
+        let position = SourcePosition {
+            of: of.to_owned(),
+            // Slack has no position: it repeats the posts that were not taken.
+            position: json!({}),
+            complete_until: now,
+        };
+        match from.and_then(|from| self.record.find_gap(from, now)) {
+            Some(gap) => sink.gap(&gap, position).await,
+            None => sink.put(Vec::new(), position).await,
+        }
+    }
+}
+
+/// Notes in `record` that this process takes posts, from the time at which the account is `known` until `shutdown`.
+pub async fn keep_alive(
+    record: Arc<PostRecord>,
+    known: watch::Receiver<Option<SlackBot>>,
+    clock: SharedClock,
+    shutdown: ShutdownSignal,
+) {
+    let noting = async {
+        if known_bot(&known).await.is_none() {
+            return;
+        }
+        loop {
+            record.note_alive(clock.now());
+            pause(ALIVE_EVERY).await;
+        }
+    };
+    tokio::select! {
+        () = noting => {}
+        () = shutdown.requested() => {}
+    }
+}
+
+/// Waits until Slack has said who the account is; `None` if nobody asks any more.
+async fn known_bot(known: &watch::Receiver<Option<SlackBot>>) -> Option<SlackBot> {
+    let mut known = known.clone();
+    let found = known.wait_for(Option::is_some).await.ok()?;
+    found.clone()
+}
