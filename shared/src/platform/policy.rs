@@ -45,6 +45,16 @@ pub enum DoubtPolicy {
     AtMostOnce,
 }
 
+/// Reactions by which an account shows what becomes of a message; `None` = nothing is shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AcknowledgePolicy {
+    /// Reaction to a message when a turn that answers it begins.
+    pub taken: Option<String>,
+    /// Reaction to it when the answer is sent, in place of `taken`.
+    pub answered: Option<String>,
+}
+
 /// Maximum length of a [`GroupPrompt`], in characters.
 pub const MAX_GROUP_PROMPT_CHARS: usize = 4_000;
 

@@ -6,7 +6,7 @@ use reqwest::Url;
 use serde::Deserialize;
 
 use super::base_url::BaseUrl;
-use super::policy::{AccessPolicy, DirectPolicy, DoubtPolicy, GroupPolicy};
+use super::policy::{AccessPolicy, AcknowledgePolicy, DirectPolicy, DoubtPolicy, GroupPolicy};
 use super::token::hash_token;
 use crate::process::SecretValue;
 use crate::process::config::{KeyFault, is_plain_name};
@@ -57,6 +57,9 @@ pub struct TelegramAccount {
     /// Whether an answer is shown while it is made, by a message that is edited until it is whole.
     #[serde(default)]
     pub previews: bool,
+    /// Reactions to a message that is taken, and to one that is answered.
+    #[serde(default)]
+    pub acknowledge: AcknowledgePolicy,
     /// Maximum length of a sent message, in UTF-16 units of its text; `None` = Telegram's own limit.
     #[serde(default)]
     pub text_limit: Option<usize>,
