@@ -78,6 +78,22 @@ fn groups_that_are_not_named_are_ignored_if_others_are() {
 }
 
 #[test]
+fn texts_are_merged_where_they_can_wait() {
+    assert_eq!(
+        (account("").debounce_ms, account("debounce_ms: 5000").debounce_ms),
+        (0, 5_000)
+    );
+    assert_eq!(
+        faults(TOKEN, "debounce_ms: 5001"),
+        ["debounce_ms: expected at most 5000"]
+    );
+    assert_eq!(
+        faults(TOKEN, "receive: none, debounce_ms: 1"),
+        ["debounce_ms: expected none without `receive: poll`"]
+    );
+}
+
+#[test]
 fn a_token_is_not_printed() {
     let bot = account("");
     let printed = format!("{bot:?}");
