@@ -21,14 +21,15 @@ use serde::Deserialize;
 use shared::model::origin::is_sealed_channel;
 use shared::platform::accounts::{ChannelsFile, ReadAccountsError, is_platform, read_channels};
 use shared::platform::discord::{DISCORD, DiscordAccount};
+use shared::platform::policy::AcknowledgePolicy;
 use shared::platform::slack::{SLACK, SlackAccount};
 use shared::platform::telegram::{TELEGRAM, TelegramAccount};
 use shared::process::SecretValue;
 use shared::process::config::{KeyFault, MAX_NAME_BYTES, is_plain_name};
 
-use crate::channel::nats;
 use crate::channel::signature::SigningKey;
 use crate::channel::webhook::{self, WebhookEndpoint};
+use crate::channel::{self, nats};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::{LEAST_LINES, LEAST_SIZE, discord, slack, telegram};
 use crate::plan::{PartLayout, TextFormat};
@@ -94,6 +95,7 @@ pub fn read(text: &str) -> Result<ChannelAccounts, ReadAccountsError> {
         faults.extend(limit_faults(DISCORD, discord_limits, discord::MESSAGE.max));
         let slack_limits = file.slack.accounts.iter().map(|(name, app)| (name, app.text_limit));
         faults.extend(limit_faults(SLACK, slack_limits, slack::MESSAGE.max));
+        faults.extend(reaction_faults(file));
         faults
     })?;
     Ok(ChannelAccounts {
@@ -118,6 +120,34 @@ fn limit_faults<'a>(
             KeyFault::new(format!("{channel}.accounts.{name}.text_limit"), expected)
         })
         .collect()
+}
+
+/// Returns the faults of the reactions in `file`: each is one that its platform takes.
+fn reaction_faults(file: &ChannelsFile<WebhookAccount>) -> Vec<KeyFault> {
+    let telegram = file
+        .telegram
+        .accounts
+        .iter()
+        .map(|(name, bot)| (name, &bot.acknowledge));
+    let discord = file.discord.accounts.iter().map(|(name, bot)| (name, &bot.acknowledge));
+    let slack = file.slack.accounts.iter().map(|(name, app)| (name, &app.acknowledge));
+    let telegram_emoji = "expected an emoji that Telegram takes as a reaction, as 👀 or 👌";
+    let discord_emoji = "expected an emoji, or name:id of a server's own";
+    let slack_emoji = "expected the name of a reaction, as in :eyes:";
+
+    let mut faults = Vec::new();
+    let mut check = |channel: &str, name: &str, policy: &AcknowledgePolicy, takes: fn(&str) -> bool, expected: &str| {
+        for (key, emoji) in [("taken", &policy.taken), ("answered", &policy.answered)] {
+            if emoji.as_deref().is_some_and(|emoji| !takes(emoji)) {
+                let key = format!("{channel}.accounts.{name}.acknowledge.{key}");
+                faults.push(KeyFault::new(key, expected));
+            }
+        }
+    };
+    telegram.for_each(|(name, policy)| check(TELEGRAM, name, policy, channel::telegram::is_reaction, telegram_emoji));
+    discord.for_each(|(name, policy)| check(DISCORD, name, policy, channel::discord::is_reaction, discord_emoji));
+    slack.for_each(|(name, policy)| check(SLACK, name, policy, channel::slack::is_reaction, slack_emoji));
+    faults
 }
 
 /// Adds the endpoints of `file` to `accounts`; returns what is wrong with it.
@@ -379,6 +409,56 @@ mod tests {
             let ReadAccountsError(faults) = with_limit(limit).expect_err("a fault");
             assert_eq!(faults[0].key, "slack.accounts.app.text_limit");
         }
+    }
+
+    #[test]
+    fn a_reaction_is_one_that_the_platform_takes() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let fault = |channel: &str, token: &str, keys: &str| {
+            std::fs::write(file.path(), token).expect("written");
+            let token = file.path().display();
+            let text = format!("{channel}: {{accounts: {{bot: {{token: 'file:{token}', {keys}}}}}}}");
+            let read = read(&text);
+            read.err()
+                .map(|error| error.0.into_iter().map(|fault| fault.key).collect::<Vec<_>>())
+        };
+        let bot = |emoji: &str| {
+            fault(
+                "telegram",
+                "123456:AbC-dEf_1",
+                &format!("acknowledge: {{answered: '{emoji}'}}"),
+            )
+        };
+        let client = |emoji: &str| {
+            fault(
+                "discord",
+                "MTk4.Cl2FMQ.Zn-Cjm1",
+                &format!("acknowledge: {{taken: '{emoji}'}}"),
+            )
+        };
+        let app = |emoji: &str| {
+            fault(
+                "slack",
+                "xoxb-1",
+                &format!("receive: none, acknowledge: {{taken: '{emoji}'}}"),
+            )
+        };
+
+        assert_eq!((bot("👌"), client("✅"), app(":eyes:")), (None, None, None));
+        let one = |key: &str| Some(vec![key.to_owned()]);
+        assert_eq!(bot("✅"), one("telegram.accounts.bot.acknowledge.answered"));
+        assert_eq!(client("eyes"), one("discord.accounts.bot.acknowledge.taken"));
+        assert_eq!(app("🦄"), one("slack.accounts.bot.acknowledge.taken"));
+
+        // A webhook shows no reactions.
+        std::fs::write(file.path(), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").expect("written");
+        let secret = file.path().display();
+        let webhook = |keys: &str| {
+            read(&format!(
+                "webhook: {{accounts: {{demo: {{url: 'http://x', secret: 'file:{secret}'{keys}}}}}}}"
+            ))
+        };
+        assert!(webhook("").is_ok() && webhook(", acknowledge: {taken: 👀}").is_err());
     }
 
     #[test]

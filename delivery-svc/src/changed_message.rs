@@ -6,6 +6,7 @@
 
 use shared::bus::{Bus, ReadStreamError};
 use shared::model::approval::is_decision;
+use shared::model::dispatch::DeliveryContext;
 use shared::model::event::{DEFAULT_ACCOUNT, EventId};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::{Reply, ReplyAction};
@@ -85,25 +86,25 @@ fn parse_target(reply: &Reply, action: &ReplyAction) -> Result<Target, FindMessa
         return Ok(Target::Sent { delivery, part });
     }
 
-    // The id of a received message: `{channel}:{account}/{chat}/{message}`.
-    let to = &reply.delivery_context;
+    let platform_id = received_message(&reply.delivery_context, text).ok_or_else(elsewhere)?;
+    match action {
+        ReplyAction::React { .. } => Ok(Target::Received { platform_id }),
+        ReplyAction::Edit { .. } | ReplyAction::Delete { .. } => Err(FindMessageError::Received(text.to_owned())),
+    }
+}
+
+/// Returns the platform's id of the received message whose event has the id `event`,
+/// `{channel}:{account}/{chat}/{message}`; `None` if it is not one of the conversation of `to`.
+pub(crate) fn received_message(to: &DeliveryContext, event: &str) -> Option<String> {
+    let (adapter, rest) = event.split_once(':')?;
     let account = to.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
-    let place = Some(rest).filter(|_| adapter == to.channel);
-    let place = place.and_then(|rest| rest.strip_prefix(account)?.strip_prefix('/'));
-    let (chat, message) = place.and_then(|place| place.split_once('/')).ok_or_else(elsewhere)?;
+    let place = Some(rest).filter(|_| adapter == to.channel)?;
+    let (chat, message) = place.strip_prefix(account)?.strip_prefix('/')?.split_once('/')?;
     let is_here = [&to.peer_id, &to.thread_id]
         .iter()
         .any(|at| at.as_deref() == Some(chat));
-    if !is_here || message.is_empty() || message.contains('/') {
-        return Err(elsewhere());
-    }
-
-    match action {
-        ReplyAction::React { .. } => Ok(Target::Received {
-            platform_id: format!("{chat}/{message}"),
-        }),
-        ReplyAction::Edit { .. } | ReplyAction::Delete { .. } => Err(FindMessageError::Received(text.to_owned())),
-    }
+    let is_message = is_here && !message.is_empty() && !message.contains('/');
+    is_message.then(|| format!("{chat}/{message}"))
 }
 
 /// Returns whether receipts of `delivery` can be stored at `now`: a model may name any id, and one of another time would

@@ -20,6 +20,7 @@ use shared::model::dispatch::DeliveryContext;
 use shared::model::event::{DEFAULT_ACCOUNT, EventId};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
+use shared::platform::policy::AcknowledgePolicy;
 use shared::wire::headers::TraceCarrier;
 
 use crate::account_gate::ChatPace;
@@ -108,6 +109,15 @@ pub struct MessageReaction<'a> {
     pub removed: bool,
 }
 
+/// Reactions by which an account shows what becomes of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acknowledgement<'a> {
+    /// Reactions of the account.
+    pub policy: &'a AcknowledgePolicy,
+    /// Whether the platform itself replaces the account's earlier reaction to a message by a later one.
+    pub is_replaced: bool,
+}
+
 /// A conversation in which an account shows that it writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TypingPlace<'a> {
@@ -168,6 +178,11 @@ pub trait Channel: Send + Sync + 'static {
     /// Adds or removes the account's `reaction` to the message `message`.
     async fn react(&self, shipment: &SendRequest<'_>, _message: &str, _reaction: MessageReaction<'_>) -> CallOutcome {
         shipment.unsupported("react to messages")
+    }
+
+    /// Returns the reactions by which `account` shows what becomes of a message; `None` = the channel has none.
+    fn acknowledgement(&self, _account: &str) -> Option<Acknowledgement<'_>> {
+        None
     }
 
     /// Shows for some seconds ([`ChannelTraits::typing_lasts`]) that a message is being written in `place`.

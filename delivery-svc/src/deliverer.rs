@@ -18,6 +18,7 @@ use shared::process::trace::{carrier_of, consumer_span};
 use shared::wire::held::HeldUntil;
 use tracing::Instrument as _;
 
+use crate::acknowledgements::show_answered;
 use crate::attempt::{AttemptVerdict, CallSituation, Repetition, judge_call};
 use crate::calls::CallId;
 use crate::changed_message::has_newer_change;
@@ -456,6 +457,9 @@ async fn finish_delivery(
     }
 
     effects.publish_event(&last).await?;
+    if reply.id == reply.turn && reply.action.is_none() {
+        show_answered(effects.outfit, reply, effects.lease);
+    }
 
     metrics::counter!("nexus_delivery_delivered_total").increment(1);
     Ok(Step::SETTLED)

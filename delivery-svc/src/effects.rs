@@ -24,6 +24,7 @@ use crate::error::DeliverError;
 use crate::file_parts::plan_with_files;
 use crate::gate_table::GateTable;
 use crate::job::DeliveryJob;
+use crate::marked_turns::MarkedTurns;
 use crate::outbound::sent_event;
 use crate::outgoing_files::OutgoingFiles;
 use crate::plan::{MessagePart, plan_parts};
@@ -47,6 +48,8 @@ pub struct DelivererContext {
     pub calls: ProcessCalls,
     /// Conversations in which accounts show that they write.
     pub typing: SharedTyping,
+    /// Turns whose messages were marked by reactions.
+    pub marked_turns: MarkedTurns,
     /// Answers that are shown while they are made.
     pub previews: SharedPreviews,
     /// Instance name of this replica.

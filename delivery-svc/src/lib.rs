@@ -7,6 +7,7 @@
 
 pub mod account_gate;
 pub mod accounts;
+pub mod acknowledgements;
 pub mod attempt;
 pub mod calls;
 pub mod change_events;
@@ -29,6 +30,7 @@ pub mod job;
 pub mod keyed_queue;
 pub mod lost_replies;
 pub mod markdown;
+pub mod marked_turns;
 pub mod metric_table;
 pub mod outbound;
 pub mod outgoing_files;

@@ -34,6 +34,7 @@ use crate::effects::DelivererContext;
 use crate::former_owners;
 use crate::gate_table::GateTable;
 use crate::lost_replies::LostReplies;
+use crate::marked_turns::MarkedTurns;
 use crate::metric_table::METRICS;
 use crate::outgoing_files::OutgoingFiles;
 use crate::partition_worker::{WorkerBounds, run_partition};
@@ -106,6 +107,7 @@ impl Service for DeliveryService {
             gates: Arc::clone(&gates),
             calls: ProcessCalls::new(Arc::clone(&shell.clock)),
             typing: SharedTyping::default(),
+            marked_turns: MarkedTurns::default(),
             previews: SharedPreviews::default(),
             instance: shell.instance.clone(),
             patience: Duration::from_millis(config.mute_owner_wait_ms),

@@ -14,6 +14,7 @@ use shared::model::origin::{EventOrigin, WEBCHAT};
 use shared::model::permission::{PermissionLevel, PermissionPresets};
 use shared::model::session::{DmScope, session_key};
 use shared::model::time::UnixMillis;
+use shared::platform::group_prompts::GroupPrompts;
 
 use crate::registry::active_hooks::HookTraits;
 
@@ -39,6 +40,8 @@ pub struct RoutingRules {
     pub is_chat_local: bool,
     /// Conversations in which agents' hooks may answer beyond their own.
     pub deliveries: DeliveryGrants,
+    /// Instructions for agents by group (`channels.yaml`).
+    pub group_prompts: GroupPrompts,
 }
 
 /// One fire: the hook, its event, and its result.

@@ -16,6 +16,7 @@ use shared::metric::{self, Metric};
 use shared::model::identity::Identities;
 use shared::model::permission::PermissionPresets;
 use shared::model::session::DmScope;
+use shared::platform::group_prompts::GroupPrompts;
 use shared::process::config::{ConfigFault, KeyFault, file_faults};
 use shared::process::identities::KnownPeople;
 use shared::process::lifecycle::ShutdownSignal;
@@ -90,6 +91,8 @@ impl Service for HookService {
     fn check_files(config: &HooksConfig, common: &CommonConfig, _llm: &LlmConfig) -> Vec<ConfigFault> {
         let mut faults = file_faults(&common.files.identities, shared::process::identities::faults);
         faults.extend(file_faults(&common.files.personas, identities::preset_faults));
+        let prompt_faults = |text: &str| GroupPrompts::read(text).err().map(|error| error.0).unwrap_or_default();
+        faults.extend(file_faults(&common.files.channels, prompt_faults));
         faults.extend(bindings::faults(&config.bindings));
 
         let named = [
@@ -120,7 +123,10 @@ impl Service for HookService {
         let (file, presets) = identities::load(&shell.common.files.identities, &shell.common.files.personas)?;
         let people = KnownPeople::read(file, &shell.bus).await;
         let people = people.context("failed to read the owner's chat pages")?;
-        let rules = routing_rules(config, &people.all_identities(), presets);
+        let rules = RoutingRules {
+            group_prompts: read_group_prompts(&shell.common.files.channels)?,
+            ..routing_rules(config, &people.all_identities(), presets)
+        };
         let (rules, followed_rules) = watch::channel(Arc::new(rules));
 
         log_warning(config.dm_scope);
@@ -243,7 +249,17 @@ fn routing_rules(config: &HooksConfig, identities: &Identities, presets: Permiss
         dm_scope: config.dm_scope,
         is_chat_local: config.local_chat,
         deliveries: config.deliveries.clone(),
+        group_prompts: GroupPrompts::default(),
     }
+}
+
+/// Reads the groups' prompts in `channels.yaml`; an empty path is a file without accounts.
+fn read_group_prompts(path: &str) -> anyhow::Result<GroupPrompts> {
+    if path.is_empty() {
+        return Ok(GroupPrompts::default());
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("files.channels: cannot read `{path}`"))?;
+    GroupPrompts::read(&text).with_context(|| format!("files.channels: `{path}`"))
 }
 
 /// Returns the access to the read model of the replica `name`, whose tasks it starts, and the slots for copies.

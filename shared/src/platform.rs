@@ -8,6 +8,7 @@ pub mod accounts;
 pub mod base_url;
 pub mod bot_api;
 pub mod discord;
+pub mod group_prompts;
 pub mod http_answer;
 pub mod outline;
 pub mod policy;

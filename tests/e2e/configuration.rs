@@ -129,7 +129,7 @@ fn a_budget_of_dollars_beside_a_model_without_a_price_is_refused_with_key_and_mo
 
 /// Files with faults: the file, its text, the services that read it, and what each line of a fault begins with behind the
 /// path.
-const FAULTS: [(&str, &str, &[&str], &[&str]); 15] = [
+const FAULTS: [(&str, &str, &[&str], &[&str]); 16] = [
     (
         "identities.yaml",
         "owner: bob\npersons: [{id: ann, adresses: {}}, {id: ann}]\n",
@@ -197,6 +197,15 @@ const FAULTS: [(&str, &str, &[&str], &[&str]); 15] = [
             "telegram.accounts.b.token: ",
             "telegram.accounts.b.base_url: ",
             "bridges.telegram: ",
+        ],
+    ),
+    (
+        "channels.yaml",
+        "telegram: {accounts: {a: {token: 'env:NEXUS_NO_SUCH_ONE', groups: {'*': {prompt: ' '}}}}}\n",
+        &["adapter-svc", "delivery-svc", "hook-svc"],
+        &[
+            "telegram.accounts.a.token: environment variable NEXUS_NO_SUCH_ONE",
+            "telegram.accounts.a.groups.*.prompt: expected a text of 1 to 4000 characters",
         ],
     ),
     (

@@ -74,6 +74,64 @@ async fn a_message_to_a_bot_is_answered_in_its_chat_and_its_echo_fires_nothing()
     world.stack.stop().await;
 }
 
+/// A hook that answers every message, with instructions of its own.
+const KIND: &str = r#"
+/**
+ * @name Kind
+ * @match channel=telegram
+ */
+export default async function (ctx: HookContext): Promise<HookResult> {
+  if (ctx.event.direction !== "received") return { fire: false };
+  return { fire: true, context: { systemPrompt: "Be kind." } };
+}
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_groups_prompt_is_in_the_turns_of_its_messages_and_no_others() {
+    let api = Telegram::start(Duration::ZERO).await;
+    let groups = "{'-100': {require_mention: false, prompt: Answer in German.}, '*': {require_mention: false}}";
+    let world = World::start(Setup {
+        hooks: vec![("kind.ts", KIND.to_owned())],
+        channels: api.account(&format!("direct: open, groups: {groups}")),
+        environment: vec![Telegram::environment()],
+        ..Setup::default()
+    })
+    .await;
+
+    for (number, chat) in [(1, -100), (2, -200)] {
+        let mut sent = message(number, (ANN, false), ANN, "hello");
+        sent["chat"] = json!({ "id": chat, "type": "supergroup", "title": "Staff" });
+        api.bring("message", &sent);
+    }
+    api.bring("message", &message(3, (ANN, false), ANN, "hello"));
+
+    let prompts = eventually("all three are dispatched", PATIENCE, async || {
+        let dispatches: Vec<(u64, Dispatch)> = read_all(&world.bus, streams::DISPATCHES).await;
+        let mut prompts: Vec<(String, String)> = dispatches
+            .into_iter()
+            .map(|(_, dispatch)| {
+                let peer = dispatch.delivery_context.peer_id.unwrap_or_default();
+                (peer, dispatch.context.system_prompt.unwrap_or_default())
+            })
+            .collect();
+        prompts.sort();
+        (prompts.len() == 3)
+            .then(|| prompts.clone())
+            .ok_or_else(|| format!("{prompts:?}\n{}", world.logs()))
+    })
+    .await;
+    let expected = [
+        ("-100", "Answer in German.\n\nBe kind."),
+        ("-200", "Be kind."),
+        ("11", "Be kind."),
+    ];
+    assert_eq!(
+        prompts,
+        expected.map(|(peer, prompt)| (peer.to_owned(), prompt.to_owned()))
+    );
+    world.stack.stop().await;
+}
+
 /// A hook that says to which event of ours a reaction or an answer belongs.
 const RESOLVE: &str = r#"
 /**

@@ -26,7 +26,7 @@ use shared::platform::policy::DoubtPolicy;
 
 use super::http::CallTimeouts;
 use super::raw_answer::{ANSWER_BYTES, PAGE_BYTES, call_for_answer, open_client, upload_time};
-use super::{Channel, ChannelTraits, MessageReaction, SendRequest, TypingPlace};
+use super::{Acknowledgement, Channel, ChannelTraits, MessageReaction, SendRequest, TypingPlace};
 use crate::account_gate::{CallRate, ChatPace, SendPace};
 use crate::attempt::{CallOutcome, LimitScope, PartSearch, Refusal, Repetition};
 use crate::chunk::{ChunkLimit, LengthUnit};
@@ -55,6 +55,11 @@ const TYPING_LASTS: Duration = Duration::from_secs(10);
 
 /// Time for which Discord recognises a nonce. The vendor says "the past few minutes".
 const NONCE_LASTS: Duration = Duration::from_mins(2);
+
+/// Returns whether `emoji` may be a reaction on Discord.
+pub(crate) fn is_reaction(emoji: &str) -> bool {
+    change::is_reaction(emoji)
+}
 
 /// The rates at which a bot may send.
 #[derive(Debug, Clone, Copy)]
@@ -373,6 +378,14 @@ impl Channel for DiscordChannel {
     async fn delete(&self, shipment: &SendRequest<'_>, message: &str) -> CallOutcome {
         let call = |id: MessageId<'_>| (Method::DELETE, id.path(), None);
         self.change(shipment, message, call).await
+    }
+
+    fn acknowledgement(&self, account: &str) -> Option<Acknowledgement<'_>> {
+        let account = self.accounts.get(account)?;
+        Some(Acknowledgement {
+            policy: &account.acknowledge,
+            is_replaced: false,
+        })
     }
 
     async fn react(&self, shipment: &SendRequest<'_>, message: &str, reaction: MessageReaction<'_>) -> CallOutcome {

@@ -22,7 +22,7 @@ use shared::platform::slack::SlackAccount;
 
 use super::http::CallTimeouts;
 use super::raw_answer::{ANSWER_BYTES, PAGE_BYTES, USER_AGENT, call_for_answer, open_client};
-use super::{Channel, ChannelTraits, MessageReaction, SendRequest};
+use super::{Acknowledgement, Channel, ChannelTraits, MessageReaction, SendRequest};
 use crate::account_gate::{CallRate, ChatPace, SendPace};
 use crate::attempt::{CallOutcome, PartSearch, Refusal};
 use crate::chunk::{ChunkLimit, LengthUnit};
@@ -36,6 +36,11 @@ use search::{PageResult, SearchTerms, read_own_bot};
 
 /// Maximum number of pages of a conversation that are searched for a part.
 const MAX_PAGES: usize = 20;
+
+/// Returns whether `emoji` may be a reaction on Slack.
+pub(crate) fn is_reaction(emoji: &str) -> bool {
+    change::is_reaction(emoji)
+}
 
 /// The rates at which an app may send.
 #[derive(Debug, Clone, Copy)]
@@ -236,6 +241,14 @@ impl Channel for SlackChannel {
     async fn delete(&self, shipment: &SendRequest<'_>, message: &str) -> CallOutcome {
         let call = |stamp: MessageStamp<'_>| Ok(("chat.delete", stamp.delete_body()));
         self.change(shipment, message, call).await
+    }
+
+    fn acknowledgement(&self, account: &str) -> Option<Acknowledgement<'_>> {
+        let account = self.accounts.get(account)?;
+        Some(Acknowledgement {
+            policy: &account.acknowledge,
+            is_replaced: false,
+        })
     }
 
     async fn react(&self, shipment: &SendRequest<'_>, message: &str, reaction: MessageReaction<'_>) -> CallOutcome {

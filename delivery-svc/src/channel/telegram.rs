@@ -19,7 +19,7 @@ use shared::platform::telegram::TelegramAccount;
 
 use super::http::CallTimeouts;
 use super::raw_answer::{ANSWER_BYTES, USER_AGENT, call_for_answer, open_client, upload_time};
-use super::{Channel, ChannelTraits, MessageReaction, SendRequest, TypingPlace};
+use super::{Acknowledgement, Channel, ChannelTraits, MessageReaction, SendRequest, TypingPlace};
 use crate::account_gate::{CallRate, ChatPace, SendPace};
 use crate::attempt::{CallOutcome, Refusal};
 use crate::chunk::{ChunkLimit, LengthUnit};
@@ -33,6 +33,11 @@ use message::SendMessage;
 
 /// Time for which Telegram shows that a bot writes.
 const TYPING_LASTS: Duration = Duration::from_secs(5);
+
+/// Returns whether Telegram takes `emoji` as a reaction.
+pub(crate) fn is_reaction(emoji: &str) -> bool {
+    change::is_reaction(emoji)
+}
 
 /// The rates at which a bot may send.
 #[derive(Debug, Clone, Copy)]
@@ -241,6 +246,15 @@ impl Channel for TelegramChannel {
     async fn delete(&self, shipment: &SendRequest<'_>, message: &str) -> CallOutcome {
         self.change(shipment, message, "deleteMessage", MessageNumber::delete_body)
             .await
+    }
+
+    fn acknowledgement(&self, account: &str) -> Option<Acknowledgement<'_>> {
+        let account = self.accounts.get(account)?;
+        // A bot has one reaction to a message.
+        Some(Acknowledgement {
+            policy: &account.acknowledge,
+            is_replaced: true,
+        })
     }
 
     async fn react(&self, shipment: &SendRequest<'_>, message: &str, reaction: MessageReaction<'_>) -> CallOutcome {

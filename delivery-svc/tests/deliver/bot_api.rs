@@ -56,6 +56,8 @@ pub(crate) struct BotCall {
 struct Platform {
     /// What it does with the next calls.
     lies: VecDeque<Lie>,
+    /// What it does with the next calls that change messages.
+    lies_to_changes: VecDeque<Lie>,
     /// Calls that change messages, or show that the bot writes: `{method} {chat}/{message} {words}`.
     changes: Vec<String>,
     /// Messages by chat and number, as they are shown.
@@ -97,6 +99,11 @@ impl BotApi {
             .with_state(this.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         this
+    }
+
+    /// Does `lie` with the next call that changes a message.
+    pub(crate) fn lie_to_change(&self, lie: Lie) {
+        self.lock().lies_to_changes.push_back(lie);
     }
 
     /// Does `lie` with the next call.
@@ -234,7 +241,10 @@ async fn change(api: &BotApi, method: &str, body: &Value) -> Response {
     let (lie, before) = {
         let mut platform = api.lock();
         platform.changes.push(format!("{method} {chat}/{number} {words}"));
-        let lie = platform.lies.pop_front();
+        let lie = platform
+            .lies_to_changes
+            .pop_front()
+            .or_else(|| platform.lies.pop_front());
         let before = match method {
             _ if matches!(lie, Some(Lie::Unreadable | Lie::Blocked)) => None,
             "editMessageText" => platform.shown.insert((chat, number), words.clone()),

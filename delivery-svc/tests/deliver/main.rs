@@ -1,5 +1,6 @@
 //! Deliveries over a real NATS server: webhooks, web chat, core subjects; failures, order, takeover.
 
+mod acknowledgements;
 mod bot_api;
 mod changes;
 mod copies;

@@ -22,6 +22,7 @@ use delivery_svc::effects::DelivererContext;
 use delivery_svc::former_owners;
 use delivery_svc::gate_table::GateTable;
 use delivery_svc::lost_replies::LostReplies;
+use delivery_svc::marked_turns::MarkedTurns;
 use delivery_svc::outgoing_files::OutgoingFiles;
 use delivery_svc::partition_worker::{WorkerBounds, run_partition};
 use delivery_svc::plan::PartLayout;
@@ -376,6 +377,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
         gates: Arc::clone(&gates),
         calls: ProcessCalls::new(Arc::new(SystemClock)),
         typing: SharedTyping::default(),
+        marked_turns: MarkedTurns::default(),
         previews: SharedPreviews::new(abandoned_after),
         instance: instance.clone(),
         patience: Duration::from_secs(30),

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
 use super::base_url::BaseUrl;
-use super::policy::{ANY_GROUP, AccessPolicy, DirectPolicy, DoubtPolicy, GroupPolicy};
+use super::policy::{ANY_GROUP, AccessPolicy, AcknowledgePolicy, DirectPolicy, DoubtPolicy, GroupPolicy};
 use super::token::hash_token;
 use crate::process::SecretValue;
 use crate::process::config::{KeyFault, is_plain_name};
@@ -62,6 +62,9 @@ pub struct DiscordAccount {
     /// Whether an answer is shown while it is made, by a message that is edited until it is whole.
     #[serde(default)]
     pub previews: bool,
+    /// Reactions to a message that is taken, and to one that is answered.
+    #[serde(default)]
+    pub acknowledge: AcknowledgePolicy,
     /// Maximum length of a sent message, in characters; `None` = Discord's own limit.
     #[serde(default)]
     pub text_limit: Option<usize>,

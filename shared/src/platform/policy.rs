@@ -45,6 +45,47 @@ pub enum DoubtPolicy {
     AtMostOnce,
 }
 
+/// Reactions by which an account shows what becomes of a message; `None` = nothing is shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AcknowledgePolicy {
+    /// Reaction to a message when a turn that answers it begins.
+    pub taken: Option<String>,
+    /// Reaction to it when the answer is sent, in place of `taken`.
+    pub answered: Option<String>,
+}
+
+/// Maximum length of a [`GroupPrompt`], in characters.
+pub const MAX_GROUP_PROMPT_CHARS: usize = 4_000;
+
+/// Instructions of the operator for the agent in one group: 1 to [`MAX_GROUP_PROMPT_CHARS`] characters, not only blanks.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct GroupPrompt(String);
+
+/// The text is no prompt of a group.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a text of 1 to {MAX_GROUP_PROMPT_CHARS} characters")]
+pub struct ParseGroupPromptError;
+
+impl GroupPrompt {
+    /// Returns the text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for GroupPrompt {
+    type Error = ParseGroupPromptError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let is_short = text.chars().count() <= MAX_GROUP_PROMPT_CHARS;
+        let is_prompt = is_short && !text.trim().is_empty();
+        is_prompt.then_some(Self(text)).ok_or(ParseGroupPromptError)
+    }
+}
+
 /// Settings of a group, or of a channel of several users.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, bound(deserialize = "U: Ord + Deserialize<'de>"))]
@@ -55,6 +96,8 @@ pub struct GroupPolicy<U> {
     pub reply_in_thread: bool,
     /// User ids whose messages are received; empty = those of all members.
     pub allow: BTreeSet<U>,
+    /// Instructions for the agent in turns that the group's messages cause. hook-svc reads them from the file by itself.
+    pub prompt: Option<GroupPrompt>,
 }
 
 impl<U> Default for GroupPolicy<U> {
@@ -63,6 +106,7 @@ impl<U> Default for GroupPolicy<U> {
             require_mention: true,
             reply_in_thread: true,
             allow: BTreeSet::new(),
+            prompt: None,
         }
     }
 }

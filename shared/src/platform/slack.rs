@@ -6,7 +6,7 @@ use reqwest::Url;
 use serde::Deserialize;
 
 use super::base_url::BaseUrl;
-use super::policy::{AccessPolicy, DirectPolicy, DoubtPolicy, GroupPolicy};
+use super::policy::{AccessPolicy, AcknowledgePolicy, DirectPolicy, DoubtPolicy, GroupPolicy};
 use super::slack_api::{is_conversation_id, is_user_id};
 use super::token::hash_token;
 use crate::process::SecretValue;
@@ -61,6 +61,9 @@ pub struct SlackAccount {
     /// Whether an answer is shown while it is made, by a message that is edited until it is whole.
     #[serde(default)]
     pub previews: bool,
+    /// Reactions to a message that is taken, and to one that is answered.
+    #[serde(default)]
+    pub acknowledge: AcknowledgePolicy,
     /// Maximum length of a sent message, in characters; `None` = the most that Slack shows whole.
     #[serde(default)]
     pub text_limit: Option<usize>,

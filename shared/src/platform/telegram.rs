@@ -6,7 +6,7 @@ use reqwest::Url;
 use serde::Deserialize;
 
 use super::base_url::BaseUrl;
-use super::policy::{AccessPolicy, DirectPolicy, DoubtPolicy, GroupPolicy};
+use super::policy::{AccessPolicy, AcknowledgePolicy, DirectPolicy, DoubtPolicy, GroupPolicy};
 use super::token::hash_token;
 use crate::process::SecretValue;
 use crate::process::config::{KeyFault, is_plain_name};
@@ -22,6 +22,9 @@ const SECRET_LENGTHS: std::ops::RangeInclusive<usize> = 16..=256;
 
 /// Maximum time for an album to be complete, in milliseconds.
 const MAX_ALBUM_WAIT_MS: u64 = 10_000;
+
+/// Maximum wait for further texts of a person, in milliseconds.
+const MAX_DEBOUNCE_MS: u64 = 5_000;
 
 /// One account: a bot of Telegram.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -57,12 +60,19 @@ pub struct TelegramAccount {
     /// Whether an answer is shown while it is made, by a message that is edited until it is whole.
     #[serde(default)]
     pub previews: bool,
+    /// Reactions to a message that is taken, and to one that is answered.
+    #[serde(default)]
+    pub acknowledge: AcknowledgePolicy,
     /// Maximum length of a sent message, in UTF-16 units of its text; `None` = Telegram's own limit.
     #[serde(default)]
     pub text_limit: Option<usize>,
     /// Maximum wait for further files of an album, in milliseconds.
     #[serde(default = "default_album_wait_ms")]
     pub album_wait_ms: u64,
+    /// Wait for further texts of the same person in a chat, which become one event with the first, in milliseconds;
+    /// 0 = none do. Only with [`ReceiveMode::Poll`].
+    #[serde(default)]
+    pub debounce_ms: u64,
 }
 
 /// How an account's messages are received.
@@ -201,6 +211,9 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, TelegramAc
         if account.album_wait_ms > MAX_ALBUM_WAIT_MS {
             fault(".album_wait_ms", &format!("expected at most {MAX_ALBUM_WAIT_MS}"));
         }
+        if let Some(problem) = debounce_fault(account) {
+            fault(".debounce_ms", &problem);
+        }
 
         let is_chat = |chat: &str| chat.parse::<i64>().is_ok();
         for (key, problem) in account.access().find_faults(is_chat, "a chat id, as in -1001234567890") {
@@ -209,6 +222,20 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, TelegramAc
     }
 
     faults
+}
+
+/// Returns what is wrong with the account's `debounce_ms`.
+fn debounce_fault(account: &TelegramAccount) -> Option<String> {
+    match account.receive {
+        ReceiveMode::Poll => {
+            let is_long = account.debounce_ms > MAX_DEBOUNCE_MS;
+            is_long.then(|| format!("expected at most {MAX_DEBOUNCE_MS}"))
+        }
+        // A post is answered once its event is stored, so that no event can wait for the next one.
+        ReceiveMode::Webhook | ReceiveMode::None => {
+            (account.debounce_ms > 0).then(|| "expected none without `receive: poll`".to_owned())
+        }
+    }
 }
 
 /// Returns whether `text` has the form of a token: the bot's id, a colon, letters, digits, `-` and `_`. Other

@@ -1,5 +1,8 @@
 //! Albums: files that were sent together come as messages of their own, and are merged to one event. *Pure.*
 //!
+//! With `debounce_ms`, texts that one person writes behind each other are merged likewise: a burst. It is an album whose
+//! name is that of its first message, with a wait of its own.
+//!
 //! The vendor does not say how many messages an album has, so it is complete if nothing of it came for a while. What comes
 //! of a chat behind an open album waits, so that the chat keeps its order. Source:
 //! <https://core.telegram.org/bots/api#message>, `media_group_id`.
@@ -20,13 +23,28 @@ use super::normalize::MAX_RAW_BYTES;
 /// Maximum time for which an album is open, as a multiple of the wait for its next message.
 const MOST_WAITS: i64 = 5;
 
+/// Beginning of a burst's name, before the id of its first message. The vendor's ids of albums are numbers.
+const BURST: &str = "burst/";
+
+/// Maximum number of messages of a burst.
+const MAX_BURST: usize = 20;
+
+/// How long messages wait for what belongs to them, in milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MergeWaits {
+    /// Wait for an album's next message.
+    pub album_ms: i64,
+    /// Wait for the next text of a burst; 0 = each text is an event of its own.
+    pub burst_ms: i64,
+}
+
 /// An album whose messages are decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClosedAlbum {
     /// Chat of the album.
     pub chat: String,
-    /// The vendor's id of the album.
+    /// The vendor's id of the album, or the name of a burst.
     pub album: String,
     /// Ids of its messages, as far as they came in time, ascending.
     pub messages: Vec<i64>,
@@ -51,6 +69,7 @@ enum Waiting {
     /// An album.
     Album {
         album: String,
+        wait_ms: i64,
         parts: Vec<(i64, Event)>,
         opened: UnixMillis,
         grown: UnixMillis,
@@ -62,17 +81,17 @@ enum Waiting {
 /// The albums that are not complete, and the events that wait behind them.
 #[derive(Debug)]
 pub struct AlbumMerger {
-    wait_ms: i64,
+    waits: MergeWaits,
     chats: BTreeMap<String, VecDeque<Waiting>>,
     decided: Vec<ClosedAlbum>,
 }
 
 impl AlbumMerger {
-    /// Returns a merger that waits `wait_ms` for an album's next message. `decided` are albums that were closed before.
+    /// Returns a merger that waits as `waits` says. `decided` are albums that were closed before.
     #[must_use]
-    pub const fn new(wait_ms: i64, decided: Vec<ClosedAlbum>) -> Self {
+    pub const fn new(waits: MergeWaits, decided: Vec<ClosedAlbum>) -> Self {
         Self {
-            wait_ms,
+            waits,
             chats: BTreeMap::new(),
             decided,
         }
@@ -80,8 +99,9 @@ impl AlbumMerger {
 
     /// Takes the event of an update. Ask [`AlbumMerger::take_ready`] for those that may be published.
     pub fn push(&mut self, update: i64, event: Event, now: UnixMillis) {
+        let named = self.name_of(&event);
         let queue = self.chats.entry(event.peer.id.clone()).or_default();
-        let Some(album) = album_of(&event) else {
+        let Some((album, wait_ms)) = named else {
             queue.push_back(Waiting::Single {
                 update,
                 event: Box::new(event),
@@ -116,7 +136,8 @@ impl AlbumMerger {
                 }
             }
             None => queue.push_back(Waiting::Album {
-                album: album.to_owned(),
+                album,
+                wait_ms,
                 parts: vec![(update, event)],
                 opened: now,
                 grown: now,
@@ -125,11 +146,33 @@ impl AlbumMerger {
         }
     }
 
+    /// Returns the name of the album or burst to which `event` belongs, and how long it waits; `None` if it is alone.
+    fn name_of(&self, event: &Event) -> Option<(String, i64)> {
+        if let Some(album) = album_of(event) {
+            return Some((album, self.waits.album_ms));
+        }
+        if self.waits.burst_ms <= 0 || !is_text(event) {
+            return None;
+        }
+
+        let (chat, id) = (&event.peer.id, message_id(event));
+        let is_decided = |closed: &&ClosedAlbum| {
+            closed.chat == *chat && closed.album.starts_with(BURST) && closed.messages.contains(&id)
+        };
+        let decided = self.decided.iter().find(is_decided).map(|closed| closed.album.clone());
+        // Only what is at the end of the queue: between the texts of a burst nothing else happens in the chat.
+        let last = self.chats.get(chat).and_then(VecDeque::back);
+        let open = || last.and_then(|last| last.burst_before(event)).map(str::to_owned);
+
+        let name = decided.or_else(open).unwrap_or_else(|| format!("{BURST}{id}"));
+        Some((name, self.waits.burst_ms))
+    }
+
     /// Returns the events that may be published at `now`, in the order of each chat.
     pub fn take_ready(&mut self, now: UnixMillis) -> Vec<ReadyEvent> {
         let mut ready = Vec::new();
         for queue in self.chats.values_mut() {
-            while queue.front().is_some_and(|first| first.is_ready(self.wait_ms, now)) {
+            while queue.front().is_some_and(|first| first.is_ready(now)) {
                 // An event published before a crash needs no second one.
                 let waiting = queue
                     .pop_front()
@@ -146,7 +189,7 @@ impl AlbumMerger {
     #[must_use]
     pub fn next_due(&self) -> Option<UnixMillis> {
         let fronts = self.chats.values().filter_map(VecDeque::front);
-        fronts.map(|first| first.due(self.wait_ms)).min()
+        fronts.map(Waiting::due).min()
     }
 
     /// Returns the lowest number of the updates that wait; `None` if none waits. Nothing from it on may be confirmed.
@@ -165,7 +208,7 @@ impl AlbumMerger {
 }
 
 impl Waiting {
-    fn due(&self, wait_ms: i64) -> UnixMillis {
+    fn due(&self) -> UnixMillis {
         match self {
             Self::Single { .. } => UnixMillis(i64::MIN),
             Self::Album {
@@ -173,14 +216,35 @@ impl Waiting {
                 expected: Some(of),
                 ..
             } if parts.len() >= *of => UnixMillis(i64::MIN),
-            Self::Album { opened, grown, .. } => {
-                grown.plus(wait_ms).min(opened.plus(wait_ms.saturating_mul(MOST_WAITS)))
-            }
+            Self::Album {
+                wait_ms, opened, grown, ..
+            } => grown
+                .plus(*wait_ms)
+                .min(opened.plus(wait_ms.saturating_mul(MOST_WAITS))),
         }
     }
 
-    fn is_ready(&self, wait_ms: i64, now: UnixMillis) -> bool {
-        self.due(wait_ms) <= now
+    fn is_ready(&self, now: UnixMillis) -> bool {
+        self.due() <= now
+    }
+
+    /// Returns the name of the burst that it is, if the text `event` continues it: of the same person and topic, and no
+    /// answer to another message.
+    fn burst_before(&self, event: &Event) -> Option<&str> {
+        let Self::Album {
+            album,
+            parts,
+            expected: None,
+            ..
+        } = self
+        else {
+            return None;
+        };
+
+        let (_, first) = parts.first()?;
+        let is_same = (&first.from.id, &first.thread_id) == (&event.from.id, &event.thread_id);
+        let continues = album.starts_with(BURST) && is_same && event.reply_to.is_none() && parts.len() < MAX_BURST;
+        continues.then_some(album.as_str())
     }
 
     /// Returns whether it is the rest of an album among `decided` whose first message was confirmed: then the event of
@@ -238,6 +302,11 @@ impl Waiting {
 fn album_of(event: &Event) -> Option<String> {
     let album = event.metadata.get("album").and_then(Value::as_str)?;
     (event.direction == EventDirection::Received).then(|| album.to_owned())
+}
+
+/// Returns whether `event` is a text that a person has written just now: no edit, no press, no file.
+fn is_text(event: &Event) -> bool {
+    event.direction == EventDirection::Received && event.content_types == ["text"] && event.target.is_none()
 }
 
 fn message_id(event: &Event) -> i64 {

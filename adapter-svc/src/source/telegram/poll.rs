@@ -14,7 +14,7 @@ use shared::platform::policy::DirectPolicy;
 use shared::platform::telegram::{TELEGRAM, TelegramAccount, is_own_webhook};
 use shared::wire::watermark::SourceWatermark;
 
-use super::album::{AlbumMerger, ReadyEvent};
+use super::album::{AlbumMerger, MergeWaits, ReadyEvent};
 use super::client::{BATCH, BotCallError, BotClient, open_http};
 use super::normalize::update_events;
 use super::privacy::without_own_messages;
@@ -27,6 +27,8 @@ use crate::source::port::{CALL_RETRY, PutEventsError, Source, SourceEnd, SourceS
 const LONG_POLL: Duration = Duration::from_secs(50);
 /// Time without a completed call after which new connections are made: a connection may be dead without an error.
 const WATCHDOG: Duration = Duration::from_secs(120);
+/// Maximum time between two calls while messages wait for their album, in milliseconds.
+const LOOK_EVERY_MS: i64 = 1_000;
 /// Wait before a webhook that excludes polling is looked for again.
 const WEBHOOK_AGAIN: Duration = Duration::from_secs(60);
 
@@ -131,7 +133,7 @@ impl<'a> UpdatePoller<'a> {
                 username: String::new(),
             },
             progress: UpdateProgress::resume(0, "", None, now),
-            albums: AlbumMerger::new(0, Vec::new()),
+            albums: AlbumMerger::new(MergeWaits::default(), Vec::new()),
             handled: BTreeSet::new(),
             failures: 0,
             completed_at: source.clock.monotonic(),
@@ -166,8 +168,12 @@ impl<'a> UpdatePoller<'a> {
 
         let vendor_now = poller.vendor_now();
         poller.progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, vendor_now);
-        let wait_ms = i64::try_from(source.account.album_wait_ms).unwrap_or(i64::MAX);
-        poller.albums = AlbumMerger::new(wait_ms, poller.progress.position.closed.clone());
+        let millis = |wait: u64| i64::try_from(wait).unwrap_or(i64::MAX);
+        let waits = MergeWaits {
+            album_ms: millis(source.account.album_wait_ms),
+            burst_ms: millis(source.account.debounce_ms),
+        };
+        poller.albums = AlbumMerger::new(waits, poller.progress.position.closed.clone());
         poller.bot.bot_id = bot.id;
         poller.bot.username = bot.username;
         poller.failures = 0;
@@ -264,9 +270,8 @@ impl<'a> UpdatePoller<'a> {
         }
 
         if let Some(due) = self.albums.next_due() {
-            // The clock may have been set back.
-            let wait = i64::try_from(self.source.account.album_wait_ms).unwrap_or(i64::MAX);
-            let left = due.since(now).clamp(1, wait.max(1));
+            // What waits must not hold up other chats for long, and the clock may have been set back.
+            let left = due.since(now).clamp(1, LOOK_EVERY_MS);
             pause(Duration::from_millis(u64::try_from(left).unwrap_or(1))).await;
         }
         Ok(())

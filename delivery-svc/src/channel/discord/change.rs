@@ -11,6 +11,9 @@ use super::message::SUPPRESS_EMBEDS;
 use crate::channel::MessageReaction;
 use crate::plan::MessagePart;
 
+/// Maximum length of an emoji, in bytes: the longest joins some ten code points.
+const MAX_EMOJI_BYTES: usize = 64;
+
 /// A message by its channel and id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MessageId<'a> {
@@ -35,6 +38,17 @@ impl<'a> MessageId<'a> {
     pub(super) fn reaction_path(self, reaction: MessageReaction<'_>) -> String {
         format!("{}/reactions/{}/@me", self.path(), escape_path(reaction.emoji))
     }
+}
+
+/// Returns whether `emoji` may be a reaction on Discord: an emoji, or `name:id` of a server's own.
+pub(super) fn is_reaction(emoji: &str) -> bool {
+    if let Some((name, id)) = emoji.split_once(':') {
+        let is_name =
+            (2..=32).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        return is_name && is_snowflake(id);
+    }
+    let is_emoji = |c: char| !c.is_control() && !c.is_whitespace();
+    emoji.len() <= MAX_EMOJI_BYTES && !emoji.is_ascii() && emoji.chars().all(is_emoji)
 }
 
 /// Returns the body of an edit with the text of `part`: no user is notified, and no buttons are left.
@@ -80,6 +94,12 @@ mod tests {
         let body = edit_body(&part);
         assert_eq!(body["allowed_mentions"]["parse"], json!([]));
         assert_eq!(body["components"], json!([]));
+    }
+
+    #[test]
+    fn a_reaction_is_an_emoji_or_a_servers_own() {
+        assert!(["👀", "✅", "1️⃣", "party:123"].into_iter().all(is_reaction));
+        assert!(!["", "eyes", ":eyes:", "party:x", "👀 ✅"].into_iter().any(is_reaction));
     }
 
     #[test]

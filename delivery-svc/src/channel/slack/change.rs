@@ -79,6 +79,11 @@ impl<'a> MessageStamp<'a> {
     }
 }
 
+/// Returns whether `emoji` may be a reaction on Slack.
+pub(super) fn is_reaction(emoji: &str) -> bool {
+    reaction_name(emoji).is_some()
+}
+
 /// Returns Slack's name of `emoji`: that of a common emoji, or the name itself, as in `:eyes:`.
 fn reaction_name(emoji: &str) -> Option<&str> {
     let known = EMOJI_NAMES.iter().find(|(symbol, _)| *symbol == emoji);

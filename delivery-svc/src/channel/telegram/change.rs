@@ -8,6 +8,15 @@ use super::message::AddressError;
 use crate::channel::{MessageReaction, TypingPlace};
 use crate::plan::{MessagePart, TextFormat};
 
+/// Emoji that Telegram takes as a reaction. Source: <https://core.telegram.org/bots/api#reactiontypeemoji>.
+const REACTIONS: &str = "👍 👎 ❤ 🔥 🥰 👏 😁 🤔 🤯 😱 🤬 😢 🎉 🤩 🤮 💩 🙏 👌 🕊 🤡 🥱 🥴 😍 🐳 ❤‍🔥 🌚 🌭 💯 🤣 ⚡ 🍌 🏆 💔 🤨 😐 🍓 \
+                         🍾 💋 🖕 😈 😴 😭 🤓 👻 👨‍💻 👀 🎃 🙈 😇 😨 🤝 ✍ 🤗 🫡 🎅 🎄 ☃ 💅 🤪 🗿 🆒 💘 🙉 🦄 😘 💊 🙊 😎 👾 🤷‍♂ 🤷 🤷‍♀ 😡";
+
+/// Returns whether Telegram takes `emoji` as a reaction.
+pub(super) fn is_reaction(emoji: &str) -> bool {
+    REACTIONS.split_whitespace().any(|known| known == emoji)
+}
+
 /// A message by its chat and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MessageNumber {
@@ -107,6 +116,12 @@ mod tests {
             json!([{"type": "emoji", "emoji": "👍"}])
         );
         assert_eq!(MESSAGE.reaction_body(reaction(true))["reaction"], json!([]));
+    }
+
+    #[test]
+    fn telegram_takes_few_emoji() {
+        assert!(["👀", "👌", "❤‍🔥", "😡"].into_iter().all(is_reaction));
+        assert!(!["✅", "", "eyes", "👀 👌"].into_iter().any(is_reaction));
     }
 
     #[test]

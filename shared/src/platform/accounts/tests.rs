@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::platform::policy::{DirectPolicy, GroupPolicy};
+use crate::platform::policy::{DirectPolicy, GroupPolicy, GroupPrompt};
 use crate::platform::telegram::ReceiveMode;
 
 const TOKEN: &str = "123456:AbC-dEf_1";
@@ -53,7 +53,7 @@ fn a_token_is_enough() {
 fn every_setting_is_read() {
     let bot = account(
         "base_url: 'http://127.0.0.1:9/', receive: none, direct: allowlist, allow: [7, 8], text_limit: 2000, \
-         album_wait_ms: 0, groups: {-1001: {require_mention: false, reply_in_thread: false, allow: [7]}, '*': {}}",
+         album_wait_ms: 0, groups: {-1001: {require_mention: false, reply_in_thread: false, allow: [7], prompt: Short.}, '*': {}}",
     );
     assert_eq!((bot.receive, bot.direct), (ReceiveMode::None, DirectPolicy::Allowlist));
     assert_eq!(bot.allow, BTreeSet::from([7, 8]));
@@ -65,6 +65,7 @@ fn every_setting_is_read() {
 
     let named = bot.group_policy(-1001).expect("named");
     assert!(!named.require_mention && !named.reply_in_thread && named.allow.contains(&7));
+    assert_eq!(named.prompt.as_ref().map(GroupPrompt::as_str), Some("Short."));
     assert_eq!(bot.group_policy(-1002), Some(GroupPolicy::default()));
 }
 
@@ -74,6 +75,22 @@ fn groups_that_are_not_named_are_ignored_if_others_are() {
     assert!(bot.group_policy(-1001).is_some());
     assert_eq!(bot.group_policy(-1002), None);
     assert_eq!(account("groups: {}").group_policy(-1001), None);
+}
+
+#[test]
+fn texts_are_merged_where_they_can_wait() {
+    assert_eq!(
+        (account("").debounce_ms, account("debounce_ms: 5000").debounce_ms),
+        (0, 5_000)
+    );
+    assert_eq!(
+        faults(TOKEN, "debounce_ms: 5001"),
+        ["debounce_ms: expected at most 5000"]
+    );
+    assert_eq!(
+        faults(TOKEN, "receive: none, debounce_ms: 1"),
+        ["debounce_ms: expected none without `receive: poll`"]
+    );
 }
 
 #[test]

@@ -7,7 +7,16 @@ use super::super::BotAccount;
 use super::super::normalize::update_events;
 use super::*;
 
-const WAIT: i64 = 1_000;
+const WAITS: MergeWaits = MergeWaits {
+    album_ms: 1_000,
+    burst_ms: 0,
+};
+
+/// The same with bursts.
+const BURSTS: MergeWaits = MergeWaits {
+    burst_ms: 2_000,
+    ..WAITS
+};
 
 fn account() -> BotAccount {
     BotAccount {
@@ -54,7 +63,7 @@ fn told(id: i64, files: &[i64]) -> (String, Vec<String>) {
 
 #[test]
 fn an_album_is_one_event_once_nothing_more_comes() {
-    let mut merger = AlbumMerger::new(WAIT, Vec::new());
+    let mut merger = AlbumMerger::new(WAITS, Vec::new());
     merger.push(12, event(12, Some("a")), UnixMillis(0));
     merger.push(11, event(11, Some("a")), UnixMillis(900));
     assert_eq!(take(&mut merger, 1_899), []);
@@ -77,7 +86,7 @@ fn an_album_is_one_event_once_nothing_more_comes() {
 
 #[test]
 fn what_follows_an_album_in_its_chat_waits_and_another_chat_does_not() {
-    let mut merger = AlbumMerger::new(WAIT, Vec::new());
+    let mut merger = AlbumMerger::new(WAITS, Vec::new());
     let mut other = event(30, None);
     other.peer.id = "6".to_owned();
     merger.push(11, event(11, Some("a")), UnixMillis(0));
@@ -90,7 +99,7 @@ fn what_follows_an_album_in_its_chat_waits_and_another_chat_does_not() {
 
 #[test]
 fn an_album_that_keeps_growing_is_closed_in_the_end() {
-    let mut merger = AlbumMerger::new(WAIT, Vec::new());
+    let mut merger = AlbumMerger::new(WAITS, Vec::new());
     for number in 0..8 {
         merger.push(number, event(number + 1, Some("a")), UnixMillis(number * 900));
         let ready = take(&mut merger, number * 900);
@@ -105,7 +114,7 @@ fn after_a_crash_an_album_has_the_messages_that_were_decided() {
         album: "a".to_owned(),
         messages: vec![11, 12],
     };
-    let mut merger = AlbumMerger::new(WAIT, vec![decided]);
+    let mut merger = AlbumMerger::new(WAITS, vec![decided]);
     for id in [11, 12, 13] {
         merger.push(id, event(id, Some("a")), UnixMillis(0));
     }
@@ -122,7 +131,7 @@ fn the_rest_of_an_album_that_was_published_before_a_crash_is_no_second_event() {
         album: "a".to_owned(),
         messages: vec![11, 12],
     };
-    let mut merger = AlbumMerger::new(WAIT, vec![decided]);
+    let mut merger = AlbumMerger::new(WAITS, vec![decided]);
     // The first message was confirmed, so the event of both is stored.
     merger.push(12, event(12, Some("a")), UnixMillis(0));
     assert_eq!(take(&mut merger, 1_000), []);
@@ -134,7 +143,7 @@ proptest! {
     fn every_update_leaves_once_whatever_comes_twice_or_in_another_order(
         order in prop::collection::vec((0_i64..6, 0_i64..600), 1..40)
     ) {
-        let mut merger = AlbumMerger::new(WAIT, Vec::new());
+        let mut merger = AlbumMerger::new(WAITS, Vec::new());
         let mut left: Vec<i64> = Vec::new();
         let mut now = 0;
         let mut pushed: Vec<i64> = Vec::new();
@@ -149,7 +158,7 @@ proptest! {
             merger.push(id, event(id + 1, (id >= 2).then_some("a")), UnixMillis(now));
             left.extend(merger.take_ready(UnixMillis(now)).into_iter().flat_map(|ready| ready.updates));
         }
-        left.extend(merger.take_ready(UnixMillis(now + 10 * WAIT)).into_iter().flat_map(|ready| ready.updates));
+        left.extend(merger.take_ready(UnixMillis(now + 10 * WAITS.album_ms)).into_iter().flat_map(|ready| ready.updates));
 
         pushed.sort_unstable();
         pushed.dedup();
@@ -157,4 +166,93 @@ proptest! {
         prop_assert_eq!(left, pushed);
         prop_assert_eq!(merger.first_update(), None);
     }
+}
+
+/// The event of the text `id` of user `from` in group 5.
+fn text(id: i64, from: i64) -> Event {
+    let message = json!({
+        "message_id": id, "date": 10, "from": {"id": from}, "chat": {"id": 5, "type": "group"}, "text": format!("t{id}"),
+    });
+    let raw = json!({"update_id": id, "message": message});
+    update_events(&account(), &raw, UnixMillis(20_000))
+        .expect("an event")
+        .remove(0)
+}
+
+/// The contents of the events that may be published at `now`.
+fn contents(merger: &mut AlbumMerger, now: i64) -> Vec<String> {
+    let ready = merger.take_ready(UnixMillis(now));
+    ready.into_iter().map(|ready| ready.event.content).collect()
+}
+
+#[test]
+fn texts_of_one_person_behind_each_other_are_one_event() {
+    let mut merger = AlbumMerger::new(BURSTS, Vec::new());
+    merger.push(1, text(1, 7), UnixMillis(0));
+    assert_eq!(contents(&mut merger, 1_999), [""; 0]);
+    merger.push(2, text(2, 7), UnixMillis(1_999));
+    assert_eq!(contents(&mut merger, 3_998), [""; 0]);
+    assert_eq!(merger.first_update(), Some(1));
+
+    let ready = merger.take_ready(UnixMillis(3_999));
+    let [burst] = ready.as_slice() else { panic!("{ready:?}") };
+    assert_eq!(
+        (burst.event.content.as_str(), burst.updates.as_slice()),
+        ("t1\nt2", &[1, 2][..])
+    );
+    assert_eq!(burst.event.id.as_str(), "telegram:main/5/1");
+    let closed = burst.closed.as_ref().expect("it is decided");
+    assert_eq!(
+        (closed.album.as_str(), closed.messages.as_slice()),
+        ("burst/1", &[1, 2][..])
+    );
+}
+
+#[test]
+fn what_comes_between_ends_a_burst_and_the_chat_keeps_its_order() {
+    let mut merger = AlbumMerger::new(BURSTS, Vec::new());
+    merger.push(1, text(1, 7), UnixMillis(0));
+    merger.push(2, text(2, 8), UnixMillis(1));
+    merger.push(3, text(3, 7), UnixMillis(2));
+    let mut answer = text(4, 7);
+    answer.reply_to = Some("telegram:main/5/1".to_owned());
+    merger.push(4, answer, UnixMillis(3));
+    let mut edit = text(4, 7);
+    edit.direction = EventDirection::Updated;
+    merger.push(5, edit, UnixMillis(4));
+    merger.push(6, event(6, Some("a")), UnixMillis(5));
+    assert_eq!(contents(&mut merger, 2_003), ["t1", "t2", "t3", "t4", "t4", "c6"]);
+}
+
+#[test]
+fn a_burst_that_keeps_growing_is_closed_in_the_end() {
+    let mut merger = AlbumMerger::new(BURSTS, Vec::new());
+    for number in 0..30 {
+        merger.push(number, text(number + 1, 7), UnixMillis(number));
+    }
+    let ready = merger.take_ready(UnixMillis(5_000));
+    let sizes: Vec<usize> = ready.iter().map(|ready| ready.updates.len()).collect();
+    assert_eq!(sizes, [MAX_BURST, 10]);
+}
+
+#[test]
+fn after_a_crash_a_burst_has_the_messages_that_were_decided() {
+    let decided = |messages: &[i64]| ClosedAlbum {
+        chat: "5".to_owned(),
+        album: format!("burst/{}", messages[0]),
+        messages: messages.to_vec(),
+    };
+    let mut merger = AlbumMerger::new(BURSTS, vec![decided(&[1, 2]), decided(&[3])]);
+    for id in 1..=4 {
+        merger.push(id, text(id, 7), UnixMillis(0));
+    }
+    // A late text is an event of its own: those before are stored, and the repetition of theirs is read by nobody.
+    assert_eq!(contents(&mut merger, 0), ["t1\nt2", "t3"]);
+    assert_eq!(contents(&mut merger, 2_000), ["t4"]);
+
+    // The first text was confirmed, so the event of both is stored.
+    let mut merger = AlbumMerger::new(BURSTS, vec![decided(&[1, 2])]);
+    merger.push(2, text(2, 7), UnixMillis(0));
+    assert_eq!(contents(&mut merger, 2_000), [""; 0]);
+    assert_eq!(merger.first_update(), None);
 }
