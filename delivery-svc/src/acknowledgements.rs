@@ -195,7 +195,7 @@ async fn react(outfit: &DelivererContext, reply: &Reply, lease: &PartitionLease,
         | CallOutcome::Unformattable { .. }
         | CallOutcome::Unreachable { .. }
         | CallOutcome::Withheld => {
-            tracing::debug!(turn_id = %reply.turn, message, emoji, removed, ?outcome, "a message was not marked");
+            tracing::debug!(turn_id = %reply.turn, marked = message, emoji, removed, ?outcome, "a message was not marked");
         }
     }
 }

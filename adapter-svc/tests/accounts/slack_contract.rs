@@ -28,7 +28,8 @@ impl SlackSockets {
 
 /// The direct message `number` of user 5, written at `at`.
 fn message(number: i64, at: UnixMillis) -> (Value, String) {
-    let stamp = format!("{}.{number:06}", at.0 / 1_000);
+    // Below a millisecond, so that the event has the time itself.
+    let stamp = format!("{}.{:06}", at.0 / 1_000, number % 1_000);
     let message =
         json!({"type": "message", "channel": "D1", "user": "U5", "text": format!("message {number}"), "ts": stamp});
     (message, stamp)

@@ -266,7 +266,7 @@ async fn an_album_that_was_decided_before_a_crash_has_the_same_messages_after_it
 async fn texts_that_follow_each_other_are_one_event_and_none_is_lost_by_a_crash() {
     let world = World::start().await;
     let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
-    let text = channels(&world, &api, MAIN).replacen("album_wait_ms: 300", "debounce_ms: 3000", 1);
+    let text = channels(&world, &api, MAIN).replacen("album_wait_ms: 300", "debounce_ms: 300", 1);
 
     // Two texts of a person wait, and the replica is gone before they are an event.
     api.add(MAIN, "message", &message(7, START));
@@ -284,7 +284,7 @@ async fn texts_that_follow_each_other_are_one_event_and_none_is_lost_by_a_crash(
     api.add(MAIN, "message", &message(21, START));
     let handed = api.handed(MAIN);
     eventually("the last text is read", async || api.handed(MAIN) >= handed + 8).await;
-    world.clock.advance(3_000);
+    world.clock.advance(300);
     eventually("everything is confirmed", async || api.confirmed(MAIN) == 4).await;
 
     let mut found: Vec<(String, String)> = world
