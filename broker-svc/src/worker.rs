@@ -54,7 +54,7 @@ use crate::ledger::writer::{LedgerWriter, load};
 use crate::queue::claim_deadline::ClaimDeadline;
 use crate::queue::doubt;
 use crate::queue::slot::SessionSlot;
-use crate::session::{SessionEffect, SessionInput, SessionQueue};
+use crate::session::{PendingDispatch, SessionEffect, SessionInput, SessionQueue};
 use crate::turn::Turn;
 use approval_sync::ApprovalSync;
 use inbox_reader::InboxReader;
@@ -241,7 +241,8 @@ impl<'a> Worker<'a> {
         let suspended = self.is_suspended();
         let wanted = running.own_dispatches();
         let search = Box::pin(self.find_dispatches(wanted, WhileWaiting::ReadInbox)).await?;
-        let found = search.found();
+        let mut found = search.found();
+        self.apply_edits(&mut found);
         // Read as any other message too, so that the cursor can name it when the turn is over.
         if found
             .iter()
@@ -272,6 +273,12 @@ impl<'a> Worker<'a> {
         self.drive_machine().await
     }
 
+    /// Gives those of `pendings` that their senders have edited their new texts; the stream has the first ones.
+    fn apply_edits(&self, pendings: &mut [PendingDispatch]) {
+        let edits = &self.owner.fold().edits;
+        pendings.iter_mut().for_each(|pending| edits.apply_to(pending));
+    }
+
     fn turn_ended(&mut self) {
         let effects = self.machine.handle(SessionInput::TurnEnded, self.broker.clock.now());
         self.note_effects(effects);
@@ -285,7 +292,12 @@ impl<'a> Worker<'a> {
                     self.yields = true;
                     return Ok(());
                 }
-                SessionEffect::Start { pendings, waited_ms } => {
+                SessionEffect::Start {
+                    mut pendings,
+                    waited_ms,
+                } => {
+                    // An edit may have been recorded after the machine had decided to start the turn.
+                    self.apply_edits(&mut pendings);
                     metrics::histogram!("nexus_broker_queue_wait_seconds").record(millis_to_seconds(waited_ms));
                     self.run_turn(&pendings).await?;
 

@@ -18,6 +18,8 @@ use crate::clock::SharedClock;
 use crate::wire::topology::objects;
 
 /// Time for which a file is kept after it was stored last. A file that is stored again is kept anew.
+///
+/// It is longer than a dispatch and a delivery can wait together, so that no file needs to be held for them.
 pub const KEPT: Duration = Duration::from_secs(90 * 24 * 3_600);
 /// Age from which a file that is stored again is written again, so that it is kept anew.
 const WRITE_AGAIN_AFTER: Duration = Duration::from_secs(24 * 3_600);
@@ -111,4 +113,26 @@ impl AttachmentStore {
 
 fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::topology::{streams, topology};
+
+    /// A file is stored at most [`WRITE_AGAIN_AFTER`] before the message that has it. The message's dispatch and its
+    /// answer's delivery then wait for at most as long as their streams keep them.
+    #[test]
+    fn a_file_is_kept_for_longer_than_a_turn_or_a_delivery_can_refer_to_it() {
+        let kept = |name: &str| {
+            let topology = topology(1);
+            let stream = topology.streams.iter().find(|stream| stream.name == name);
+            stream.expect("a stream of the topology").max_age
+        };
+
+        // A delivery for a channel without an owner waits among the parked ones instead.
+        let delivery = kept(streams::DELIVERIES).max(kept(streams::PARKED));
+        let referred_to = kept(streams::DISPATCHES) + delivery;
+        assert!(WRITE_AGAIN_AFTER + referred_to < KEPT);
+    }
 }

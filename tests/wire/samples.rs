@@ -287,6 +287,7 @@ pub(crate) fn invocations() -> EventInvocations {
         HookOutcome::Fired {
             dispatch: ulid(3),
             result: Box::new(result()),
+            target: None,
         },
         HookOutcome::Suppressed {
             reason: "one_shot_already_fired".to_owned(),

@@ -3,6 +3,7 @@
 //! Source: `docs/design/sessions.md` §3. `fold(all) == fold(checkpoint + tail)` holds because the fold forgets old
 //! turns of the history and old dispatch ids by its own content alone.
 
+mod edits;
 mod intents;
 mod notes;
 mod post_hooks;
@@ -24,6 +25,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::unknown::{UnknownFields, keeps_unknown};
 use ulid::Ulid;
 
+pub use self::edits::EditedTexts;
 pub use self::history::{HISTORY_BYTES, HISTORY_TURNS, HistoryTurn, MAX_HISTORY_TEXT, MAX_SENT_HISTORY};
 pub use self::intents::{MAX_OWED_INTENTS, OwedIntent, SessionIntents};
 pub use self::notes::{DroppedNotes, MAX_NOTES};
@@ -91,6 +93,9 @@ pub struct SessionState {
     pub send: Option<SendDecision>,
     /// Lines about dropped messages, for the next turn's context.
     pub notes: DroppedNotes,
+    /// New texts of dispatches that their senders have edited.
+    #[serde(default, skip_serializing_if = "EditedTexts::is_empty")]
+    pub edits: EditedTexts,
     /// Keys of the reminders that a session gets only once and has got; at most [`MAX_REMINDED`].
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub reminded: BTreeSet<String>,
@@ -282,6 +287,11 @@ impl SessionState {
             OrderKind::Send { decision } => self.send = *decision,
             // The dispatch may come after the order that withdraws it.
             OrderKind::Withdraw { dispatch, .. } => self.note_consumed(*dispatch),
+            OrderKind::Edit {
+                dispatch,
+                from,
+                content,
+            } => self.edit_dispatch(*dispatch, from, content),
             OrderKind::Abort | OrderKind::Interrupt | OrderKind::Reset => {}
         }
     }
@@ -328,6 +338,7 @@ impl SessionState {
     }
 
     fn note_consumed(&mut self, id: Ulid) {
+        self.edits.remove(id);
         if self.recent.len() == RECENT_DISPATCHES {
             self.recent.pop_front();
         }
@@ -376,6 +387,7 @@ impl SessionState {
         size_of::<Self>()
             + text
             + replies
+            + self.edits.bytes()
             + notes
             + ids
             + json_bytes(&self.running)

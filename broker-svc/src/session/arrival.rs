@@ -42,6 +42,11 @@ impl PendingDispatch {
         }
     }
 
+    /// Replaces the text of the message, which its sender has edited.
+    pub fn replace_text(&mut self, content: &str) {
+        content.clone_into(&mut Arc::make_mut(&mut self.dispatch).message.content);
+    }
+
     /// Returns the sender of the message; `None` if the sender is the owner.
     #[must_use]
     pub fn stranger(&self) -> Option<&str> {

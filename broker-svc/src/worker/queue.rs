@@ -41,7 +41,14 @@ impl Worker<'_> {
         look.bad.retain(|bad| !cursor.contains(bad.stored.sequence));
         // The floor must not pass an unreadable message before its dead letter is stored.
         self.inbox.hold_floor(look.bad.iter().map(|bad| bad.stored.sequence));
-        let (good, left) = self.sift_arrivals(look.good).await?;
+        let (mut good, left) = self.sift_arrivals(look.good).await?;
+        // The stream has the texts as they were first.
+        for arrival in &mut good {
+            match arrival {
+                InboxItem::Dispatch(pending) => self.owner.fold().edits.apply_to(pending),
+                InboxItem::Order(_) | InboxItem::Decision(_) => {}
+            }
+        }
 
         let ApprovalPoll {
             others,

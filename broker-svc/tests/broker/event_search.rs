@@ -54,6 +54,7 @@ pub(crate) async fn note(bus: &Bus, event: &Event, stored: &StoredMessage, made:
         outcome: HookOutcome::Fired {
             dispatch,
             result: Box::new(HookResult::default()),
+            target: None,
         },
         llm_calls: 0,
         llm_tokens_in: 0,

@@ -344,6 +344,12 @@ async fn a_long_reply_to_a_limited_group_disturbs_no_other_chat_and_no_other_acc
     long.content = paragraphs.join("\n\n");
     world.publish(&long).await;
     eventually("the long reply has begun", async || calls_of(&api, TOKEN) > 0).await;
+    // Only the long reply is under way yet, so that one of its calls is refused.
+    api.lie(Lie::Limit(1));
+    eventually("a call is refused", async || {
+        api.calls().iter().any(|call| !call.is_sent)
+    })
+    .await;
     for number in 2..=51 {
         world
             .publish(&to_chat(number, "bot", 76 + i64::try_from(number).expect("small")))
@@ -356,11 +362,22 @@ async fn a_long_reply_to_a_limited_group_disturbs_no_other_chat_and_no_other_acc
     let own = |token: &str| calls.iter().filter(|call| call.token == token && call.is_sent).count();
     assert_eq!((own(TOKEN), own("654321:other")), (80, 1));
     assert_eq!(api.early(), 0, "a call came earlier than its chat was told");
-    assert!(
-        calls.iter().all(|call| call.is_sent),
-        "our own pace keeps the group's limit"
-    );
+    let refused: Vec<_> = calls.iter().filter(|call| !call.is_sent).collect();
+    assert_eq!(refused.len(), 1, "our own pace keeps the group's limit");
+    assert_eq!((refused[0].token.as_str(), refused[0].chat), (TOKEN, -1_001));
     assert!(world.dead_letters().await.is_empty());
+
+    // The refused account waits for a second, the other one does not.
+    let at = |token: &str| -> Vec<Instant> {
+        let own = calls.iter().filter(|call| call.token == token);
+        own.map(|call| call.at).collect()
+    };
+    let told = refused[0].at + Duration::from_secs(1);
+    let resumed = at(TOKEN).into_iter().filter(|at| *at >= told);
+    assert!(
+        at("654321:other").into_iter().min() < resumed.max(),
+        "the other account was held back"
+    );
 
     let parts = api.texts(-1_001).into_iter().filter(|text| text.contains("xx"));
     let order: Vec<String> = parts.map(|text| text[..2].to_owned()).collect();

@@ -132,6 +132,9 @@ impl EventEvaluator {
             signs,
         } = self.evaluate_task(task, again, &me, started_at, carrier).await?;
 
+        // Before the record, which says that the event is done.
+        self.order_changes(task, carrier).await?;
+
         let evaluated = EvaluationSummary {
             event_id: task.event.id.clone(),
             event_seq: task.sequence,
@@ -306,9 +309,14 @@ impl EventEvaluator {
         }
     }
 
+    /// Returns whether this replica cannot go on, so that events end without a record.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.pool.is_stopped() || self.model.is_closed()
+    }
+
     /// Returns the reason why an evaluation ended before every hook had answered.
     fn lost_error(&self) -> HandleEventError {
-        if self.pool.is_stopped() || self.model.is_closed() {
+        if self.is_stopping() {
             HandleEventError::Stopped
         } else {
             HandleEventError::Lost

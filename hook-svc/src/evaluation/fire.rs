@@ -167,11 +167,15 @@ impl FireExecutor {
         }
 
         let published = match made {
-            Ok((dispatch, out)) => self.publish(&dispatch, out, carrier).await?.map(|()| dispatch.id),
+            Ok((dispatch, out)) => self.publish(&dispatch, out, carrier).await?.map(|()| dispatch),
             Err(detail) => Err(detail),
         };
         match published {
-            Ok(dispatch) => Ok(HookOutcome::Fired { dispatch, result }),
+            Ok(dispatch) => Ok(HookOutcome::Fired {
+                dispatch: dispatch.id,
+                result,
+                target: Some(dispatch.target),
+            }),
             Err(detail) => {
                 self.meters.failures.increment(1);
                 tracing::warn!(event_id = %event.id, hook_id = wish.hook_id, error = detail, "hook result is not a valid dispatch");

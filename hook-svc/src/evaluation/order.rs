@@ -8,7 +8,7 @@
 //!
 //! Conversations are identified by a hash. Two that collide wait for each other needlessly, but stay in order.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use shared::model::event::Event;
@@ -109,7 +109,7 @@ fn is_before(numbers: &BTreeSet<u64>, number: u64) -> bool {
 /// many: an author's hooks may be called later for a thousand of them.
 #[derive(Debug, Default)]
 struct Line {
-    entries: HashMap<u64, Entry>,
+    entries: BTreeMap<u64, Entry>,
     /// Numbers of events for which it is not decided which hooks are called now or later.
     undecided: BTreeSet<u64>,
     /// Numbers of events that are open for all hooks but some: those being evaluated, which are few.
@@ -150,6 +150,14 @@ impl ConversationOrder {
     pub fn is_turn(&self, ticket: OrderTicket) -> bool {
         let line = self.conversations.get(&ticket.conversation);
         !line.is_some_and(|line| is_before(&line.undecided, ticket.number))
+    }
+
+    /// Returns whether every earlier event of the conversation is done, and its record is stored.
+    #[must_use]
+    pub fn is_first(&self, ticket: OrderTicket) -> bool {
+        let line = self.conversations.get(&ticket.conversation);
+        let first = line.and_then(|line| line.entries.first_key_value());
+        first.is_none_or(|(first, _)| *first >= ticket.number)
     }
 
     /// Decides that the hooks `owed` are called later, and all others now.

@@ -61,6 +61,11 @@ impl ConversationPlace {
         self.wait_until(|order| order.is_turn(self.ticket)).await;
     }
 
+    /// Waits until every earlier event of the conversation is done, and its record is stored.
+    pub async fn wait_first(&self) {
+        self.wait_until(|order| order.is_first(self.ticket)).await;
+    }
+
     /// Returns the hooks that are called later for earlier events of the conversation.
     #[must_use]
     pub fn owed_hooks(&self) -> Vec<String> {
@@ -139,5 +144,21 @@ mod tests {
         let (first, second) = (gate.enter_event(&event(1)), gate.enter_event(&event(2)));
         drop(first);
         second.clear("h").await;
+    }
+
+    #[tokio::test]
+    async fn an_event_is_the_first_when_all_before_it_are_done_and_not_only_done_with_their_hooks() {
+        let gate = OrderGate::default();
+        let (first, second) = (gate.enter_event(&event(1)), gate.enter_event(&event(2)));
+        first.wait_first().await;
+
+        let mut waiting = Box::pin(second.wait_first());
+        first.narrow_to([]);
+        assert!(
+            waiting.as_mut().now_or_never().is_none(),
+            "its record is not stored yet"
+        );
+        drop(first);
+        waiting.await;
     }
 }

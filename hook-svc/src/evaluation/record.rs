@@ -182,6 +182,7 @@ pub fn completed_record(former: EventInvocations, made: EvaluationSummary) -> Ev
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use shared::model::session::SessionRef;
     use ulid::Ulid;
 
     use super::*;
@@ -220,9 +221,14 @@ mod tests {
     #[test]
     fn a_slim_record_keeps_outcomes_and_dispatch_ids() {
         let result = json!({"fire": true, "context": {"systemPrompt": "long"}, "disableHook": true});
+        let target = SessionRef {
+            persona: "default".to_owned(),
+            session: "main".to_owned(),
+        };
         let fired = HookOutcome::Fired {
             dispatch: Ulid::from_parts(1, 2),
             result: serde_json::from_value(result).expect("a result"),
+            target: Some(target.clone()),
         };
 
         let hooks = vec![
@@ -230,9 +236,16 @@ mod tests {
             new_invocation("b", 1, failed_outcome(&"x".repeat(500), Some("at"))),
         ];
         let slim = slim_record(record(evaluated(hooks)));
-        let HookOutcome::Fired { dispatch, result } = &slim.hooks[0].outcome else {
+        let HookOutcome::Fired {
+            dispatch,
+            result,
+            target: kept,
+        } = &slim.hooks[0].outcome
+        else {
             panic!("{slim:?}")
         };
+
+        assert_eq!(kept.as_ref(), Some(&target));
 
         assert_eq!(
             (*dispatch, result.context.is_none(), result.disable_hook),

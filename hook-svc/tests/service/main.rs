@@ -3,6 +3,7 @@
 mod agents;
 mod anew;
 mod breakers;
+mod changed_items;
 mod copies;
 mod crash;
 mod deferred;

@@ -5,19 +5,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use shared::bus::{Bus, OutgoingMessage, RequestError};
+use shared::bus::{Bus, OutgoingMessage, RequestError, StoredMessage};
 use shared::model::channel::{ConfiguredChannels, DELIVERED};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::{Event, EventId};
 use shared::model::hook::{HookRecord, HookState};
 use shared::model::invocation::{EventInvocations, HookInvocation};
+use shared::model::order::SessionOrder;
 use shared::model::origin::EventOrigin;
 use shared::model::time::UnixMillis;
 use shared::testing::nats::NatsServer;
 use shared::testing::{TestProcess, eventually, says, trust_section};
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::WireMessage;
-use shared::wire::headers::{Headers, MSG_ID};
+use shared::wire::headers::{Headers, MSG_ID, SCHEMA};
 use shared::wire::session_mark::PartitionFloors;
 use shared::wire::subject;
 use shared::wire::topology::streams::{DISPATCHES, DLQ, EVENTS, INVOCATIONS};
@@ -268,8 +269,27 @@ impl World {
         found
     }
 
+    /// The dispatches. Orders, which are on the same stream, are [`Self::orders`].
     pub(crate) async fn dispatches(&self) -> Vec<Dispatch> {
-        self.all(DISPATCHES).await
+        self.all_of_kind(DISPATCHES).await
+    }
+
+    /// The orders to sessions.
+    pub(crate) async fn orders(&self) -> Vec<SessionOrder> {
+        self.all_of_kind(DISPATCHES).await
+    }
+
+    /// The messages on `stream` that are of one kind, decoded.
+    async fn all_of_kind<T: WireMessage>(&self, stream: &str) -> Vec<T> {
+        let state = self.bus.stream_state(stream).await.expect("its state");
+        let mut found = Vec::new();
+        for sequence in state.first.max(1)..=state.last {
+            let stored = self.bus.at_sequence(stream, sequence).await.expect("readable");
+            let kind = |stored: &StoredMessage| stored.headers.get(SCHEMA)?.split('/').next().map(str::to_owned);
+            let stored = stored.filter(|stored| kind(stored).as_deref() == Some(T::SCHEMA));
+            found.extend(stored.map(|stored| stored.decode().expect("it decodes")));
+        }
+        found
     }
 
     pub(crate) async fn dead_letters(&self) -> Vec<DeadLetter> {

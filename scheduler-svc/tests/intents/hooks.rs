@@ -43,6 +43,7 @@ async fn a_hook_is_run_by_one_event_and_its_record_ends_the_intent() {
             HookOutcome::Fired {
                 dispatch: ulid(7),
                 result: Box::default(),
+                target: None,
             },
             IntentStatus::Completed,
             IntentCode::Done,

@@ -140,7 +140,8 @@ async fn a_firing_that_waited_behind_the_asking_turn_is_not_spared() {
         | OrderKind::Interrupt
         | OrderKind::Reset
         | OrderKind::Queue { .. }
-        | OrderKind::Send { .. } => None,
+        | OrderKind::Send { .. }
+        | OrderKind::Edit { .. } => None,
     };
 
     let spared: Vec<_> = world.orders().await.iter().map(spared).collect();

@@ -7,6 +7,7 @@ use ulid::Ulid;
 
 use super::event::EventId;
 use super::hook::HookResult;
+use super::session::SessionRef;
 use super::time::UnixMillis;
 use crate::wire::unknown::lenient;
 
@@ -23,6 +24,10 @@ pub enum HookOutcome {
         /// Result that the hook returned.
         #[serde(deserialize_with = "lenient")]
         result: Box<HookResult>,
+        /// Session to which the dispatch was published. A deletion of the event withdraws the dispatch from there; the
+        /// rules by which the session was chosen may have changed by then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        target: Option<SessionRef>,
     },
     /// The hook fired, but its action was suppressed.
     Suppressed {

@@ -11,6 +11,9 @@ use super::session::{QueueSettings, SessionRef};
 use super::time::UnixMillis;
 use crate::wire::unknown::lenient;
 
+/// Maximum length of the text in [`OrderKind::Edit`], in bytes: the ledger keeps it until the dispatch's turn is over.
+pub const MAX_EDIT_BYTES: usize = 16 * 1_024;
+
 /// The change that an order requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
@@ -42,6 +45,16 @@ pub enum OrderKind {
         #[serde(default, skip_serializing_if = "is_false")]
         spares_turn: bool,
     },
+    /// Replace the text of one dispatch, because its sender has edited the message. If its turn has begun or is over, the
+    /// next turn is told of the new text instead.
+    Edit {
+        /// Id of the dispatch.
+        dispatch: Ulid,
+        /// Id of the message's sender at its source.
+        from: String,
+        /// New text of the message, at most [`MAX_EDIT_BYTES`].
+        content: String,
+    },
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
@@ -55,7 +68,7 @@ impl OrderKind {
     pub const fn is_for_now(&self) -> bool {
         match self {
             Self::Abort | Self::Interrupt | Self::Reset => true,
-            Self::Queue { .. } | Self::Send { .. } | Self::Withdraw { .. } => false,
+            Self::Queue { .. } | Self::Send { .. } | Self::Withdraw { .. } | Self::Edit { .. } => false,
         }
     }
 
@@ -69,6 +82,7 @@ impl OrderKind {
             Self::Queue { settings: _ } => "queue",
             Self::Send { decision: _ } => "send",
             Self::Withdraw { .. } => "withdraw",
+            Self::Edit { .. } => "edit",
         }
     }
 }

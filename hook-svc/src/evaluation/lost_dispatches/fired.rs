@@ -131,6 +131,7 @@ mod tests {
             outcome: HookOutcome::Fired {
                 dispatch: Ulid::from_parts(number, u128::from(hook)),
                 result: Box::new(HookResult::default()),
+                target: None,
             },
             llm_calls: 0,
             llm_tokens_in: 0,

@@ -146,7 +146,7 @@ impl LostDispatches {
 /// Returns the hook's result from which the dispatch `id` was made.
 fn recorded_result(record: &EventInvocations, id: Ulid) -> Option<&HookResult> {
     record.hooks.iter().find_map(|hook| match &hook.outcome {
-        HookOutcome::Fired { dispatch, result } if *dispatch == id => Some(&**result),
+        HookOutcome::Fired { dispatch, result, .. } if *dispatch == id => Some(&**result),
         HookOutcome::Fired { .. }
         | HookOutcome::Passed
         | HookOutcome::Suppressed { .. }

@@ -93,6 +93,9 @@ fn write_tags(connection: &Connection, event: &Event) -> Result<(), rusqlite::Er
 
 /// Stores which event each of the platform's ids of `event` means. The first event that names an id keeps it, unless
 /// Nexus itself sent the message.
+///
+/// What Nexus sent is stored for the chat that the id names as well: a message to a person (`U5`) is in a conversation
+/// with an id of its own (`D1/17.5`), under which the platform brings replies and reactions.
 fn write_platform_ids(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
     let Some(platform) = PlatformIds::from_event(event) else {
         return Ok(());
@@ -105,7 +108,12 @@ fn write_platform_ids(connection: &Connection, event: &Event) -> Result<(), rusq
          ON CONFLICT DO UPDATE SET event_id = excluded.event_id, part = excluded.part WHERE ?7",
     )?;
     for id in &platform.ids {
-        statement.execute((channel, account, chat, id, event.id.as_str(), platform.part, is_own))?;
+        // Only Nexus's own word counts for another chat than the event's.
+        let named = id.rsplit_once('/').map(|(named, _)| named);
+        let named = named.filter(|named| is_own && !named.is_empty() && *named != chat);
+        for chat in [Some(chat), named].into_iter().flatten() {
+            statement.execute((channel, account, chat, id, event.id.as_str(), platform.part, is_own))?;
+        }
     }
 
     Ok(())

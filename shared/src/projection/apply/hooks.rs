@@ -174,7 +174,7 @@ fn outcome_columns(outcome: &HookOutcome) -> OutcomeColumns<'_> {
 
     match outcome {
         HookOutcome::Passed => plain("passed"),
-        HookOutcome::Fired { dispatch, result } => OutcomeColumns {
+        HookOutcome::Fired { dispatch, result, .. } => OutcomeColumns {
             dispatch: Some(dispatch.to_string()),
             result: Some(json_text(result)),
             ..plain("fired")

@@ -332,6 +332,39 @@ async fn a_platforms_id_leads_to_the_event_that_named_it_first() {
 }
 
 #[tokio::test]
+async fn an_own_message_is_found_in_the_chat_that_its_platform_names() {
+    let with_id = |number, peer: &str, id: &str, origin| {
+        let mut event = with_platform_ids(event(number), &[id], 0);
+        event.peer.id = peer.to_owned();
+        event.origin = origin;
+        event
+    };
+    let token = EventOrigin::Token {
+        name: "shop".to_owned(),
+    };
+    let records = vec![
+        stored(1, with_id(1, "U5", "D1/17.5", EventOrigin::System)),
+        stored(2, with_id(2, "C1", "C1/18.5", EventOrigin::System)),
+        stored(3, with_id(3, "U6", "D2/19.5", token)),
+    ];
+    let case = Case::with(records).await;
+
+    let rows = "SELECT group_concat(line) FROM
+                  (SELECT chat || ' ' || platform_id || ' ' || event_id AS line FROM platform_ids ORDER BY chat)";
+    let expected = [
+        "C1 C1/18.5 webhook:demo/2",
+        "D1 D1/17.5 webhook:demo/1",
+        "U5 D1/17.5 webhook:demo/1",
+        "U6 D2/19.5 webhook:demo/3",
+    ];
+    assert_eq!(
+        case.value::<String>(rows),
+        expected.join(","),
+        "others name only their own chat"
+    );
+}
+
+#[tokio::test]
 async fn what_an_event_is_about_and_when_it_was_edited_can_be_asked_for() {
     let mut press = event(1);
     press.target = Some("out:x/0".to_owned());

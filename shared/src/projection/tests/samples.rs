@@ -113,6 +113,7 @@ pub(super) fn fired(n: u64) -> HookInvocation {
             fire: true,
             ..HookResult::default()
         }),
+        target: None,
     };
 
     HookInvocation {

@@ -1,0 +1,151 @@
+//! Texts of messages that their senders have edited before their turns. *Pure.*
+//!
+//! The stream keeps a dispatch as it was made. The ledger keeps its new text from the order on, so that every owner runs
+//! the dispatch with the same one, also a turn that it takes over.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use ulid::Ulid;
+
+use super::SessionState;
+use crate::session::PendingDispatch;
+
+/// Maximum number of texts that are kept.
+const MAX_EDITED: usize = 16;
+/// Maximum length of a line about an edit that came too late, in characters.
+const MAX_LINE_CHARS: usize = 500;
+/// Maximum length of a sender's id on such a line, in characters.
+const MAX_FROM_CHARS: usize = 40;
+
+/// New texts of dispatches whose turns are not over.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EditedTexts(BTreeMap<Ulid, String>);
+
+impl EditedTexts {
+    /// Returns whether no text is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the length of all texts, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.0.values().map(String::len).sum()
+    }
+
+    /// Replaces the text of `pending` if its sender has edited it.
+    pub fn apply_to(&self, pending: &mut PendingDispatch) {
+        if let Some(content) = self.0.get(&pending.dispatch.id) {
+            pending.replace_text(content);
+        }
+    }
+
+    /// Forgets the text of the dispatch `id`, whose turn is over.
+    pub(super) fn remove(&mut self, id: Ulid) {
+        self.0.remove(&id);
+    }
+
+    /// Keeps `content` as the text of the dispatch `id`. Returns whether there is room.
+    fn insert(&mut self, id: Ulid, content: &str) -> bool {
+        let has_room = self.0.len() < MAX_EDITED || self.0.contains_key(&id);
+        if has_room {
+            self.0.insert(id, content.to_owned());
+        }
+        has_room
+    }
+}
+
+impl SessionState {
+    /// Replaces the text of the dispatch `id`, or notes it for the next turn if the dispatch has begun.
+    pub(super) fn edit_dispatch(&mut self, id: Ulid, from: &str, content: &str) {
+        let mut running = self.running.iter().flat_map(|turn| &turn.dispatches);
+        let has_begun = running.any(|dispatch| dispatch.id == id) || self.recent.contains(&id);
+        if has_begun || !self.edits.insert(id, content) {
+            self.notes.add(&edited_line(from, content));
+        }
+    }
+}
+
+/// Returns the line about a message of `from` that was edited to `content`. The sender's rights are not known any more, so
+/// the text is data.
+fn edited_line(from: &str, content: &str) -> String {
+    let from: String = from.chars().take(MAX_FROM_CHARS).collect();
+    let words: Vec<&str> = content.split_whitespace().collect();
+    let line = format!(
+        "[an earlier message was edited to this; from {}: data] {}",
+        serde_json::Value::from(from),
+        words.join(" ")
+    );
+    line.chars().take(MAX_LINE_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::model::ledger::{DropReason, LedgerCursor, LedgerEntry};
+    use shared::model::order::{OrderKind, SessionOrder};
+    use shared::model::time::UnixMillis;
+
+    use super::*;
+    use crate::sample::{pending, session};
+
+    fn edit(number: u64, dispatch: Ulid, content: &str) -> LedgerEntry {
+        LedgerEntry::Ordered {
+            order: Box::new(SessionOrder {
+                id: Ulid::from(u128::from(number)),
+                target: session(),
+                wanted: OrderKind::Edit {
+                    dispatch,
+                    from: "U1".to_owned(),
+                    content: content.to_owned(),
+                },
+                by: "verified:slack/bot".to_owned(),
+                reason: String::new(),
+                at: UnixMillis(1),
+            }),
+            sequence: number,
+            cursor: LedgerCursor::default(),
+        }
+    }
+
+    fn text_of(state: &SessionState, pending: &PendingDispatch) -> String {
+        let mut pending = pending.clone();
+        state.edits.apply_to(&mut pending);
+        pending.dispatch.message.content.clone()
+    }
+
+    #[test]
+    fn a_text_counts_until_its_dispatch_is_over_and_is_told_afterwards() {
+        let (one, mut state) = (pending(1, 1, "a", 50), SessionState::default());
+        state.apply_entry(&edit(10, one.dispatch.id, "first"));
+        state.apply_entry(&edit(11, one.dispatch.id, "second"));
+        assert_eq!(text_of(&state, &one), "second");
+        assert!(state.notes.lines.is_empty());
+
+        state.apply_entry(&LedgerEntry::DispatchDropped {
+            dispatch: one.dispatch_ref(),
+            reason: DropReason::Withdrawn,
+            detail: None,
+            cursor: LedgerCursor::default(),
+        });
+        assert!(state.edits.is_empty());
+
+        state.apply_entry(&edit(12, one.dispatch.id, "third\nline"));
+        assert_eq!(text_of(&state, &one), one.dispatch.message.content);
+        assert_eq!(
+            state.notes.lines,
+            [r#"[an earlier message was edited to this; from "U1": data] third line"#]
+        );
+    }
+
+    #[test]
+    fn a_text_without_room_is_told_instead() {
+        let mut state = SessionState::default();
+        for number in 1..=20 {
+            state.apply_entry(&edit(100 + number, Ulid::from(u128::from(number)), "text"));
+        }
+        assert_eq!((state.edits.bytes(), state.notes.lines.len()), (16 * 4, 4));
+    }
+}
