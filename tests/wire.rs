@@ -118,6 +118,7 @@ fn dispatches_and_replies_are_frozen() {
     check("reply", &samples::reply());
     check("session_order", &order::session_order());
     check("session_order-withdraw", &order::withdrawal());
+    check("session_order-edit", &order::edit());
 }
 
 #[test]
@@ -131,6 +132,7 @@ fn receipts_are_frozen() {
 fn invocations_are_frozen() {
     check("invocations", &samples::invocations());
     check("invocations-deferred", &samples::invocations_deferred());
+    check("invocations-target", &order::invocations_with_target());
 }
 
 #[test]

@@ -202,7 +202,7 @@ impl World {
             ..QueueSettings::default()
         };
 
-        // What is taken back may have come, be under way, be over, or come later.
+        // What is taken back or edited may have come, be under way, be over, or come later.
         let dispatches: Vec<Ulid> = self.dispatches().map(|pending| pending.dispatch.id).collect();
         let which = usize::try_from(self.chance.below(dispatches.len() as u64 + 1)).unwrap_or(0);
         let dispatch = dispatches.get(which).copied().unwrap_or(Ulid::nil());
@@ -217,9 +217,14 @@ impl World {
                 decision: Some(SendDecision::Deny),
             },
             OrderKind::Withdraw { dispatch, spares_turn },
+            OrderKind::Edit {
+                dispatch,
+                from: "ada".to_owned(),
+                content: format!("edited by order {sequence}"),
+            },
         ];
 
-        let wanted = wanted[usize::try_from(self.chance.below(6)).unwrap_or(0)].clone();
+        let wanted = wanted[usize::try_from(self.chance.below(7)).unwrap_or(0)].clone();
         let at = UnixMillis(self.now);
         let order = SessionOrder {
             id: derived_ulid(at, &["order", &sequence.to_string()]),

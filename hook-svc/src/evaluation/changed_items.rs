@@ -43,7 +43,7 @@ impl EventEvaluator {
             claim::publish(bus, &order.target, carrier).await?;
             tracing::info!(
                 event_id = %task.event.id, order_id = %order.id, session = %order.target, order = order.wanted.name(),
-                "message was changed at its source; its session is told"
+                "message was changed at its source; its session gets an order"
             );
         }
 
@@ -309,6 +309,7 @@ mod tests {
         );
         assert_ne!(orders[0][0].id, orders[0][1].id);
     }
+
     #[test]
     fn an_edit_has_a_time_and_a_text_that_the_ledger_can_keep() {
         let edit = |at: Option<i64>, bytes: usize| Event {

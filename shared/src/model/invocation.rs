@@ -26,7 +26,7 @@ pub enum HookOutcome {
         result: Box<HookResult>,
         /// Session to which the dispatch was published. A deletion of the event withdraws the dispatch from there; the
         /// rules by which the session was chosen may have changed by then.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
         target: Option<SessionRef>,
     },
     /// The hook fired, but its action was suppressed.

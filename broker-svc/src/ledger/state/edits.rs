@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
-use super::SessionState;
+use super::{RECENT_DISPATCHES, SessionState};
 use crate::session::PendingDispatch;
 
 /// Maximum number of texts that are kept.
@@ -62,10 +62,15 @@ impl SessionState {
     /// Replaces the text of the dispatch `id`, or notes it for the next turn if the dispatch has begun.
     pub(super) fn edit_dispatch(&mut self, id: Ulid, from: &str, content: &str) {
         let mut running = self.running.iter().flat_map(|turn| &turn.dispatches);
-        let has_begun = running.any(|dispatch| dispatch.id == id) || self.recent.contains(&id);
+        let has_begun = running.any(|dispatch| dispatch.id == id) || self.recent.contains(&id) || self.is_forgotten(id);
         if has_begun || !self.edits.insert(id, content) {
             self.notes.add(&edited_line(from, content));
         }
+    }
+
+    /// Returns whether the dispatch `id` is older than those whose ends are remembered, so that it does not wait any more.
+    fn is_forgotten(&self, id: Ulid) -> bool {
+        self.recent.len() == RECENT_DISPATCHES && self.recent.iter().all(|recent| *recent > id)
     }
 }
 
@@ -138,6 +143,16 @@ mod tests {
             state.notes.lines,
             [r#"[an earlier message was edited to this; from "U1": data] third line"#]
         );
+    }
+
+    #[test]
+    fn a_text_for_a_dispatch_that_is_long_over_is_told() {
+        let mut state = SessionState::default();
+        state.recent = (0..RECENT_DISPATCHES as u128)
+            .map(|number| Ulid::from(100 + number))
+            .collect();
+        state.apply_entry(&edit(5_000, Ulid::from(99_u128), "text"));
+        assert_eq!((state.edits.bytes(), state.notes.lines.len()), (0, 1));
     }
 
     #[test]
