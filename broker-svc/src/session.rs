@@ -322,15 +322,13 @@ impl SessionQueue {
             OrderKind::Withdraw { dispatch, spares_turn } => {
                 self.withdraw_dispatch(*dispatch, *spares_turn, &by, effects);
             }
-            // Of a turn that has begun, the fold tells the next one.
-            OrderKind::Edit { dispatch, content, .. } => self.edit_waiting(*dispatch, content),
             // A reset waits for the end of the turn, whose history it ends.
             OrderKind::Reset if self.running.is_some() => {
                 self.resets.push(placed);
                 return;
             }
             // Later turns read it from the ledger.
-            OrderKind::Send { .. } | OrderKind::Reset => {}
+            OrderKind::Send { .. } | OrderKind::Edit { .. } | OrderKind::Reset => {}
         }
 
         effects.push(SessionEffect::Carry { placed });
@@ -352,15 +350,6 @@ impl SessionQueue {
         if !spares_turn && self.running.as_ref().is_some_and(alone) {
             self.cancel_turn(by, effects);
         }
-    }
-
-    /// Replaces the text of the dispatch `id` where it waits.
-    fn edit_waiting(&mut self, id: Ulid, content: &str) {
-        let waiting = self.waiting.iter_mut().map(|w| &mut w.pending);
-        let steering = self.steering.iter_mut().map(|s| &mut s.pending);
-        let open = waiting.chain(steering).chain(self.copies.values_mut());
-        open.filter(|pending| pending.dispatch.id == id)
-            .for_each(|pending| pending.replace_text(content));
     }
 
     /// Ends the running turn; messages that were not put into it get a turn of their own, in their order.

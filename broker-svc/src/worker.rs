@@ -242,7 +242,7 @@ impl<'a> Worker<'a> {
         let wanted = running.own_dispatches();
         let search = Box::pin(self.find_dispatches(wanted, WhileWaiting::ReadInbox)).await?;
         let mut found = search.found();
-        self.apply_edits(&mut found);
+        found.iter_mut().for_each(|pending| self.apply_edit(pending));
         // Read as any other message too, so that the cursor can name it when the turn is over.
         if found
             .iter()
@@ -273,10 +273,9 @@ impl<'a> Worker<'a> {
         self.drive_machine().await
     }
 
-    /// Gives those of `pendings` that their senders have edited their new texts; the stream has the first ones.
-    fn apply_edits(&self, pendings: &mut [PendingDispatch]) {
-        let edits = &self.owner.fold().edits;
-        pendings.iter_mut().for_each(|pending| edits.apply_to(pending));
+    /// Gives `pending` its new text if its sender has edited it; the stream has the first one.
+    fn apply_edit(&self, pending: &mut PendingDispatch) {
+        self.owner.fold().edits.apply_to(pending);
     }
 
     fn turn_ended(&mut self) {
@@ -296,8 +295,7 @@ impl<'a> Worker<'a> {
                     mut pendings,
                     waited_ms,
                 } => {
-                    // An edit may have been recorded after the machine had decided to start the turn.
-                    self.apply_edits(&mut pendings);
+                    pendings.iter_mut().for_each(|pending| self.apply_edit(pending));
                     metrics::histogram!("nexus_broker_queue_wait_seconds").record(millis_to_seconds(waited_ms));
                     self.run_turn(&pendings).await?;
 

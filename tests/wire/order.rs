@@ -43,6 +43,7 @@ pub(crate) fn edit() -> SessionOrder {
             dispatch: ulid(8),
             from: "u1".to_owned(),
             content: "tomorrow, not today".to_owned(),
+            edited_at: AT,
         },
         by: "verified:telegram/default".to_owned(),
         reason: "edited at its source".to_owned(),

@@ -291,7 +291,8 @@ impl SessionState {
                 dispatch,
                 from,
                 content,
-            } => self.edit_dispatch(*dispatch, from, content),
+                edited_at,
+            } => self.edit_dispatch(*dispatch, from, content, *edited_at),
             OrderKind::Abort | OrderKind::Interrupt | OrderKind::Reset => {}
         }
     }

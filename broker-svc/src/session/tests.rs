@@ -381,24 +381,18 @@ fn what_is_withdrawn_is_dropped_where_it_waits_and_canceled_where_it_runs_alone(
 }
 
 #[test]
-fn what_is_edited_runs_with_its_new_text_where_it_waits_and_no_turn_is_canceled() {
+fn an_edit_is_recorded_and_cancels_no_turn() {
     let edit = |number| OrderKind::Edit {
         dispatch: message(number, QueueMode::Followup).dispatch.id,
         from: "U1".to_owned(),
         content: format!("edited {number}"),
+        edited_at: NOW,
     };
     let mut machine = SessionQueue::default();
     let batch = (1..3).map(|n| message(n, QueueMode::Followup)).collect();
     assert_eq!(told(&machine.handle(arrived(batch), NOW)), ["start 1"]);
-
     for number in [1, 2] {
         let carried = machine.handle(order_to(10 + number, edit(number)), NOW);
         assert_eq!(told(&carried), ["carry edit"], "{number}");
     }
-
-    let effects = machine.handle(SessionInput::TurnEnded, NOW);
-    let [SessionEffect::Start { pendings, .. }] = &effects[..] else {
-        panic!("{effects:?}");
-    };
-    assert_eq!(pendings[0].dispatch.message.content, "edited 2");
 }

@@ -41,15 +41,7 @@ impl Worker<'_> {
         look.bad.retain(|bad| !cursor.contains(bad.stored.sequence));
         // The floor must not pass an unreadable message before its dead letter is stored.
         self.inbox.hold_floor(look.bad.iter().map(|bad| bad.stored.sequence));
-        let (mut good, left) = self.sift_arrivals(look.good).await?;
-        // The stream has the texts as they were first.
-        for arrival in &mut good {
-            match arrival {
-                InboxItem::Dispatch(pending) => self.owner.fold().edits.apply_to(pending),
-                InboxItem::Order(_) | InboxItem::Decision(_) => {}
-            }
-        }
-
+        let (good, left) = self.sift_arrivals(look.good).await?;
         let ApprovalPoll {
             others,
             words,
@@ -83,10 +75,11 @@ impl Worker<'_> {
             self.drop_told(sequence, &approval);
         }
 
-        // The agent's gate finds in the ledger that the question is known; a cancellation is appended with the turn's
-        // end.
-        if asked && self.canceled.is_none() {
+        // The agent's gate finds in the ledger that the question is known, and a record has a size; a cancellation is
+        // appended with the turn's end.
+        if (asked || self.turns.has_staged_much()) && self.canceled.is_none() {
             self.owner.commit_staged().await?;
+            self.turns.note_append();
         }
 
         Ok(())
@@ -270,6 +263,9 @@ impl Worker<'_> {
         let (wanted, by) = (order.wanted.name(), order.by.as_str());
         tracing::info!(session = %self.claimed.session, order = wanted, by, reason = order.reason, "order applied");
 
+        if let OrderKind::Edit { content, .. } = &order.wanted {
+            self.turns.note_staged(content.len());
+        }
         if order.wanted == OrderKind::Reset {
             let reason = format!("by {}", order.by);
             self.owner.stage_entry(LedgerEntry::SessionReset { reason });

@@ -194,7 +194,8 @@ impl Worker<'_> {
             .run_point(&thinking.moment, HookPoint::PreQueueDrain, Value::Null)
             .await?;
 
-        for SteeringMessage { pending, backlog } in self.machine.take_steering() {
+        for SteeringMessage { mut pending, backlog } in self.machine.take_steering() {
+            self.apply_edit(&mut pending);
             let dispatch = DispatchRef {
                 content: steered_content(&pending),
                 ..pending.dispatch_ref()

@@ -109,9 +109,14 @@ impl TurnRunner {
         self.unmeasured.extend(dispatched);
     }
 
+    /// Returns whether much text is staged.
+    pub(super) const fn has_staged_much(&self) -> bool {
+        self.staged_bytes > MAX_STAGED_BYTES
+    }
+
     /// Returns whether the staged entries must be appended before another turn begins.
     pub(super) const fn must_flush(&self) -> bool {
-        self.staged_bytes > MAX_STAGED_BYTES || self.ended.is_multiple_of(MAX_STAGED_TURNS)
+        self.has_staged_much() || self.ended.is_multiple_of(MAX_STAGED_TURNS)
     }
 
     /// Notes that the staged entries are appended.

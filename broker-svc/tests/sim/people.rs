@@ -221,6 +221,7 @@ impl World {
                 dispatch,
                 from: "ada".to_owned(),
                 content: format!("edited by order {sequence}"),
+                edited_at: UnixMillis(self.now),
             },
         ];
 

@@ -10,7 +10,7 @@
 
 use shared::bus::{OutgoingMessage, claim};
 use shared::model::dispatch::derived_ulid;
-use shared::model::event::{Event, EventDirection};
+use shared::model::event::{Event, EventDirection, PlatformIds};
 use shared::model::invocation::{EventInvocations, HookOutcome};
 use shared::model::order::{MAX_EDIT_BYTES, OrderKind, SessionOrder};
 use shared::model::origin::EventOrigin;
@@ -79,6 +79,13 @@ impl EventEvaluator {
             return Ok(Vec::new());
         }
 
+        // The text of an event that was made of several messages is that of all; an edit has the new text of one.
+        let messages = PlatformIds::from_event(&original).map_or(0, |platform| platform.ids.len());
+        match change {
+            ItemChange::Edited(_) if messages > 1 => return Ok(Vec::new()),
+            ItemChange::Edited(_) | ItemChange::Deleted => {}
+        }
+
         let made = made_dispatches(&record, change);
         Ok(made
             .map(|(dispatch, target)| change_order(event, change, dispatch, target))
@@ -104,7 +111,10 @@ fn item_change(event: &Event) -> Option<ItemChange> {
 
     match event.direction {
         EventDirection::Deleted => Some(ItemChange::Deleted),
-        EventDirection::Updated if event.content.len() <= MAX_EDIT_BYTES => event.edited_at.map(ItemChange::Edited),
+        // Whoever may not write now gives the agent no new text either. A message can still be taken back.
+        EventDirection::Updated if event.content.len() <= MAX_EDIT_BYTES && event.withheld_tags().next().is_none() => {
+            event.edited_at.map(ItemChange::Edited)
+        }
         EventDirection::Received
         | EventDirection::Sent
         | EventDirection::Observed
@@ -161,11 +171,12 @@ fn made_dispatches(record: &EventInvocations, change: ItemChange) -> impl Iterat
 
 /// Returns the order to `target` about `dispatch` that follows from `event`, which is a `change` of its item.
 fn change_order(event: &Event, change: ItemChange, dispatch: Ulid, target: &SessionRef) -> SessionOrder {
-    // Of the dispatch and the edit alone, so that a change that its source sends twice gives one order.
+    // Of the dispatch and the edit alone, so that a change that its source sends twice gives one order. Times of edits are
+    // seconds on some platforms, so the text counts too.
     let made_at = UnixMillis(i64::try_from(dispatch.timestamp_ms()).unwrap_or(i64::MAX));
     let (of, reason) = match change {
         ItemChange::Deleted => ("withdraw".to_owned(), "deleted"),
-        ItemChange::Edited(at) => (format!("edit {}", at.0), "edited"),
+        ItemChange::Edited(at) => (format!("edit {} {}", at.0, event.content), "edited"),
     };
     let wanted = match change {
         ItemChange::Deleted => OrderKind::Withdraw {
@@ -173,10 +184,11 @@ fn change_order(event: &Event, change: ItemChange, dispatch: Ulid, target: &Sess
             // The answer may have been shown in part, and tools may have run.
             spares_turn: true,
         },
-        ItemChange::Edited(_) => OrderKind::Edit {
+        ItemChange::Edited(edited_at) => OrderKind::Edit {
             dispatch,
             from: event.from.id.clone(),
             content: event.content.clone(),
+            edited_at,
         },
     };
 
@@ -192,7 +204,7 @@ fn change_order(event: &Event, change: ItemChange, dispatch: Ulid, target: &Sess
 
 #[cfg(test)]
 mod tests {
-    use shared::model::event::EventId;
+    use shared::model::event::{EventId, UNPAIRED};
     use shared::model::hook::HookResult;
     use shared::model::permission::PermissionSet;
 
@@ -322,6 +334,9 @@ mod tests {
         assert_eq!(item_change(&edit(Some(7), MAX_EDIT_BYTES)), Some(at));
         assert_eq!(item_change(&edit(Some(7), MAX_EDIT_BYTES + 1)), None);
         assert_eq!(item_change(&edit(None, 1)), None, "only its files have come");
+        let mut withheld = edit(Some(7), 1);
+        withheld.tags.push(UNPAIRED.to_owned());
+        assert_eq!(item_change(&withheld), None, "who may not write changes no text");
         assert_eq!(item_change(&message()), None);
         assert_eq!(item_change(&deletion()), Some(ItemChange::Deleted));
 
@@ -335,10 +350,13 @@ mod tests {
         };
         assert_eq!(order(7), order(7));
         assert_ne!(order(7).id, order(8).id, "each edit counts");
+        let longer = change_order(&edit(Some(7), 3), at, Ulid::from_parts(1, 1), &target);
+        assert_ne!(order(7).id, longer.id, "also the second one within a second");
         let wanted = OrderKind::Edit {
             dispatch: Ulid::from_parts(1, 1),
             from: "U1".to_owned(),
             content: "xx".to_owned(),
+            edited_at: UnixMillis(7),
         };
         assert_eq!(order(7).wanted, wanted);
     }

@@ -146,6 +146,7 @@ async fn an_edit_is_told_to_the_session_once() {
             dispatch,
             from,
             content,
+            edited_at: _,
         } = &order.wanted
         else {
             panic!("{order:?}");

@@ -54,6 +54,8 @@ pub enum OrderKind {
         from: String,
         /// New text of the message, at most [`MAX_EDIT_BYTES`].
         content: String,
+        /// Time of the edit at its source. An older edit that comes later has no effect.
+        edited_at: UnixMillis,
     },
 }
 

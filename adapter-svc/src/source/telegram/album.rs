@@ -304,9 +304,15 @@ fn album_of(event: &Event) -> Option<String> {
     (event.direction == EventDirection::Received).then(|| album.to_owned())
 }
 
-/// Returns whether `event` is a text that a person has written just now: no edit, no press, no file.
+/// Words with which a person decides an approval. Such a text counts by itself, and its code is not for an agent.
+const DECISION_WORDS: [&str; 3] = ["approve", "deny", "reject"];
+
+/// Returns whether `event` is a text that a person has written just now: no edit, press, file, command or decision.
 fn is_text(event: &Event) -> bool {
-    event.direction == EventDirection::Received && event.content_types == ["text"] && event.target.is_none()
+    let first = event.content.split_whitespace().next().unwrap_or_default();
+    let counts_alone = first.starts_with('/') || DECISION_WORDS.contains(&first.to_ascii_lowercase().as_str());
+    let is_written = event.direction == EventDirection::Received && event.target.is_none();
+    is_written && event.content_types == ["text"] && !counts_alone
 }
 
 fn message_id(event: &Event) -> i64 {

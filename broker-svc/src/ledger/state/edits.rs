@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
+use shared::model::time::UnixMillis;
+
 use super::{RECENT_DISPATCHES, SessionState};
+use crate::approval::reply;
 use crate::session::PendingDispatch;
 
 /// Maximum number of texts that are kept.
@@ -21,7 +24,14 @@ const MAX_FROM_CHARS: usize = 40;
 /// New texts of dispatches whose turns are not over.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct EditedTexts(BTreeMap<Ulid, String>);
+pub struct EditedTexts(BTreeMap<Ulid, EditedText>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct EditedText {
+    content: String,
+    /// Time of the edit at its source.
+    at: UnixMillis,
+}
 
 impl EditedTexts {
     /// Returns whether no text is kept.
@@ -33,13 +43,13 @@ impl EditedTexts {
     /// Returns the length of all texts, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.0.values().map(String::len).sum()
+        self.0.values().map(|edited| edited.content.len()).sum()
     }
 
     /// Replaces the text of `pending` if its sender has edited it.
     pub fn apply_to(&self, pending: &mut PendingDispatch) {
-        if let Some(content) = self.0.get(&pending.dispatch.id) {
-            pending.replace_text(content);
+        if let Some(edited) = self.0.get(&pending.dispatch.id) {
+            pending.replace_text(&edited.content);
         }
     }
 
@@ -48,22 +58,34 @@ impl EditedTexts {
         self.0.remove(&id);
     }
 
-    /// Keeps `content` as the text of the dispatch `id`. Returns whether there is room.
-    fn insert(&mut self, id: Ulid, content: &str) -> bool {
-        let has_room = self.0.len() < MAX_EDITED || self.0.contains_key(&id);
+    /// Keeps `content` as the text of the dispatch `id`, unless a later edit than this one, made at `at`, is kept. Returns
+    /// whether there is room.
+    fn insert(&mut self, id: Ulid, content: &str, at: UnixMillis) -> bool {
+        let known = self.0.get(&id);
+        if known.is_some_and(|known| known.at > at) {
+            return true;
+        }
+
+        let has_room = self.0.len() < MAX_EDITED || known.is_some();
         if has_room {
-            self.0.insert(id, content.to_owned());
+            let content = content.to_owned();
+            self.0.insert(id, EditedText { content, at });
         }
         has_room
     }
 }
 
 impl SessionState {
-    /// Replaces the text of the dispatch `id`, or notes it for the next turn if the dispatch has begun.
-    pub(super) fn edit_dispatch(&mut self, id: Ulid, from: &str, content: &str) {
+    /// Replaces the text of the dispatch `id`, or notes it for the next turn if the dispatch has begun. A text that decides
+    /// an approval does neither: no agent may read its code.
+    pub(super) fn edit_dispatch(&mut self, id: Ulid, from: &str, content: &str, edited_at: UnixMillis) {
+        if reply::read(content).is_some() {
+            return;
+        }
+
         let mut running = self.running.iter().flat_map(|turn| &turn.dispatches);
         let has_begun = running.any(|dispatch| dispatch.id == id) || self.recent.contains(&id) || self.is_forgotten(id);
-        if has_begun || !self.edits.insert(id, content) {
+        if has_begun || !self.edits.insert(id, content, edited_at) {
             self.notes.add(&edited_line(from, content));
         }
     }
@@ -91,7 +113,6 @@ fn edited_line(from: &str, content: &str) -> String {
 mod tests {
     use shared::model::ledger::{DropReason, LedgerCursor, LedgerEntry};
     use shared::model::order::{OrderKind, SessionOrder};
-    use shared::model::time::UnixMillis;
 
     use super::*;
     use crate::sample::{pending, session};
@@ -105,6 +126,7 @@ mod tests {
                     dispatch,
                     from: "U1".to_owned(),
                     content: content.to_owned(),
+                    edited_at: UnixMillis(i64::try_from(number).unwrap()),
                 },
                 by: "verified:slack/bot".to_owned(),
                 reason: String::new(),
@@ -143,6 +165,20 @@ mod tests {
             state.notes.lines,
             [r#"[an earlier message was edited to this; from "U1": data] third line"#]
         );
+    }
+
+    #[test]
+    fn an_older_edit_that_comes_later_and_a_decision_change_nothing() {
+        let (one, mut state) = (pending(1, 1, "a", 50), SessionState::default());
+        for (number, text) in [(11, "second"), (10, "first"), (12, "approve K7Q2-M9PX")] {
+            state.apply_entry(&edit(number, one.dispatch.id, text));
+        }
+        assert_eq!(text_of(&state, &one), "second");
+
+        let mut over = SessionState::default();
+        over.recent.push_back(one.dispatch.id);
+        over.apply_entry(&edit(10, one.dispatch.id, "deny K7Q2-M9PX"));
+        assert!(over.notes.lines.is_empty(), "{:?}", over.notes.lines);
     }
 
     #[test]

@@ -225,6 +225,19 @@ fn what_comes_between_ends_a_burst_and_the_chat_keeps_its_order() {
 }
 
 #[test]
+fn a_command_and_the_decision_of_an_approval_are_events_of_their_own() {
+    for words in ["approve K7Q2-M9PX", "Deny K7Q2-M9PX", "/new"] {
+        let mut merger = AlbumMerger::new(BURSTS, Vec::new());
+        let mut decision = text(2, 7);
+        decision.content = words.to_owned();
+        merger.push(1, text(1, 7), UnixMillis(0));
+        merger.push(2, decision, UnixMillis(1));
+        merger.push(3, text(3, 7), UnixMillis(2));
+        assert_eq!(contents(&mut merger, 5_000), ["t1", words, "t3"]);
+    }
+}
+
+#[test]
 fn a_burst_that_keeps_growing_is_closed_in_the_end() {
     let mut merger = AlbumMerger::new(BURSTS, Vec::new());
     for number in 0..30 {
