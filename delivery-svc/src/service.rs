@@ -124,16 +124,7 @@ impl Service for DeliveryService {
         });
 
         let (_always, may_join) = watch::channel(true);
-        let group = PartitionGroup {
-            name: "delivery",
-            stream: streams::DELIVERIES,
-            instance: shell.instance.clone(),
-            may_join,
-            settled: partition::SettledOutcome::ByServer,
-            tap: None,
-            batch: PULL_BATCH,
-            clock: Arc::clone(&shell.clock),
-        };
+        let group = partition_group(&shell, may_join);
 
         // Before any call is made, because the next owner of a partition may ask about it.
         let [telling, typing] = spawn_listeners(&outfit);
@@ -161,6 +152,20 @@ impl Service for DeliveryService {
         }
 
         Ok(())
+    }
+}
+
+/// Returns the group that shares the partitions of `DELIVERIES`.
+fn partition_group(shell: &ServiceShell<DeliveryConfig>, may_join: watch::Receiver<bool>) -> PartitionGroup {
+    PartitionGroup {
+        name: "delivery",
+        stream: streams::DELIVERIES,
+        instance: shell.instance.clone(),
+        may_join,
+        settled: partition::SettledOutcome::ByServer,
+        tap: None,
+        batch: PULL_BATCH,
+        clock: Arc::clone(&shell.clock),
     }
 }
 

@@ -123,10 +123,7 @@ impl Service for HookService {
         let (file, presets) = identities::load(&shell.common.files.identities, &shell.common.files.personas)?;
         let people = KnownPeople::read(file, &shell.bus).await;
         let people = people.context("failed to read the owner's chat pages")?;
-        let rules = RoutingRules {
-            group_prompts: read_group_prompts(&shell.common.files.channels)?,
-            ..routing_rules(config, &people.all_identities(), presets)
-        };
+        let rules = routing_rules(&shell, &people.all_identities(), presets)?;
         let (rules, followed_rules) = watch::channel(Arc::new(rules));
 
         log_warning(config.dm_scope);
@@ -241,16 +238,21 @@ fn log_warning(scope: DmScope) {
     }
 }
 
-/// Returns the rules for the sessions of dispatches, as `config` and the files give them.
-fn routing_rules(config: &HooksConfig, identities: &Identities, presets: PermissionPresets) -> RoutingRules {
-    RoutingRules {
+/// Returns the rules for the sessions of dispatches, as the configuration and the files give them.
+fn routing_rules(
+    shell: &ServiceShell<HooksConfig>,
+    identities: &Identities,
+    presets: PermissionPresets,
+) -> anyhow::Result<RoutingRules> {
+    let config = &shell.config;
+    Ok(RoutingRules {
         identities: identities.clone(),
         presets,
         dm_scope: config.dm_scope,
         is_chat_local: config.local_chat,
         deliveries: config.deliveries.clone(),
-        group_prompts: GroupPrompts::default(),
-    }
+        group_prompts: read_group_prompts(&shell.common.files.channels)?,
+    })
 }
 
 /// Reads the groups' prompts in `channels.yaml`; an empty path is a file without accounts.
