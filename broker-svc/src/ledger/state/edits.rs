@@ -183,10 +183,12 @@ mod tests {
 
     #[test]
     fn a_text_for_a_dispatch_that_is_long_over_is_told() {
-        let mut state = SessionState::default();
-        state.recent = (0..RECENT_DISPATCHES as u128)
-            .map(|number| Ulid::from(100 + number))
-            .collect();
+        let mut state = SessionState {
+            recent: (0..RECENT_DISPATCHES as u128)
+                .map(|number| Ulid::from(100 + number))
+                .collect(),
+            ..SessionState::default()
+        };
         state.apply_entry(&edit(5_000, Ulid::from(99_u128), "text"));
         assert_eq!((state.edits.bytes(), state.notes.lines.len()), (0, 1));
     }
