@@ -35,6 +35,7 @@ pub fn read(text: &str) -> Option<ChannelReply> {
     }
 
     let mut words = text.split_whitespace();
+    // The same words as in `adapter-svc/src/source/telegram/album.rs`, which merges no decision with other texts.
     let verb = words.next()?.trim_start_matches('/').to_ascii_lowercase();
     let approve = match verb.as_str() {
         "approve" => true,

@@ -304,7 +304,8 @@ fn album_of(event: &Event) -> Option<String> {
     (event.direction == EventDirection::Received).then(|| album.to_owned())
 }
 
-/// Words with which a person decides an approval. Such a text counts by itself, and its code is not for an agent.
+/// Words with which a person decides an approval (`broker-svc/src/approval/reply.rs`). Such a text counts by itself, and
+/// its code is not for an agent.
 const DECISION_WORDS: [&str; 3] = ["approve", "deny", "reject"];
 
 /// Returns whether `event` is a text that a person has written just now: no edit, press, file, command or decision.
