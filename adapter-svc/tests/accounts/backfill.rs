@@ -58,8 +58,12 @@ pub(crate) async fn ask<A: DeserializeOwned>(
     question: &impl Serialize,
 ) -> Result<A, RequestError> {
     let subject = format!("nexus.svc.backfill.{endpoint}");
-    bus.request(&subject, Headers::new(), question, Duration::from_secs(10))
-        .await
+    // A replica that has just started answers a moment later.
+    eventually_some("a replica answers", async || {
+        let asked = bus.request(&subject, Headers::new(), question, Duration::from_secs(10));
+        Some(asked.await).filter(|answer| !matches!(answer, Err(RequestError::NoResponder { .. })))
+    })
+    .await
 }
 
 /// An order about account `main` of `channel`.
