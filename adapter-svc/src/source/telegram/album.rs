@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use shared::model::approval::read_decision_word;
 use shared::model::event::{Event, EventDirection, MAX_ATTACHMENTS, PlatformIds};
 use shared::model::time::UnixMillis;
 
@@ -304,14 +305,11 @@ fn album_of(event: &Event) -> Option<String> {
     (event.direction == EventDirection::Received).then(|| album.to_owned())
 }
 
-/// Words with which a person decides an approval (`broker-svc/src/approval/reply.rs`). Such a text counts by itself, and
-/// its code is not for an agent.
-const DECISION_WORDS: [&str; 3] = ["approve", "deny", "reject"];
-
-/// Returns whether `event` is a text that a person has written just now: no edit, press, file, command or decision.
+/// Returns whether `event` is a text that a person has written just now: no edit, press, file or command, and no decision
+/// about an approval, whose code is for no agent.
 fn is_text(event: &Event) -> bool {
     let first = event.content.split_whitespace().next().unwrap_or_default();
-    let counts_alone = first.starts_with('/') || DECISION_WORDS.contains(&first.to_ascii_lowercase().as_str());
+    let counts_alone = first.starts_with('/') || read_decision_word(first).is_some();
     let is_written = event.direction == EventDirection::Received && event.target.is_none();
     is_written && event.content_types == ["text"] && !counts_alone
 }
