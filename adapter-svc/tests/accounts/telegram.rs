@@ -242,7 +242,7 @@ async fn an_album_that_was_decided_before_a_crash_has_the_same_messages_after_it
         .accounts["main"];
     let decided = SourceWatermark {
         of: format!("bot 77 {}", account.token_hash()),
-        position: json!({"closed": [{"chat": "100", "album": "a", "messages": [7, 14]}]}),
+        position: json!({"closed": [{"place": "100", "name": "a", "messages": [7, 14]}]}),
         complete_until: START,
         by: "killed".to_owned(),
     };

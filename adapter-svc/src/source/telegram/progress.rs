@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use shared::model::time::UnixMillis;
 use shared::wire::watermark::SourceWatermark;
 
-use super::album::ClosedAlbum;
+use crate::source::merge::MergeDecision;
 use crate::source::port::SourceGap;
 use crate::source::port::sink::SourcePosition;
 
@@ -31,9 +31,9 @@ pub struct TelegramPosition {
     /// Offset that confirms everything that is durable, while the server was not told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<i64>,
-    /// Albums that are decided and may come again.
+    /// Albums and bursts that are decided and may come again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub closed: Vec<ClosedAlbum>,
+    pub closed: Vec<MergeDecision>,
 }
 
 /// How far the updates of one bot are read.
