@@ -10,13 +10,17 @@
 //! which is a repetition that no service reads: it would be lost. A decision whose event is stored drops its messages when
 //! they come again; one whose event may be missing merges them as before.
 
-use std::collections::{BTreeMap, VecDeque};
+mod decision;
+mod parts;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use shared::model::approval::read_decision_word;
-use shared::model::event::{Event, EventDirection, MAX_ATTACHMENTS, PlatformIds};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use shared::model::event::Event;
 use shared::model::time::UnixMillis;
+
+pub use self::decision::{MergeDecision, MergeMemory, note_decision};
+use self::parts::{album_of, is_text, merge_parts, message_number};
 
 /// Beginning of a burst's name, before the number of its first message. Platforms' names of albums are numbers.
 const BURST: &str = "burst/";
@@ -31,14 +35,14 @@ const MAX_BURST: usize = 20;
 /// an event without the others.
 const REBUILD_MS: i64 = 30_000;
 
+/// Maximum time between two looks at what waits, in milliseconds.
+const LOOK_EVERY_MS: i64 = 1_000;
+
 /// Maximum number of decisions that are remembered.
 const MAX_REMEMBERED: usize = 1_000;
 
 /// Maximum number of decisions that are stored.
 const MAX_STORED: usize = 200;
-
-/// Maximum size of the payloads in `metadata.raw` of a merged event, in bytes of JSON.
-const MAX_RAW_BYTES: usize = 64 * 1024;
 
 /// How long messages wait for what belongs to them, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,51 +66,6 @@ impl MergeWaits {
             burst_ms,
             burst_most_ms: burst_ms.saturating_mul(MOST_WAITS),
         }
-    }
-}
-
-/// The messages of one event, as they were decided.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MergeDecision {
-    /// Place whose order is kept: a chat or a channel.
-    pub place: String,
-    /// The platform's id of the album, or the name of a burst.
-    pub name: String,
-    /// Numbers of its messages, as far as they came in time, ascending.
-    pub messages: Vec<i64>,
-    /// Whether its event is stored.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_stored: bool,
-}
-
-/// The decisions of before, as a watermark has them.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct MergeMemory {
-    /// Highest number of the texts that were decided, on a platform whose numbers ascend with time at all places: those up to
-    /// it may be stored alone, so that nothing is merged with them. `None` = the platform has no such numbers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub until: Option<i64>,
-    /// Decisions, oldest first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub decided: Vec<MergeDecision>,
-}
-
-impl MergeMemory {
-    /// Returns the same memory, of a platform whose numbers ascend with time at all places.
-    #[must_use]
-    pub fn with_ascending_numbers(self) -> Self {
-        Self {
-            until: Some(self.until.unwrap_or(0)),
-            ..self
-        }
-    }
-
-    /// Returns whether nothing was decided.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.decided.is_empty() && self.until.is_none_or(|until| until == 0)
     }
 }
 
@@ -310,6 +269,7 @@ impl<K> MessageMerger<K> {
     pub fn to_stored(&self) -> MergeMemory {
         let decided = &self.memory.decided;
         let last = decided.iter().filter_map(|one| one.messages.last().copied()).max();
+        let until = self.memory.until.filter(|_| self.waits.burst_ms > 0);
         let several = decided.iter().filter(|one| one.messages.len() > 1);
         let excess = several.clone().count().saturating_sub(MAX_STORED);
         MergeMemory {
@@ -328,7 +288,9 @@ impl<K> MessageMerger<K> {
         let mut merged: Vec<(Option<String>, Vec<Event>)> = Vec::with_capacity(events.len());
         for event in events {
             let number = message_number(&event);
-            self.memory.until = self.memory.until.map(|until| until.max(number));
+            if self.waits.burst_ms > 0 {
+                self.memory.until = self.memory.until.map(|until| until.max(number));
+            }
             let name = match self.decision_of(place, number) {
                 Some(decided) if decided.is_stored => continue,
                 Some(decided) => Some(decided.name.clone()),
@@ -380,6 +342,14 @@ impl<K> MessageMerger<K> {
         fronts.map(Waiting::due).min()
     }
 
+    /// Returns the time from `now` until [`MessageMerger::take_ready`] is to be asked; `None` if nothing waits.
+    #[must_use]
+    pub fn until_due(&self, now: UnixMillis) -> Option<Duration> {
+        // The clock may be changed meanwhile.
+        let left = self.next_due()?.since(now).clamp(1, LOOK_EVERY_MS);
+        Some(Duration::from_millis(u64::try_from(left).unwrap_or(1)))
+    }
+
     /// Returns the time since which the first message waits; `None` if none waits.
     #[must_use]
     pub fn waiting_since(&self) -> Option<UnixMillis> {
@@ -401,20 +371,6 @@ impl<K> MessageMerger<K> {
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
-}
-
-impl MergeDecision {
-    /// Returns whether `other` is about the same messages.
-    fn is_same(&self, other: &Self) -> bool {
-        self.place == other.place && self.messages == other.messages
-    }
-}
-
-/// Adds `decision` to `decided`, in place of those that were made about its messages before.
-pub fn note_decision(decided: &mut Vec<MergeDecision>, decision: MergeDecision) {
-    let is_about = |one: &MergeDecision| one.messages.iter().any(|number| decision.messages.contains(number));
-    decided.retain(|one| one.place != decision.place || !is_about(one));
-    decided.push(decision);
 }
 
 impl<K> OpenMerge<K> {
@@ -510,71 +466,6 @@ impl<K> Waiting<K> {
             }
         }
     }
-}
-
-/// Returns the album of which `event` is a message; `None` if it is none, or an edit of one.
-fn album_of(event: &Event) -> Option<String> {
-    let album = event.metadata.get("album").and_then(Value::as_str)?;
-    (event.direction == EventDirection::Received).then(|| album.to_owned())
-}
-
-/// Returns whether `event` is a text that a person has written just now: no edit, press, file or command, and no decision
-/// about an approval, whose code is for no agent.
-fn is_text(event: &Event) -> bool {
-    let first = event.content.split_whitespace().next().unwrap_or_default();
-    let counts_alone = first.starts_with('/') || read_decision_word(first).is_some();
-    let is_written = event.direction == EventDirection::Received && event.target.is_none();
-    is_written && event.content_types == ["text"] && !counts_alone
-}
-
-/// Returns the number of a message at its place: what its platform's id ends with, without the point of a time stamp.
-fn message_number(event: &Event) -> i64 {
-    let ids = PlatformIds::from_event(event);
-    let last = ids.and_then(|platform| Some(platform.ids.first()?.rsplit('/').next()?.replace('.', "")));
-    last.and_then(|last| last.parse().ok()).unwrap_or_default()
-}
-
-/// Returns the event of an album: its first message with the files, captions and ids of all `parts`, which are in the
-/// order of their ids and at least one.
-fn merge_parts(mut parts: Vec<Event>) -> Event {
-    let raws: Vec<Value> = parts
-        .iter()
-        .filter_map(|part| part.metadata.get("raw").cloned())
-        .collect();
-    let is_whole = raws.len() == parts.len() && parts.len() > 1;
-    let named = parts.iter().filter_map(PlatformIds::from_event);
-    let ids = named.flat_map(|platform| platform.ids).collect();
-
-    let rest = parts.split_off(1);
-    let mut event = parts.remove(0);
-    for part in rest {
-        event.attachments.extend(part.attachments);
-        for kind in part.content_types {
-            if !event.content_types.contains(&kind) {
-                event.content_types.push(kind);
-            }
-        }
-
-        if !event.content.is_empty() && !part.content.is_empty() {
-            event.content.push('\n');
-        }
-        event.content.push_str(&part.content);
-
-        // A mention in any caption counts.
-        if !event.mention.is_some_and(|mention| mention.me) {
-            event.mention = part.mention;
-        }
-    }
-
-    event.attachments.truncate(MAX_ATTACHMENTS);
-    PlatformIds { ids, part: 0 }.write_to(&mut event);
-
-    let raws = json!(raws);
-    if is_whole && raws.to_string().len() <= MAX_RAW_BYTES {
-        event.metadata.insert("raw".to_owned(), raws);
-    }
-
-    event
 }
 
 #[cfg(test)]

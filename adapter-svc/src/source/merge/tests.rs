@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::json;
+use shared::model::event::{EventDirection, PlatformIds};
 
 use super::*;
 use crate::source::telegram::BotAccount;
@@ -346,12 +347,17 @@ fn texts_that_may_be_stored_alone_are_not_merged_where_numbers_ascend() {
     let stored = merger.to_stored();
     assert_eq!(stored.until, Some(4));
     assert_eq!(stored.decided, [decided("burst/3", &[3, 4])]);
-    assert!(MergeMemory::default().with_ascending_numbers().is_empty() && !stored.is_empty());
+    assert!(MergeMemory::default().is_empty() && !stored.is_empty());
+    assert_eq!(stored.with_ascending_numbers(9).until, Some(4));
+
+    // Without `debounce_ms` nothing is noted, so that the next start with it begins anew.
+    let memory = MergeMemory::default().with_ascending_numbers(9);
+    assert!(MessageMerger::<i64>::new(WAITS, memory).to_stored().is_empty());
 }
 
 #[test]
 fn decisions_that_are_forgotten_leave_how_far_they_went() {
-    let memory = MergeMemory::default().with_ascending_numbers();
+    let memory = MergeMemory::default().with_ascending_numbers(0);
     let mut merger = MessageMerger::new(BURSTS, memory);
     let count = i64::try_from(MAX_REMEMBERED).expect("small") + 1;
     for id in 1..=count {

@@ -44,8 +44,6 @@ const STOPPED_AGAIN: Duration = Duration::from_mins(5);
 const SOUND_AFTER: Duration = Duration::from_mins(1);
 /// Interval in which the watermark is written although nothing happens, in milliseconds.
 const NOTE_EVERY_MS: i64 = 60_000;
-/// Maximum time between two looks at the texts that wait, in milliseconds.
-const LOOK_EVERY_MS: i64 = 1_000;
 
 /// An app whose payloads are read over a socket.
 pub struct SlackSocketSource {
@@ -174,7 +172,9 @@ impl<'a> SocketReader<'a> {
         let complete_until = from.as_ref().map(|from| from.complete_until);
         // A memory that cannot be read lets texts come again that were merged.
         let memory: Option<MergeMemory> = from.and_then(|from| serde_json::from_value(from.position).ok());
-        let memory = memory.unwrap_or_default().with_ascending_numbers();
+        // A message's number is its time in microseconds.
+        let start = sink.now().0.saturating_mul(1_000);
+        let memory = memory.unwrap_or_default().with_ascending_numbers(start);
         let waits = MergeWaits {
             burst_most_ms: i64::try_from(MAX_DEBOUNCE_MS).unwrap_or(i64::MAX),
             ..MergeWaits::of_texts(source.account.debounce_ms)
@@ -228,9 +228,10 @@ impl<'a> SocketReader<'a> {
     /// Reads one connection until it ends, and stores what waits then; returns why it ended.
     async fn follow(&mut self, mut socket: Socket) -> Ended<WebCallError> {
         let why = self.exchange(&mut socket).await?;
-        // Its envelopes cannot be acknowledged any more: Slack sends them again, and their messages are known by then.
+        // Envelopes that cannot be acknowledged any more come again, and their messages are known by then.
         self.texts.close_all();
-        self.store_ready(self.sink.now()).await?;
+        let stored = self.store_ready(self.sink.now()).await?;
+        acknowledge(&mut socket, stored).await;
         Ok(WebCallError::Unreachable(format!("the connection ended: {why}")))
     }
 
@@ -238,7 +239,7 @@ impl<'a> SocketReader<'a> {
     async fn exchange(&mut self, socket: &mut Socket) -> Ended<&'static str> {
         let mut silent = 0;
         loop {
-            let due = self.until_due();
+            let due = self.texts.until_due(self.sink.now());
             let frame = tokio::select! {
                 biased;
                 frame = socket.next() => frame,
@@ -280,14 +281,6 @@ impl<'a> SocketReader<'a> {
                 FrameStep::Nothing => {}
             }
         }
-    }
-
-    /// Returns the time until texts that wait are to be looked at; `None` if none wait.
-    fn until_due(&self) -> Option<Duration> {
-        let due = self.texts.next_due()?;
-        // The clock may be changed meanwhile.
-        let left = due.since(self.sink.now()).clamp(1, LOOK_EVERY_MS);
-        Some(Duration::from_millis(u64::try_from(left).unwrap_or(1)))
     }
 
     /// Stores the events of a frame.

@@ -99,6 +99,20 @@ fn every_fault_is_told_with_its_key_and_without_the_token() {
 }
 
 #[test]
+fn texts_are_merged_where_they_are_read() {
+    let wait = |keys: &str| read(TOKEN, keys).map(|bot| bot.debounce_ms);
+    assert_eq!((wait(""), wait("debounce_ms: 5000")), (Ok(0), Ok(5_000)));
+    assert_eq!(
+        wait("debounce_ms: 5001"),
+        Err(vec!["debounce_ms: expected at most 5000".to_owned()])
+    );
+    assert_eq!(
+        wait("receive: none, debounce_ms: 1"),
+        Err(vec!["debounce_ms: expected none with `receive: none`".to_owned()])
+    );
+}
+
+#[test]
 fn a_bot_is_one_account() {
     let token = reference(TOKEN);
     let text = format!("discord: {{accounts: {{a: {{token: '{token}'}}, 'b/c': {{token: '{token}'}}}}}}");
