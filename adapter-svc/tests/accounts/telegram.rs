@@ -346,3 +346,49 @@ async fn what_is_not_for_the_bot_is_withheld_and_its_own_messages_are_no_events(
     has("-5/5", &[], "observed");
     replica.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_settings_of_a_topic_go_before_those_of_its_group() {
+    let world = World::start().await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
+    let groups =
+        "groups: {-5: {topics: {1: {require_mention: false}, 7: {require_mention: false}, 8: {allow: [101]}}}}";
+    let text = channels(&world, &api, MAIN).replacen("direct: open", groups, 1);
+    let replica = world.replica("adapter-svc-0", &text).await;
+
+    for (number, sender, topic) in [
+        (1, 101, None),
+        (2, 101, Some(7)),
+        (3, 101, Some(8)),
+        (4, 102, Some(8)),
+        (5, 102, Some(9)),
+    ] {
+        let mut said = json!({"message_id": number, "date": START.0 / 1_000, "from": {"id": sender, "first_name": "A"},
+            "chat": {"id": -5, "type": "supergroup", "is_forum": true}, "text": "hello"});
+        if let Some(topic) = topic {
+            said["message_thread_id"] = json!(topic);
+            said["is_topic_message"] = json!(true);
+        }
+        api.add(MAIN, "message", &said);
+    }
+    eventually("everything is confirmed", async || api.confirmed(MAIN) == 5).await;
+
+    let found: Vec<(String, Vec<String>, &str)> = world
+        .stored(5)
+        .await
+        .into_iter()
+        .map(|event| (event.source_id, event.tags, event.direction.name()))
+        .collect();
+    for (number, tags, direction) in [
+        (1, &[][..], "received"),
+        (2, &[][..], "received"),
+        (3, &[][..], "observed"),
+        (4, &["unlisted"][..], "observed"),
+        (5, &[][..], "observed"),
+    ] {
+        let tags: Vec<String> = tags.iter().map(|tag: &&str| (*tag).to_owned()).collect();
+        let wanted = (format!("main/-5/{number}"), tags, direction);
+        assert!(found.contains(&wanted), "{wanted:?} in {found:?}");
+    }
+    replica.stop().await;
+}

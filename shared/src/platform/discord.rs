@@ -257,6 +257,9 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, DiscordAcc
         ) {
             fault(&format!(".{key}"), &problem);
         }
+        for (key, problem) in access.find_topic_faults(is_snowflake, "the id of a thread, as in 1457510428359004343") {
+            fault(&format!(".{key}"), &problem);
+        }
     }
 
     faults

@@ -181,6 +181,10 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, SlackAccou
         {
             fault(&format!(".{key}"), &problem);
         }
+        let expected = "none: a thread of Slack has no id before it begins";
+        for (key, problem) in account.access().find_topic_faults(|_| false, expected) {
+            fault(&format!(".{key}"), &problem);
+        }
         for (group, policy) in account.groups.iter().flatten() {
             if !policy.allow.iter().all(|user| is_user_id(user)) {
                 fault(&format!(".groups.{group}.allow"), "expected user ids, as in U012AB3CD");

@@ -113,6 +113,16 @@ fn texts_are_merged_where_they_are_read() {
 }
 
 #[test]
+fn a_thread_may_have_settings_of_its_own() {
+    let bot = read(TOKEN, "groups: {12: {topics: {15: {require_mention: false}}}}").expect("read");
+    let policy = bot.channel_policy("12", None).expect("a policy");
+    assert!(!policy.in_topic(Some("15")).require_mention);
+    assert!(policy.in_topic(Some("16")).require_mention && policy.in_topic(None).require_mention);
+    let wrong = read(TOKEN, "groups: {12: {topics: {general: {}}}}").expect_err("a fault");
+    assert!(wrong[0].starts_with("groups.12.topics.general: "), "{wrong:?}");
+}
+
+#[test]
 fn a_bot_is_one_account() {
     let token = reference(TOKEN);
     let text = format!("discord: {{accounts: {{a: {{token: '{token}'}}, 'b/c': {{token: '{token}'}}}}}}");

@@ -123,6 +123,10 @@ fn every_fault_is_told_with_its_key_and_without_the_token() {
         assert_eq!(faults(token, "receive: none"), ["token"], "{token}");
     }
     assert_eq!(faults(TOKEN, "receive: none, direct: open, allow: [U1]"), ["allow"]);
+    assert_eq!(
+        faults(TOKEN, "receive: none, groups: {C1: {topics: {'1.000001': {}}}}"),
+        ["groups.C1.topics.1.000001"]
+    );
 }
 
 #[test]
