@@ -392,3 +392,52 @@ async fn the_settings_of_a_topic_go_before_those_of_its_group() {
     }
     replica.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_became_a_supergroup_keeps_its_settings_after_a_restart_too() {
+    let world = World::start().await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
+    let text = channels(&world, &api, MAIN).replacen("direct: open", "groups: {-6: {require_mention: false}}", 1);
+    let said = |number: i64, chat: i64, kind: &str, fields: &serde_json::Value| {
+        let mut said = json!({"message_id": number, "date": START.0 / 1_000, "from": {"id": 101, "first_name": "A"},
+            "chat": {"id": chat, "type": kind}});
+        let fields = fields.as_object().expect("fields").clone();
+        said.as_object_mut().expect("a message").extend(fields);
+        said
+    };
+    let hello = json!({"text": "hello"});
+
+    let replica = world.replica("adapter-svc-0", &text).await;
+    api.add(MAIN, "message", &said(1, -1006, "supergroup", &hello));
+    let moved = json!({"migrate_to_chat_id": -1006});
+    api.add(MAIN, "message", &said(9, -6, "group", &moved));
+    api.add(MAIN, "message", &said(2, -1006, "supergroup", &hello));
+    eventually("everything is confirmed", async || api.confirmed(MAIN) == 3).await;
+    replica.stop().await;
+
+    let replica = world.replica("adapter-svc-1", &text).await;
+    api.add(MAIN, "message", &said(3, -1006, "supergroup", &hello));
+    api.add(MAIN, "message", &said(4, -1007, "supergroup", &hello));
+    eventually("everything is confirmed", async || api.confirmed(MAIN) == 5).await;
+    let found: Vec<(String, Vec<String>, Option<String>)> = world
+        .stored(5)
+        .await
+        .iter()
+        .map(|event| {
+            let former = event.former_peer().map(str::to_owned);
+            (event.source_id.clone(), event.tags.clone(), former)
+        })
+        .collect();
+    for (id, tags, former) in [
+        ("-1006/1", &["unlisted"][..], None),
+        ("-6/9", &[][..], None),
+        ("-1006/2", &[][..], Some("-6")),
+        ("-1006/3", &[][..], Some("-6")),
+        ("-1007/4", &["unlisted"][..], None),
+    ] {
+        let tags: Vec<String> = tags.iter().map(|tag: &&str| (*tag).to_owned()).collect();
+        let wanted = (format!("main/{id}"), tags, former.map(str::to_owned));
+        assert!(found.contains(&wanted), "{wanted:?} in {found:?}");
+    }
+    replica.stop().await;
+}

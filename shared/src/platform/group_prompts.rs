@@ -130,7 +130,8 @@ impl GroupPrompts {
         let (_, groups) = accounts.find(|((channel, name), _)| is_account(channel, name))?;
         let guild = event.peer.guild_id.as_ref().filter(|_| event.channel == DISCORD);
         let of_guild = || guild.and_then(|guild| groups.get(guild));
-        let found = groups.get(&event.peer.id).or_else(of_guild);
+        let of_former = || event.former_peer().and_then(|former| groups.get(former));
+        let found = groups.get(&event.peer.id).or_else(of_former).or_else(of_guild);
 
         let group = found.or_else(|| groups.get(ANY_GROUP))?;
         group.in_topic(topic_of(event)).map(GroupPrompt::as_str)
@@ -140,7 +141,7 @@ impl GroupPrompts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::event::EventId;
+    use crate::model::event::{EventId, MIGRATED_FROM};
     use crate::model::time::UnixMillis;
     use crate::platform::policy::MAX_GROUP_PROMPT_CHARS;
 
@@ -203,6 +204,20 @@ slack:
             assert_eq!(found("-5", thread).as_deref(), Some("five"), "{thread:?}");
         }
         assert_eq!(found("-6", Some("7")), None);
+    }
+
+    #[test]
+    fn a_group_with_another_id_has_the_prompt_of_its_former_one() {
+        let prompts = GroupPrompts::read(FILE).expect("read");
+        let of = |peer: &str, former: &str| {
+            let mut event = event("telegram", peer);
+            event.metadata.insert(MIGRATED_FROM.to_owned(), former.into());
+            prompts.find_prompt(&event).map(str::to_owned)
+        };
+        assert_eq!(of("-1005", "-5").as_deref(), Some("five"));
+        assert_eq!(of("-1005", "-6"), None, "named, and without a prompt");
+        assert_eq!(of("-1005", "-7").as_deref(), Some("others"));
+        assert_eq!(of("-5", "-6").as_deref(), Some("five"), "its own goes before");
     }
 
     #[test]

@@ -200,9 +200,16 @@ impl<'a, U: Ord> AccessPolicy<'a, U> {
         groups.get(group).or_else(|| groups.get(ANY_GROUP))
     }
 
-    /// Returns the settings in `topic` of `group`; `None` if the group's messages are ignored.
+    /// Returns the settings in `topic` of `group`, which had the id `former` before; `None` if the group's messages are ignored.
+    /// A group whose id is not named has the settings of its former id.
     #[must_use]
-    pub fn place_policy(&self, group: &str, topic: Option<&str>) -> Option<PlacePolicy<'a, U>> {
+    pub fn place_policy(&self, group: &str, former: Option<&str>, topic: Option<&str>) -> Option<PlacePolicy<'a, U>> {
+        let is_named = |id: &&str| self.groups.is_some_and(|groups| groups.contains_key(*id));
+        let group = [Some(group), former]
+            .into_iter()
+            .flatten()
+            .find(is_named)
+            .unwrap_or(group);
         self.group_policy(group).map(|group| group.in_topic(topic))
     }
 

@@ -107,7 +107,7 @@ impl TelegramAccount {
     #[must_use]
     pub fn place_policy(&self, chat: i64, topic: Option<&str>) -> Option<PlacePolicy<'_, i64>> {
         let topic = topic.unwrap_or(GENERAL_TOPIC);
-        self.access().place_policy(&chat.to_string(), Some(topic))
+        self.access().place_policy(&chat.to_string(), None, Some(topic))
     }
 
     /// Returns the URL of a method of the Bot API. It contains the token: print neither it nor an error that may have

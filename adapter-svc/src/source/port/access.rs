@@ -21,7 +21,7 @@ pub fn apply_access<U: Ord + FromStr>(policy: &AccessPolicy<'_, U>, event: &mut 
             }
         }
         PeerKind::Group | PeerKind::Channel => {
-            let Some(place) = policy.place_policy(&event.peer.id, topic_of(event)) else {
+            let Some(place) = policy.place_policy(&event.peer.id, event.former_peer(), topic_of(event)) else {
                 event.add_tag(UNLISTED);
                 return;
             };
@@ -53,7 +53,8 @@ pub fn is_strangers_message(event: &Event) -> bool {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use shared::model::event::{BACKFILLED, EventId, EventMention, FROM_BOT, MentionForm};
+    use shared::model::event::{BACKFILLED, EventId, EventMention, FROM_BOT, MIGRATED_FROM, MentionForm};
+    use shared::model::origin::EventOrigin;
     use shared::model::time::UnixMillis;
     use shared::platform::policy::{ANY_GROUP, DirectPolicy, GroupPolicy};
 
@@ -195,6 +196,42 @@ mod tests {
         assert_eq!(applied("5", Some("8")), (unlisted(), observed));
         assert_eq!(applied("9", Some("8")), (Vec::new(), observed));
         assert_eq!(applied("6", Some("9")), (Vec::new(), observed), "all members");
+    }
+
+    #[test]
+    fn a_group_with_another_id_has_the_settings_of_its_former_one() {
+        let text = r#"{"-6": {"require_mention": false}, "-1007": {}, "-7": {"require_mention": false}}"#;
+        let groups: BTreeMap<String, GroupPolicy<String>> = serde_json::from_str(text).expect("groups");
+        let allow = BTreeSet::new();
+        let policy = AccessPolicy {
+            direct: DirectPolicy::Open,
+            allow: &allow,
+            groups: Some(&groups),
+        };
+        let applied = |peer: &str, former: &str, origin: EventOrigin| {
+            let mut event = message(PeerKind::Group, peer, false);
+            event.account_id = Some("main".to_owned());
+            event.metadata.insert(MIGRATED_FROM.to_owned(), former.into());
+            event.origin = origin;
+            apply_access(&policy, &mut event);
+            (event.tags, event.direction)
+        };
+
+        let own = || EventOrigin::account("telegram", "main");
+        let (received, observed) = (EventDirection::Received, EventDirection::Observed);
+        let unlisted = || vec![UNLISTED.to_owned()];
+        assert_eq!(applied("-1006", "-6", own()), (Vec::new(), received));
+        assert_eq!(
+            applied("-1006", "-6", EventOrigin::Open),
+            (unlisted(), received),
+            "not proven"
+        );
+        assert_eq!(
+            applied("-1007", "-7", own()),
+            (Vec::new(), observed),
+            "its own go before"
+        );
+        assert_eq!(applied("-1008", "-8", own()), (unlisted(), received));
     }
 
     #[test]

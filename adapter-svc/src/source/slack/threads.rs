@@ -20,7 +20,7 @@ pub fn begin_thread(policy: &AccessPolicy<'_, String>, event: &mut Event) {
     let is_answered = match event.peer.kind {
         PeerKind::Dm => false,
         PeerKind::Group | PeerKind::Channel => policy
-            .place_policy(&event.peer.id, event.thread_id.as_deref())
+            .place_policy(&event.peer.id, None, event.thread_id.as_deref())
             .is_some_and(|place| place.reply_in_thread),
     };
     // An edit belongs where its message does, no matter how its text reads now.

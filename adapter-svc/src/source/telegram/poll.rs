@@ -293,7 +293,8 @@ impl<'a> UpdatePoller<'a> {
         }
 
         let now = self.sink.now();
-        for event in update_events(&self.bot, raw, now)? {
+        for mut event in update_events(&self.bot, raw, now)? {
+            self.progress.follow_move(&mut event);
             let chat = event.peer.id.clone();
             // One that is stored already is confirmed with the others.
             self.albums.push(&chat, number, event, now);

@@ -172,7 +172,7 @@ pub(super) fn thread_of<'a>(
     }
 
     let is_group = channel.starts_with(['C', 'G']);
-    let place = account.access().place_policy(channel, None);
+    let place = account.access().place_policy(channel, None, None);
     if !is_group || place.is_some_and(|place| !place.reply_in_thread) {
         return Ok(None);
     }
