@@ -269,14 +269,12 @@ impl<K> MessageMerger<K> {
     pub fn to_stored(&self) -> MergeMemory {
         let decided = &self.memory.decided;
         let last = decided.iter().filter_map(|one| one.messages.last().copied()).max();
+        // While texts are not merged, nothing is known of them: the next start that merges them begins anew.
         let until = self.memory.until.filter(|_| self.waits.burst_ms > 0);
         let several = decided.iter().filter(|one| one.messages.len() > 1);
         let excess = several.clone().count().saturating_sub(MAX_STORED);
         MergeMemory {
-            until: self
-                .memory
-                .until
-                .map(|until| last.map_or(until, |last| last.max(until))),
+            until: until.map(|until| last.map_or(until, |last| last.max(until))),
             decided: several.skip(excess).cloned().collect(),
         }
     }
