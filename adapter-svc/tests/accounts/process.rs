@@ -1,6 +1,7 @@
 //! The real process, killed and replaced.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,9 @@ use tempfile::TempDir;
 use crate::bot_api::BotApi;
 use crate::telegram::{MAIN, message};
 use crate::world::stored_events;
+
+/// Number of a log's lines that a failed test shows.
+const LOG_LINES: usize = 60;
 
 /// Starts the service `name` with one account on the stand-in.
 fn start(nats: &NatsServer, api: &BotApi, folder: &TempDir, name: &str) -> TestProcess {
@@ -50,8 +54,21 @@ pub(crate) fn start_service(
         .env("NEXUS__ADAPTER__BACKFILL_CALLS_PER_MINUTE", "60000")
         .env("NEXUS_INSTANCE", name)
         .stdout(Stdio::null())
-        .stderr(std::fs::File::create(here.join("log")).expect("a log"));
+        .stderr(open_log(&here.join("log")));
     TestProcess::start(&mut command)
+}
+
+/// Opens the log at `path`, behind what former processes wrote.
+fn open_log(path: &Path) -> std::fs::File {
+    let mut options = std::fs::OpenOptions::new();
+    options.create(true).append(true).open(path).expect("a log")
+}
+
+/// The last lines that processes of the service `name` have logged.
+pub(crate) fn log_tail(folder: &TempDir, name: &str) -> String {
+    let log = std::fs::read_to_string(folder.path().join(name).join("log")).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
 }
 
 /// Ids of the events of the stream.
