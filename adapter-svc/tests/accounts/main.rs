@@ -25,6 +25,7 @@ mod slack_contract;
 mod slack_process;
 mod slack_socket;
 mod socket_api;
+mod takeover;
 mod telegram;
 mod telegram_webhook;
 mod watermark;

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock};
@@ -115,37 +114,4 @@ async fn killed_at_any_point_it_loses_and_doubles_nothing() {
     assert_eq!(ids.into_iter().collect::<BTreeSet<_>>(), expected);
     assert_eq!((api.early(MAIN), api.most_polling(MAIN)), (Vec::new(), 1));
     drop(process);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn another_replica_follows_soon_and_two_never_poll() {
-    let (nats, bus) = shared::testing::world().await;
-    let folder = tempfile::tempdir().expect("a folder");
-    let api = BotApi::start(bus.clone(), Arc::new(SystemClock)).await;
-    let mut first = start(&nats, &api, &folder, "adapter-svc-0");
-    say(&api, 1, 1);
-    eventually("the first replica reads", async || api.confirmed(MAIN) == 1).await;
-
-    let second = start(&nats, &api, &folder, "adapter-svc-1");
-    let log = folder.path().join("adapter-svc-1/log");
-    eventually("the second replica waits", async || {
-        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("ready"))
-    })
-    .await;
-    say(&api, 2, 2);
-    eventually("the first one goes on", async || api.confirmed(MAIN) == 2).await;
-
-    first.kill();
-    let killed = SystemClock.monotonic();
-    let polls = api.polls(MAIN);
-    eventually("the second replica polls", async || api.polls(MAIN) > polls).await;
-    let taken = SystemClock.monotonic().saturating_duration_since(killed);
-    println!("taken over {taken:?} after the kill");
-    assert!(taken <= Duration::from_secs(20), "{taken:?}");
-
-    say(&api, 3, 3);
-    eventually("the second replica reads", async || api.confirmed(MAIN) == 3).await;
-    assert_eq!(stored(&bus).await.len(), 3);
-    assert_eq!(api.most_polling(MAIN), 1);
-    drop(second);
 }
