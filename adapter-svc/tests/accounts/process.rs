@@ -35,12 +35,23 @@ pub(crate) fn start_service(
     folder: &TempDir,
     name: &str,
 ) -> TestProcess {
+    start_service_with(nats, (channels, ""), token, folder, name)
+}
+
+/// As [`start_service`], with `more` in the file `nexus.toml`.
+pub(crate) fn start_service_with(
+    nats: &NatsServer,
+    (channels, more): (&str, &str),
+    token: &str,
+    folder: &TempDir,
+    name: &str,
+) -> TestProcess {
     let here = folder.path().join(name);
     std::fs::create_dir_all(here.join("run")).expect("a folder");
     std::fs::write(here.join("token"), token).expect("a token");
     std::fs::write(here.join("channels.yaml"), channels).expect("a file");
     let key = format!("{}/../shared/src/testing/cluster.key", env!("CARGO_MANIFEST_DIR"));
-    let text = format!("[trust]\ncluster_key = \"file:{key}\"\n\n[files]\nchannels = \"channels.yaml\"\n");
+    let text = format!("[trust]\ncluster_key = \"file:{key}\"\n\n[files]\nchannels = \"channels.yaml\"\n\n{more}");
     std::fs::write(here.join("nexus.toml"), text).expect("a configuration");
 
     let mut command = Command::new(env!("CARGO_BIN_EXE_adapter-svc"));

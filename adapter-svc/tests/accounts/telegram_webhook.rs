@@ -10,8 +10,8 @@ use shared::testing::eventually;
 use crate::bot_api::BotApi;
 use crate::world::{Replica, START, World};
 
-const TOKEN: &str = "77:main-secret";
-const SECRET: &str = "s3cret-s3cret-s3cret";
+pub(crate) const TOKEN: &str = "77:main-secret";
+pub(crate) const SECRET: &str = "s3cret-s3cret-s3cret";
 
 pub(crate) fn channels(world: &World, api: &BotApi, more: &str) -> String {
     let (token, secret, base) = (world.secret(TOKEN), world.secret(SECRET), &api.base);

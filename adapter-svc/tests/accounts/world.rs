@@ -1,6 +1,7 @@
 //! Replicas in this process, with a server of their own and clocks that a test moves.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use adapter_svc::AdapterConfig;
@@ -24,12 +25,31 @@ pub(crate) struct World {
     pub(crate) nats: NatsServer,
     pub(crate) bus: Bus,
     pub(crate) clock: Arc<ManualClock>,
+    pub(crate) doors: OpenDoors,
     folder: TempDir,
+}
+
+/// The base URLs of the replicas that run, by name: what a balancer before them knows. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OpenDoors(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl OpenDoors {
+    /// The base URLs.
+    pub(crate) fn bases(&self) -> Vec<String> {
+        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.values().cloned().collect()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<String, String>)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
 }
 
 /// A running service.
 pub(crate) struct Replica {
     pub(crate) health: Health,
+    name: String,
+    doors: OpenDoors,
     shutdown: ShutdownSignal,
     running: RunningAdapter,
 }
@@ -41,6 +61,7 @@ impl World {
             nats,
             bus,
             clock: Arc::new(ManualClock::at(START)),
+            doors: OpenDoors::default(),
             folder: tempfile::tempdir().expect("a folder"),
         }
     }
@@ -82,8 +103,12 @@ impl World {
         };
 
         let running = RunningAdapter::start(&config, around).await.expect("it starts");
+        let base = format!("http://{}", running.address);
+        self.doors.change(|open| drop(open.insert(name.to_owned(), base)));
         Replica {
             health,
+            name: name.to_owned(),
+            doors: self.doors.clone(),
             shutdown,
             running,
         }
@@ -138,6 +163,7 @@ impl Replica {
     pub(crate) async fn stop(self) {
         self.shutdown.trigger();
         self.running.wait_finished().await.expect("it ends in order");
+        self.doors.change(|open| drop(open.remove(&self.name)));
     }
 
     /// Waits until the part `part` says `words`.
