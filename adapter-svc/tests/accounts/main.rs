@@ -32,6 +32,7 @@ mod socket_api;
 mod takeover;
 mod telegram;
 mod telegram_webhook;
+mod watchdog;
 mod watermark;
 mod web_api;
 mod world;

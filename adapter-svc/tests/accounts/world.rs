@@ -5,8 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use adapter_svc::AdapterConfig;
+use adapter_svc::attachments::AttachmentFetcher;
+use adapter_svc::attachments::fetcher::AccountMedia;
+use adapter_svc::config::AttachmentConfig;
+use adapter_svc::intake::EventIntake;
+use adapter_svc::pairing::PairingStore;
+use adapter_svc::publisher::SpoolPublisher;
 use adapter_svc::service::{RunningAdapter, ServiceContext};
+use adapter_svc::source::port::SinkContext;
 use shared::bus::Bus;
+use shared::clock::IdSource as _;
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
 use shared::platform::accounts::read_platforms;
@@ -114,6 +122,24 @@ impl World {
         }
     }
 
+    /// What sources need that a test starts itself: positions and leases are kept here, and events go to the stream of
+    /// `events`.
+    pub(crate) fn sink_context(&self, events: &Self, health: &Health) -> SinkContext {
+        let ids = Arc::new(SeededIds::new(1));
+        let (publisher, _work) = SpoolPublisher::start(events.bus.clone(), self.clock.clone(), 8);
+        let (media, files) = (AccountMedia::new(), AttachmentConfig::default());
+        SinkContext {
+            bus: self.bus.clone(),
+            intake: EventIntake::to_stream(events.bus.clone(), publisher),
+            pairings: PairingStore::new(self.bus.clone(), self.clock.clone(), ids.clone()),
+            attachments: AttachmentFetcher::new(&self.bus, self.clock.clone(), media, &files),
+            clock: self.clock.clone(),
+            health: health.clone(),
+            age_gate_ms: 86_400_000,
+            run: ids.ulid(),
+        }
+    }
+
     /// The events of the stream, oldest first.
     pub(crate) async fn events(&self) -> Vec<Event> {
         stored_events(&self.bus).await
@@ -168,10 +194,15 @@ impl Replica {
 
     /// Waits until the part `part` says `words`.
     pub(crate) async fn says(&self, part: &str, words: &str) {
-        eventually(&format!("{part} says {words}"), async || {
-            let parts = self.health.readiness().parts;
-            parts.get(part).is_some_and(|part| part.detail.contains(words))
-        })
-        .await;
+        says(&self.health, part, words).await;
     }
+}
+
+/// Waits until the part `part` of `health` says `words`.
+pub(crate) async fn says(health: &Health, part: &str, words: &str) {
+    eventually(&format!("{part} says {words}"), async || {
+        let parts = health.readiness().parts;
+        parts.get(part).is_some_and(|part| part.detail.contains(words))
+    })
+    .await;
 }
