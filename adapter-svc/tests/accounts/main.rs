@@ -19,6 +19,7 @@ mod door_process;
 mod faults;
 mod file_shelf;
 mod files;
+mod large_files;
 mod late_files;
 mod pairing;
 mod posted_gaps;
