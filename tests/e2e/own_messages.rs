@@ -47,7 +47,7 @@ pub(crate) async fn sent_event(world: &World, channel: &str) -> (String, String)
         let mut events = all.iter().map(|(_, event)| event);
         let sent = events.find(|event| event.id.adapter() == "out" && event.channel == channel);
         let ids = sent.and_then(|event| {
-            let platform = event.metadata["platform"]["ids"][0].as_str()?;
+            let platform = event.metadata.get("platform")?["ids"][0].as_str()?;
             Some((event.id.to_string(), platform.to_owned()))
         });
         ids.ok_or_else(|| format!("{all:?}\n{}", world.logs()))

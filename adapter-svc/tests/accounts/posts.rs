@@ -45,6 +45,7 @@ struct Post {
 pub(crate) struct Poster {
     form: Arc<dyn PostForm>,
     clock: SharedClock,
+    client: reqwest::Client,
     state: Arc<Mutex<PosterState>>,
     /// The stream that must have what was taken; `None` = the answer says that it is on a disk.
     stream: Option<Bus>,
@@ -76,9 +77,11 @@ impl Poster {
         stream: Option<Bus>,
         doors: impl Fn() -> Vec<String> + Send + Sync + 'static,
     ) -> Self {
+        let client = reqwest::Client::builder().timeout(ANSWER_WITHIN).build();
         let poster = Self {
             form,
             clock,
+            client: client.expect("a client"),
             state: Arc::default(),
             stream,
             more: Arc::default(),
@@ -185,9 +188,8 @@ impl Poster {
 
     /// The status of the answer to a post of `body` to the replica at `base`; `None` without an answer.
     async fn send(&self, base: &str, body: &str, headers: PostHeaders) -> Option<u16> {
-        let client = reqwest::Client::builder().timeout(ANSWER_WITHIN).build();
         let url = format!("{base}{}", self.form.path());
-        let mut request = client.expect("a client").post(url).body(body.to_owned());
+        let mut request = self.client.post(url).body(body.to_owned());
         for (name, value) in headers {
             request = request.header(name, value);
         }
