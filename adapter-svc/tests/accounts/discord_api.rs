@@ -418,7 +418,10 @@ async fn serve_socket(api: DiscordApi, path: String, mut socket: WebSocket) -> O
     }
     let begun = begin_session(&api, &token, &first["d"], is_resume).await;
     let Some((session, sent)) = begun else {
-        return send(&mut socket, &json!({"op": 9, "d": false})).await;
+        send(&mut socket, &json!({"op": 9, "d": false})).await?;
+        // The client leaves. A socket that is dropped with something unread in it takes its last words back.
+        while receive(&mut socket, &mut closed).await.is_some() {}
+        return None;
     };
     if faults.reconnects > 0 {
         send(&mut socket, &json!({"op": 7, "d": null})).await?;
