@@ -74,6 +74,8 @@ async fn killed_at_any_point_it_loses_and_doubles_nothing_whether_or_not_its_ses
         if api.confirmed(MAIN) == expected.len() {
             return Ok(());
         }
+        let ended = process.ended();
+        assert!(ended.is_none(), "{ended:?}:\n{}", log_tail(&folder, "adapter-svc-0"));
         // Now and then: reading the whole stream holds up what is waited for.
         if looks.is_multiple_of(200) {
             let ids: BTreeSet<String> = stored(&bus).await.into_iter().collect();
