@@ -71,7 +71,7 @@ async fn confirmed(api: &impl HeldAccount, count: usize) {
 /// Lets two processes that `start` starts compete for the account of `api`, and kills the one that has it.
 async fn check_takeover(bus: &Bus, api: &impl HeldAccount, folder: &TempDir, start: impl Fn(&str) -> TestProcess) {
     let mut first = start(FIRST);
-    let (session, _) = held_by(bus, api, FIRST).await;
+    held_by(bus, api, FIRST).await;
     if !api.has_earlier() {
         let (kept, key) = (
             bus.kv::<SourceWatermark>("watermarks"),
@@ -92,6 +92,7 @@ async fn check_takeover(bus: &Bus, api: &impl HeldAccount, folder: &TempDir, sta
     confirmed(api, 2).await;
 
     // By the server's clock: the session was refreshed at this time or later.
+    let (session, _) = held_by(bus, api, FIRST).await;
     let (_, refreshed) = eventually_some("the session of the first one", async || {
         find_lease(bus, &format!("account.session.{session}")).await
     })
