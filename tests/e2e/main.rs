@@ -32,6 +32,7 @@ mod lost_wakeups;
 mod mcp;
 mod operators;
 mod orders;
+mod own_messages;
 mod owner;
 mod pages;
 mod permissions;

@@ -2,24 +2,35 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock};
-use shared::testing::eventually;
 use shared::testing::nats::NatsServer;
 use shared::testing::{TestProcess, connect_to};
+use shared::testing::{eventually, eventually_within};
 use shared::wire::watermark::SourceWatermark;
 use tempfile::TempDir;
 
 use crate::discord::{MAIN, OPEN};
 use crate::discord_api::DiscordApi;
-use crate::process::{start_service, stored};
+use crate::process::{log_tail, start_service, stored};
 
 fn start(nats: &NatsServer, api: &DiscordApi, folder: &TempDir) -> TestProcess {
     let address = &api.address;
     let channels =
         format!("discord: {{accounts: {{main: {{token: 'file:token', base_url: 'http://{address}/api', {OPEN}}}}}}}\n");
     start_service(nats, &channels, MAIN, folder, "adapter-svc-0")
+}
+
+/// Time within which the last process takes over and reads everything: what it waits for is the lease of the one that was
+/// killed, and up to five seconds before it begins a session.
+const WITHIN: Duration = Duration::from_secs(120);
+
+/// The account's watermark, for people.
+async fn watermark_text(bus: &Bus) -> String {
+    let kept = bus.kv::<SourceWatermark>("watermarks");
+    format!("watermark: {:?}", kept.get("discord.main").await)
 }
 
 async fn has_watermark(bus: &Bus) -> bool {
@@ -58,8 +69,26 @@ async fn killed_at_any_point_it_loses_and_doubles_nothing_whether_or_not_its_ses
         process = start(&nats, &api, &folder);
     }
 
-    eventually("everything is confirmed", async || {
-        api.confirmed(MAIN) == expected.len()
+    let (mut looks, mut lacking) = (0_u32, String::new());
+    eventually_within("everything is confirmed", WITHIN, async || {
+        if api.confirmed(MAIN) == expected.len() {
+            return Ok(());
+        }
+        let ended = process.ended();
+        assert!(ended.is_none(), "{ended:?}:\n{}", log_tail(&folder, "adapter-svc-0"));
+        // Now and then: reading the whole stream holds up what is waited for.
+        if looks.is_multiple_of(200) {
+            let ids: BTreeSet<String> = stored(&bus).await.into_iter().collect();
+            let missing: Vec<&String> = expected.difference(&ids).collect();
+            lacking = format!("not stored: {missing:?}\n{}", watermark_text(&asking).await);
+        }
+        looks += 1;
+        Err(format!(
+            "not confirmed: {:?}\n{lacking}\nsockets: {:?}\nlog:\n{}",
+            api.unconfirmed(MAIN),
+            api.begun(MAIN),
+            log_tail(&folder, "adapter-svc-0")
+        ))
     })
     .await;
     let ids = stored(&bus).await;
