@@ -33,6 +33,8 @@ const RECORDINGS: KindBounds = KindBounds {
 const LOAD_WITHIN: Duration = Duration::from_secs(10);
 /// Size of a second of a recording whose length nobody has said, in bytes: less than most recordings have.
 const SECOND_BYTES: u64 = 2_000;
+/// Size that a second of a recording has at least, in bytes: what its sender says of it must not raise the price further.
+const LEAST_SECOND_BYTES: u64 = 250;
 
 /// Size of the files of all requests at once, in units of [`ROOM_UNIT`]: each is in memory as it is and in base64.
 const ROOM: usize = 64 * 1024;
@@ -184,16 +186,22 @@ fn choose_kind(
             }
 
             *left -= size;
-            let millis = file.duration_ms.unwrap_or(size.saturating_mul(1_000) / SECOND_BYTES);
             chosen.push(ChosenFile {
                 message,
                 hash: hash.to_owned(),
                 size,
-                seconds: usize::try_from(millis.div_ceil(1_000)).unwrap_or(usize::MAX),
+                seconds: recording_seconds(file, size),
             });
         }
     }
     chosen
+}
+
+/// Returns the length of a recording of `size` bytes, in seconds: as its platform says, or by its size.
+fn recording_seconds(file: &Attachment, size: u64) -> usize {
+    let said = file.duration_ms.map(|millis| millis.div_ceil(1_000));
+    let seconds = said.unwrap_or(size.div_ceil(SECOND_BYTES));
+    usize::try_from(seconds.min(size.div_ceil(LEAST_SECOND_BYTES))).unwrap_or(usize::MAX)
 }
 
 /// Returns whether `file` is a recording without a transcript that may be of one of the `types`. What its sender calls
@@ -398,7 +406,8 @@ mod tests {
             };
             choose_files(&[message(vec![recording])], false, &TYPES).recordings[0].seconds
         };
-        assert_eq!((seconds(Some(7_001), 1), seconds(None, 8_000)), (8, 4));
+        assert_eq!((seconds(Some(7_001), 8_000), seconds(None, 8_000)), (8, 4));
+        assert_eq!(seconds(Some(u64::MAX), 8_000), 32, "no more than fits into its bytes");
     }
 
     #[test]
