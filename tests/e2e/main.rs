@@ -48,4 +48,5 @@ mod telegram;
 mod telemetry;
 mod terminal;
 mod visitors;
+mod voice;
 mod walls;

@@ -20,7 +20,7 @@ use crate::story::{PATIENCE, pending_approvals};
 const ANN: i64 = 11;
 const STRANGER: i64 = 12;
 
-async fn has_sent(api: &Telegram, world: &World, expected: &[(i64, &str)]) {
+pub(crate) async fn has_sent(api: &Telegram, world: &World, expected: &[(i64, &str)]) {
     let expected: Vec<(i64, String)> = expected
         .iter()
         .map(|(chat, text)| (*chat, (*text).to_owned()))

@@ -31,6 +31,7 @@ mod older_turns;
 mod ownership;
 mod pictures;
 mod programs;
+mod recordings;
 mod remote_agent;
 mod restored;
 mod rostered;
