@@ -11,6 +11,7 @@ mod asking;
 mod bench;
 mod busy;
 mod commanded;
+mod edited;
 mod event_search;
 mod faults;
 mod files;
