@@ -94,8 +94,8 @@ fn with_mode(one: Dispatch, mode: QueueMode) -> Dispatch {
     }
 }
 
-/// An order of hook-svc about a message that was changed at its source. The number tells the orders of a test apart.
-async fn order(bench: &Bench, number: u64, to: &SessionRef, wanted: OrderKind) {
+/// Gives an order to a session. The number tells the orders of a test apart.
+pub(crate) async fn order(bench: &Bench, number: u64, to: &SessionRef, wanted: OrderKind) {
     let order = SessionOrder {
         id: Ulid::from_parts(number, 1),
         target: to.clone(),

@@ -8,6 +8,7 @@ mod approvals_lost;
 mod approvals_once;
 mod approvals_who;
 mod asking;
+mod beats;
 mod bench;
 mod busy;
 mod commanded;
