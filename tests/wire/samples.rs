@@ -157,6 +157,7 @@ pub(crate) fn reply() -> Reply {
         action: None,
         unknown: UnknownFields::default(),
         send: None,
+        failed: false,
     }
 }
 

@@ -103,6 +103,7 @@ async fn beat(world: &World, reply: &Reply, text: &str) {
         turn: reply.turn,
         target: reply.delivery_context.clone(),
         preview: Some(Box::new(preview)),
+        is_over: false,
     };
     let payload = serde_json::to_vec(&beat).expect("JSON");
     let subject = subject::live(&reply.delivery_context);

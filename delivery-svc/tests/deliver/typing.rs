@@ -37,6 +37,7 @@ async fn beat(world: &World, turn: Ulid, target: &DeliveryContext) {
         turn,
         target,
         preview: None,
+        is_over: false,
     })
     .expect("JSON");
     world.bus.core_publish(&subject, &Headers::new(), payload.into()).await;

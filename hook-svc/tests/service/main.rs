@@ -2,6 +2,7 @@
 
 mod agents;
 mod anew;
+mod backfilled;
 mod breakers;
 mod changed_items;
 mod copies;
