@@ -1,7 +1,7 @@
 //! Copies of the read model in the object store: a replica without a file starts from the newest one and reads only
 //! later messages.
 //!
-//! They are bounded; larger files are fetched from another replica ([`super::peer_file`]).
+//! They are bounded; larger files are fetched from another replica (`peer_file`).
 //!
 //! The content of the store shows whether a copy is due. The replica that wins a compare-and-set makes it, and no
 //! replica depends on it. A copy that is damaged or of other streams costs the same as no copy: the file is rebuilt.
