@@ -165,7 +165,7 @@ async fn a_backup_of_one_server_is_restored_onto_three_where_the_services_go_on(
     world.words(&["backup", flag(&backup), "--quiesce"]).await;
     let before = world.bus.stream_state(streams::EVENTS).await.expect("asked");
     let key = std::fs::read(keys::cluster_key(world.path()).expect("a key")).expect("read");
-    world.stack.stop().await;
+    drop(world);
 
     let mut world = World::start(Setup {
         servers: 3,
