@@ -5,6 +5,7 @@ mod approval;
 mod backup;
 mod backup_intents;
 mod backup_keys;
+mod backup_timers;
 mod bad_input;
 mod browser;
 mod clocks;
