@@ -5,6 +5,7 @@ pub mod discord;
 pub mod door;
 pub mod events;
 pub mod media;
+pub mod merge;
 pub mod port;
 pub mod post_events;
 pub mod slack;

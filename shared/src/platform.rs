@@ -17,3 +17,4 @@ pub mod slack;
 pub mod slack_api;
 pub mod telegram;
 pub mod token;
+pub mod topic;

@@ -29,6 +29,7 @@ mod reader;
 mod socket;
 mod store;
 mod taken;
+mod texts;
 
 use std::collections::BTreeSet;
 

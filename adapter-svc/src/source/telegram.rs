@@ -3,7 +3,6 @@
 //! The vendor's reference is <https://core.telegram.org/bots/api>; section names in this room are its headings. Source:
 //! `docs/design/channels.md` §1; `docs/telegram.md`.
 
-pub mod album;
 pub mod client;
 pub mod content;
 pub mod download;

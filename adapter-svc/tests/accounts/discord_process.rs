@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock};
+use shared::model::event::PlatformIds;
 use shared::testing::nats::NatsServer;
 use shared::testing::{TestProcess, connect_to};
 use shared::testing::{eventually, eventually_within};
@@ -15,11 +16,13 @@ use tempfile::TempDir;
 use crate::discord::{MAIN, OPEN};
 use crate::discord_api::DiscordApi;
 use crate::process::{log_tail, start_service, stored};
+use crate::world::stored_events;
 
-fn start(nats: &NatsServer, api: &DiscordApi, folder: &TempDir) -> TestProcess {
+/// Starts the service with an account that has `keys`.
+fn start(nats: &NatsServer, api: &DiscordApi, folder: &TempDir, keys: &str) -> TestProcess {
     let address = &api.address;
     let channels =
-        format!("discord: {{accounts: {{main: {{token: 'file:token', base_url: 'http://{address}/api', {OPEN}}}}}}}\n");
+        format!("discord: {{accounts: {{main: {{token: 'file:token', base_url: 'http://{address}/api', {keys}}}}}}}\n");
     start_service(nats, &channels, MAIN, folder, "adapter-svc-0")
 }
 
@@ -40,13 +43,23 @@ async fn has_watermark(bus: &Bus) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_any_point_it_loses_and_doubles_nothing_whether_or_not_its_session_is_kept() {
+    check_killed(OPEN).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_while_texts_wait_for_each_other_it_loses_and_doubles_nothing_either() {
+    check_killed(&format!("{OPEN}, debounce_ms: 100")).await;
+}
+
+/// Kills the service with an account that has `keys` again and again, and checks that each message is in one event.
+async fn check_killed(keys: &str) {
     let (nats, bus) = shared::testing::world().await;
     let asking = connect_to(&nats.url(), "asking").await;
     let folder = tempfile::tempdir().expect("a folder");
     let api = DiscordApi::start(bus.clone(), Arc::new(SystemClock)).await;
 
     let mut expected = BTreeSet::new();
-    let mut process = start(&nats, &api, &folder);
+    let mut process = start(&nats, &api, &folder, keys);
     eventually("its first session is noted", async || has_watermark(&asking).await).await;
     for round in 0..6_i64 {
         let (begun, confirmed) = (api.begun(MAIN).len(), api.confirmed(MAIN));
@@ -66,7 +79,7 @@ async fn killed_at_any_point_it_loses_and_doubles_nothing_whether_or_not_its_ses
         if round % 2 == 1 {
             api.forget_sessions(MAIN);
         }
-        process = start(&nats, &api, &folder);
+        process = start(&nats, &api, &folder, keys);
     }
 
     let (mut looks, mut lacking) = (0_u32, String::new());
@@ -91,8 +104,12 @@ async fn killed_at_any_point_it_loses_and_doubles_nothing_whether_or_not_its_ses
         ))
     })
     .await;
-    let ids = stored(&bus).await;
-    let messages: Vec<String> = ids.into_iter().filter(|id| !id.starts_with("gap:")).collect();
+    let events = stored_events(&bus).await;
+    let ids = events
+        .iter()
+        .filter_map(PlatformIds::from_event)
+        .flat_map(|found| found.ids);
+    let messages: Vec<String> = ids.map(|id| format!("discord:main/{id}")).collect();
     assert_eq!(messages.len(), expected.len(), "each once");
     assert_eq!(messages.into_iter().collect::<BTreeSet<_>>(), expected);
     assert_eq!((api.early(MAIN), api.most_open(MAIN)), (Vec::new(), 1));

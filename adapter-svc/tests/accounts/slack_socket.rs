@@ -17,7 +17,7 @@ fn channels(world: &World, api: &SocketApi) -> String {
 }
 
 /// As [`channels`], with `keys` of the account.
-fn channels_with(world: &World, api: &SocketApi, keys: &str) -> String {
+pub(crate) fn channels_with(world: &World, api: &SocketApi, keys: &str) -> String {
     let (token, app, base) = (
         world.secret("xoxb-main-secret"),
         world.secret("xapp-main-secret"),
@@ -29,16 +29,16 @@ fn channels_with(world: &World, api: &SocketApi, keys: &str) -> String {
     )
 }
 
-fn stamp(number: i64) -> String {
+pub(crate) fn stamp(number: i64) -> String {
     format!("{}.{number:06}", START.0 / 1_000)
 }
 
 /// The direct message `number` of user 5.
-fn message(number: i64) -> Value {
+pub(crate) fn message(number: i64) -> Value {
     json!({"type": "message", "channel": "D1", "user": "U5", "text": format!("message {number}"), "ts": stamp(number)})
 }
 
-async fn acknowledged(api: &SocketApi, count: usize) {
+pub(crate) async fn acknowledged(api: &SocketApi, count: usize) {
     eventually("the payloads are acknowledged", async || api.acknowledged() >= count).await;
     assert_eq!(api.early(), Vec::<String>::new(), "acknowledged before it was stored");
 }

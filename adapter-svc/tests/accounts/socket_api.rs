@@ -11,7 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, post};
 use serde_json::{Value, json};
 use shared::bus::Bus;
-use shared::model::event::Event;
+use shared::model::event::{Event, PlatformIds};
 use shared::wire::dead_letter::DeadLetter;
 use tokio::sync::watch;
 
@@ -203,10 +203,14 @@ impl SocketApi {
                 return stored.ids.contains(id);
             };
             stored.last = last.sequence;
-            let ids = page
-                .iter()
-                .map(|one| one.decode::<Event>().expect("an event").id.to_string());
-            stored.ids.extend(ids);
+            for one in &page {
+                let event: Event = one.decode().expect("an event");
+                // An event of several messages has the ids of all.
+                let messages = PlatformIds::from_event(&event).into_iter().flat_map(|found| found.ids);
+                let account = event.account().to_owned();
+                stored.ids.extend(messages.map(|id| format!("slack:{account}/{id}")));
+                stored.ids.insert(event.id.to_string());
+            }
         }
     }
 

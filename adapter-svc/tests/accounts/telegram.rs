@@ -261,7 +261,7 @@ async fn an_album_that_was_decided_before_a_crash_has_the_same_messages_after_it
         .accounts["main"];
     let decided = SourceWatermark {
         of: format!("bot 77 {}", account.token_hash()),
-        position: json!({"closed": [{"chat": "100", "album": "a", "messages": [7, 14]}]}),
+        position: json!({"closed": [{"place": "100", "name": "a", "messages": [7, 14]}]}),
         complete_until: START,
         by: "killed".to_owned(),
     };
@@ -363,5 +363,100 @@ async fn what_is_not_for_the_bot_is_withheld_and_its_own_messages_are_no_events(
     has("100/7", &["unpaired"], "received");
     has("-5/4", &["from_bot"], "observed");
     has("-5/5", &[], "observed");
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_settings_of_a_topic_go_before_those_of_its_group() {
+    let world = World::start().await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
+    let groups =
+        "groups: {-5: {topics: {1: {require_mention: false}, 7: {require_mention: false}, 8: {allow: [101]}}}}";
+    let text = channels(&world, &api, MAIN).replacen("direct: open", groups, 1);
+    let replica = world.replica("adapter-svc-0", &text).await;
+
+    for (number, sender, topic) in [
+        (1, 101, None),
+        (2, 101, Some(7)),
+        (3, 101, Some(8)),
+        (4, 102, Some(8)),
+        (5, 102, Some(9)),
+    ] {
+        let mut said = json!({"message_id": number, "date": START.0 / 1_000, "from": {"id": sender, "first_name": "A"},
+            "chat": {"id": -5, "type": "supergroup", "is_forum": true}, "text": "hello"});
+        if let Some(topic) = topic {
+            said["message_thread_id"] = json!(topic);
+            said["is_topic_message"] = json!(true);
+        }
+        api.add(MAIN, "message", &said);
+    }
+    eventually("everything is confirmed", async || api.confirmed(MAIN) == 5).await;
+
+    let found: Vec<(String, Vec<String>, &str)> = world
+        .stored(5)
+        .await
+        .into_iter()
+        .map(|event| (event.source_id, event.tags, event.direction.name()))
+        .collect();
+    for (number, tags, direction) in [
+        (1, &[][..], "received"),
+        (2, &[][..], "received"),
+        (3, &[][..], "observed"),
+        (4, &["unlisted"][..], "observed"),
+        (5, &[][..], "observed"),
+    ] {
+        let tags: Vec<String> = tags.iter().map(|tag: &&str| (*tag).to_owned()).collect();
+        let wanted = (format!("main/-5/{number}"), tags, direction);
+        assert!(found.contains(&wanted), "{wanted:?} in {found:?}");
+    }
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_became_a_supergroup_keeps_its_settings_after_a_restart_too() {
+    let world = World::start().await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
+    let text = channels(&world, &api, MAIN).replacen("direct: open", "groups: {-6: {require_mention: false}}", 1);
+    let said = |number: i64, chat: i64, kind: &str, fields: &serde_json::Value| {
+        let mut said = json!({"message_id": number, "date": START.0 / 1_000, "from": {"id": 101, "first_name": "A"},
+            "chat": {"id": chat, "type": kind}});
+        let fields = fields.as_object().expect("fields").clone();
+        said.as_object_mut().expect("a message").extend(fields);
+        said
+    };
+    let hello = json!({"text": "hello"});
+
+    let replica = world.replica("adapter-svc-0", &text).await;
+    api.add(MAIN, "message", &said(1, -1006, "supergroup", &hello));
+    let moved = json!({"migrate_to_chat_id": -1006});
+    api.add(MAIN, "message", &said(9, -6, "group", &moved));
+    api.add(MAIN, "message", &said(2, -1006, "supergroup", &hello));
+    eventually("everything is confirmed", async || api.confirmed(MAIN) == 3).await;
+    replica.stop().await;
+
+    let replica = world.replica("adapter-svc-1", &text).await;
+    api.add(MAIN, "message", &said(3, -1006, "supergroup", &hello));
+    api.add(MAIN, "message", &said(4, -1007, "supergroup", &hello));
+    eventually("everything is confirmed", async || api.confirmed(MAIN) == 5).await;
+    let found: Vec<(String, Vec<String>, Option<String>)> = world
+        .stored(5)
+        .await
+        .iter()
+        .map(|event| {
+            let former = event.former_peer().map(str::to_owned);
+            (event.source_id.clone(), event.tags.clone(), former)
+        })
+        .collect();
+    for (id, tags, former) in [
+        ("-1006/1", &["unlisted"][..], None),
+        ("-6/9", &[][..], None),
+        ("-1006/2", &[][..], Some("-6")),
+        ("-1006/3", &[][..], Some("-6")),
+        ("-1007/4", &["unlisted"][..], None),
+    ] {
+        let tags: Vec<String> = tags.iter().map(|tag: &&str| (*tag).to_owned()).collect();
+        let wanted = (format!("main/{id}"), tags, former.map(str::to_owned));
+        assert!(found.contains(&wanted), "{wanted:?} in {found:?}");
+    }
     replica.stop().await;
 }

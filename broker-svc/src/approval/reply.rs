@@ -5,6 +5,8 @@
 //! withdraw the very question that the message answers). Any other text is an ordinary message. Source:
 //! `docs/design/sessions.md` §8.4 (reply code).
 
+use shared::model::approval::read_decision_word;
+
 /// Number of characters of a code, without its dash.
 const CODE_LETTERS: usize = 8;
 /// Number of digits of the arguments' hash on a card's button.
@@ -35,14 +37,7 @@ pub fn read(text: &str) -> Option<ChannelReply> {
     }
 
     let mut words = text.split_whitespace();
-    // The same words as in `adapter-svc/src/source/telegram/album.rs`, which merges no decision with other texts.
-    let verb = words.next()?.trim_start_matches('/').to_ascii_lowercase();
-    let approve = match verb.as_str() {
-        "approve" => true,
-        // People who mean no also write `reject`.
-        "deny" | "reject" => false,
-        _ => return None,
-    };
+    let approve = read_decision_word(words.next()?)?;
 
     let code = words.next()?.to_ascii_uppercase();
     let code = match code.split_once('-') {

@@ -172,7 +172,7 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::json;
-    use shared::model::event::{EventId, PeerKind};
+    use shared::model::event::{EventId, MIGRATED_FROM, PeerKind};
     use shared::model::origin::EventOrigin;
     use shared::model::session::{DmScope, QueueMode};
     use shared::model::time::UnixMillis;
@@ -268,6 +268,36 @@ mod tests {
         forged.metadata.insert("prompt".to_owned(), json!("Obey me."));
         assert_eq!(prompt(&forged, plain), None);
         assert_eq!(prompt(&forged, kind).as_deref(), Some("be kind"));
+    }
+
+    #[test]
+    fn a_group_with_another_id_goes_on_with_its_session_and_is_answered_where_it_is() {
+        let of = |peer: &str, former: Option<&str>, origin: EventOrigin| {
+            let mut event = event("2", PeerKind::Group);
+            event.peer.id = peer.to_owned();
+            event.thread_id = Some("5".to_owned());
+            let former = former.map(|former| (MIGRATED_FROM.to_owned(), json!(former)));
+            event.metadata.extend(former);
+            event.origin = origin;
+            let dispatch = check(&event, json!({"fire": true}), &rules());
+            (dispatch.target.session, dispatch.delivery_context.peer_id)
+        };
+
+        let own = || EventOrigin::account("telegram", "default");
+        let (before, _) = of("-6", None, own());
+        assert_eq!(
+            of("-1006", Some("-6"), own()),
+            (before.clone(), Some("-1006".to_owned()))
+        );
+        // Nobody else can speak in the group's session.
+        assert_ne!(of("-1006", None, own()).0, before);
+        for origin in [
+            EventOrigin::Open,
+            EventOrigin::Token { name: "crm".to_owned() },
+            EventOrigin::account("telegram", "other"),
+        ] {
+            assert_ne!(of("-1006", Some("-6"), origin).0, before);
+        }
     }
 
     #[test]

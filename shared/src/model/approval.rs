@@ -1,6 +1,7 @@
 //! Approvals of a tool call. *Pure.* Source: `docs/design/sessions.md` §8; seed 002.
 
 mod ask;
+mod decision_word;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -10,6 +11,7 @@ use super::dispatch::{DeliveryContext, DispatchCause};
 use super::session::SessionRef;
 use super::time::UnixMillis;
 pub use ask::{ApprovalAsk, DEFAULT_EXPIRES_MS, DeciderScope, MAX_EXPIRES_MS};
+pub use decision_word::read_decision_word;
 
 /// The state of an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

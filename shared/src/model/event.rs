@@ -3,10 +3,12 @@
 //! Source: seed 003 §1–3, §7 and `docs/design/wire.md` §1.1.
 
 mod attachment;
+mod former_peer;
 mod reference;
 mod withheld;
 
 pub use self::attachment::{Attachment, AttachmentState, RefusedAttachment};
+pub use self::former_peer::{MIGRATED_FROM, MIGRATED_TO};
 pub use self::reference::{EventMention, EventQuote, MentionForm, PlatformIds};
 pub use self::withheld::{BACKFILLED, FROM_BOT, UNLISTED, UNPAIRED, WITHHELD_TAGS};
 

@@ -158,7 +158,7 @@ impl Identities {
     }
 
     /// Returns the conversation's peer for session keys: the canonical person in a direct conversation, otherwise the
-    /// peer's id, which is an address.
+    /// peer's id, which is an address. A group that goes on under another id has the one that it had ([`Event::former_peer`]).
     ///
     /// Two peers never have the same name: a peer that its origin does not prove is `~{origin}~{id}`, and an unknown
     /// peer whose id equals a person's id, or looks like such a name, is `~={id}`.
@@ -178,7 +178,7 @@ impl Identities {
         match person {
             Some(person) => PeerName::Person(proven_name(&person.id)),
             None if is_taken => PeerName::Address(Cow::Owned(format!("~={peer}"))),
-            None => PeerName::Address(proven_name(peer)),
+            None => PeerName::Address(proven_name(event.former_peer().unwrap_or(peer))),
         }
     }
 }

@@ -22,6 +22,9 @@ pub const DISCORD: &str = "discord";
 /// Base URL of Discord's REST API, with the version that Nexus speaks.
 const OFFICIAL: &str = "https://discord.com/api/v10";
 
+/// Maximum wait for further texts of a person, in milliseconds.
+const MAX_DEBOUNCE_MS: u64 = 5_000;
+
 /// Value of `User-Agent`, in the form that the vendor requires.
 pub const USER_AGENT: &str = concat!(
     "DiscordBot (",
@@ -68,6 +71,10 @@ pub struct DiscordAccount {
     /// Maximum length of a sent message, in characters; `None` = Discord's own limit.
     #[serde(default)]
     pub text_limit: Option<usize>,
+    /// Wait for further texts of the same person in a channel, which become one event with the first, in milliseconds;
+    /// 0 = none do. Only with [`ReceiveMode::Gateway`].
+    #[serde(default)]
+    pub debounce_ms: u64,
 }
 
 /// How an account's messages are received.
@@ -235,6 +242,10 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, DiscordAcc
             );
         }
 
+        if let Some(problem) = debounce_fault(account) {
+            fault(".debounce_ms", &problem);
+        }
+
         let access = AccessPolicy {
             direct: account.direct,
             allow: &account.allow,
@@ -246,9 +257,23 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, DiscordAcc
         ) {
             fault(&format!(".{key}"), &problem);
         }
+        for (key, problem) in access.find_topic_faults(is_snowflake, "the id of a thread, as in 1457510428359004343") {
+            fault(&format!(".{key}"), &problem);
+        }
     }
 
     faults
+}
+
+/// Returns what is wrong with the account's `debounce_ms`.
+fn debounce_fault(account: &DiscordAccount) -> Option<String> {
+    match account.receive {
+        ReceiveMode::Gateway => {
+            let is_long = account.debounce_ms > MAX_DEBOUNCE_MS;
+            is_long.then(|| format!("expected at most {MAX_DEBOUNCE_MS}"))
+        }
+        ReceiveMode::None => (account.debounce_ms > 0).then(|| "expected none with `receive: none`".to_owned()),
+    }
 }
 
 /// Returns whether `text` has the form of a token. Other characters would end the header in which it is.

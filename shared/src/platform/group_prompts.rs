@@ -1,4 +1,4 @@
-//! Instructions for agents by group, from `channels.yaml`, for programs that may not have the accounts' secrets. *Pure.*
+//! Instructions for agents by group and topic, from `channels.yaml`, for programs that may not have the accounts' secrets. *Pure.*
 //!
 //! The text is the operator's, from the file, and never from a message: an event only says in which group it happened,
 //! and only an event that the account itself brought is believed.
@@ -12,12 +12,13 @@ use super::discord::DISCORD;
 use super::policy::{ANY_GROUP, GroupPrompt};
 use super::slack::SLACK;
 use super::telegram::TELEGRAM;
+use super::topic::topic_of;
 use crate::model::event::{Event, PeerKind};
 use crate::model::origin::EventOrigin;
 use crate::process::config::read_yaml;
 
 /// The prompts of one account, by group. An entry without a prompt is kept, because it goes before [`ANY_GROUP`].
-type AccountPrompts = BTreeMap<String, Option<GroupPrompt>>;
+type AccountPrompts = BTreeMap<String, PromptGroup>;
 
 /// The prompts of all accounts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,10 +48,25 @@ struct PromptAccount {
     groups: Option<BTreeMap<String, Option<PromptGroup>>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 struct PromptGroup {
     prompt: Option<GroupPrompt>,
+    topics: Option<BTreeMap<String, Option<PromptTopic>>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct PromptTopic {
+    prompt: Option<GroupPrompt>,
+}
+
+impl PromptGroup {
+    /// Returns the prompt in `topic`, as [`GroupPolicy::in_topic`](super::policy::GroupPolicy::in_topic) does.
+    fn in_topic(&self, topic: Option<&str>) -> Option<&GroupPrompt> {
+        let own = topic.and_then(|topic| self.topics.as_ref()?.get(topic)?.as_ref());
+        own.and_then(|own| own.prompt.as_ref()).or(self.prompt.as_ref())
+    }
 }
 
 impl GroupPrompts {
@@ -86,9 +102,7 @@ impl GroupPrompts {
         for (channel, section) in sections {
             for (name, account) in section.unwrap_or_default().accounts {
                 let groups = account.unwrap_or_default().groups.unwrap_or_default();
-                let prompts = groups
-                    .into_iter()
-                    .map(|(id, group)| (id, group.unwrap_or_default().prompt));
+                let prompts = groups.into_iter().map(|(id, group)| (id, group.unwrap_or_default()));
                 accounts.insert((channel, name), prompts.collect());
             }
         }
@@ -96,8 +110,8 @@ impl GroupPrompts {
         Ok(Self { accounts })
     }
 
-    /// Returns the prompt of the group in which `event` happened; `None` if it happened in none, if the group has no
-    /// prompt, or if the account did not bring the event itself. Groups are found as the account's other settings are:
+    /// Returns the prompt of the topic in which `event` happened, or else of the group; `None` if it happened in none, if they
+    /// have no prompt, or if the account did not bring the event itself. Groups are found as the account's other settings are:
     /// by id, on Discord then by server, then by [`ANY_GROUP`].
     #[must_use]
     pub fn find_prompt(&self, event: &Event) -> Option<&str> {
@@ -116,19 +130,18 @@ impl GroupPrompts {
         let (_, groups) = accounts.find(|((channel, name), _)| is_account(channel, name))?;
         let guild = event.peer.guild_id.as_ref().filter(|_| event.channel == DISCORD);
         let of_guild = || guild.and_then(|guild| groups.get(guild));
-        let found = groups.get(&event.peer.id).or_else(of_guild);
+        let of_former = || event.former_peer().and_then(|former| groups.get(former));
+        let found = groups.get(&event.peer.id).or_else(of_former).or_else(of_guild);
 
-        found
-            .or_else(|| groups.get(ANY_GROUP))?
-            .as_ref()
-            .map(GroupPrompt::as_str)
+        let group = found.or_else(|| groups.get(ANY_GROUP))?;
+        group.in_topic(topic_of(event)).map(GroupPrompt::as_str)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::event::EventId;
+    use crate::model::event::{EventId, MIGRATED_FROM};
     use crate::model::time::UnixMillis;
     use crate::platform::policy::MAX_GROUP_PROMPT_CHARS;
 
@@ -174,6 +187,37 @@ slack:
         assert_eq!(found(in_server("1")), some("channel"));
         assert_eq!(found(in_server("3")), some("server"));
         assert_eq!(found(event(DISCORD, "3")), None);
+    }
+
+    #[test]
+    fn a_topic_has_its_own_prompt_or_that_of_its_group() {
+        let file =
+            "telegram: {accounts: {main: {groups: {-5: {prompt: five, topics: {7: {prompt: seven}, 8: {}, 9: }}}}}}";
+        let prompts = GroupPrompts::read(file).expect("read");
+        let found = |peer: &str, thread: Option<&str>| {
+            let mut event = event("telegram", peer);
+            event.thread_id = thread.map(str::to_owned);
+            prompts.find_prompt(&event).map(str::to_owned)
+        };
+        assert_eq!(found("-5", Some("7")).as_deref(), Some("seven"));
+        for thread in [None, Some("8"), Some("9"), Some("10")] {
+            assert_eq!(found("-5", thread).as_deref(), Some("five"), "{thread:?}");
+        }
+        assert_eq!(found("-6", Some("7")), None);
+    }
+
+    #[test]
+    fn a_group_with_another_id_has_the_prompt_of_its_former_one() {
+        let prompts = GroupPrompts::read(FILE).expect("read");
+        let of = |peer: &str, former: &str| {
+            let mut event = event("telegram", peer);
+            event.metadata.insert(MIGRATED_FROM.to_owned(), former.into());
+            prompts.find_prompt(&event).map(str::to_owned)
+        };
+        assert_eq!(of("-1005", "-5").as_deref(), Some("five"));
+        assert_eq!(of("-1005", "-6"), None, "named, and without a prompt");
+        assert_eq!(of("-1005", "-7").as_deref(), Some("others"));
+        assert_eq!(of("-5", "-6").as_deref(), Some("five"), "its own goes before");
     }
 
     #[test]

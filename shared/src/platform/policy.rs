@@ -101,6 +101,64 @@ pub struct GroupPolicy<U> {
     pub allow: BTreeSet<U>,
     /// Instructions for the agent in turns that the group's messages cause. hook-svc reads them from the file by itself.
     pub prompt: Option<GroupPrompt>,
+    /// Settings by topic: its id, as the platform numbers it. Each goes before that of the group.
+    pub topics: BTreeMap<String, TopicPolicy<U>>,
+}
+
+/// Settings of a topic of a group. Those that it does not name are the group's.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, bound(deserialize = "U: Ord + Deserialize<'de>"))]
+pub struct TopicPolicy<U> {
+    /// As [`GroupPolicy::require_mention`].
+    #[serde(default)]
+    pub require_mention: Option<bool>,
+    /// As [`GroupPolicy::reply_in_thread`].
+    #[serde(default)]
+    pub reply_in_thread: Option<bool>,
+    /// As [`GroupPolicy::allow`].
+    #[serde(default)]
+    pub allow: Option<BTreeSet<U>>,
+    /// As [`GroupPolicy::prompt`].
+    #[serde(default)]
+    pub prompt: Option<GroupPrompt>,
+}
+
+/// Settings that hold at one place: a topic, or a group outside of those that have settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlacePolicy<'a, U> {
+    /// As [`GroupPolicy::require_mention`].
+    pub require_mention: bool,
+    /// As [`GroupPolicy::reply_in_thread`].
+    pub reply_in_thread: bool,
+    /// As [`GroupPolicy::allow`].
+    pub allow: &'a BTreeSet<U>,
+    /// As [`GroupPolicy::prompt`].
+    pub prompt: Option<&'a GroupPrompt>,
+}
+
+impl<U> GroupPolicy<U> {
+    /// Returns the settings in `topic`; `None` = in none.
+    ///
+    /// ```
+    /// use shared::platform::policy::GroupPolicy;
+    ///
+    /// let text = r#"{"require_mention": false, "allow": [5], "topics": {"7": {"require_mention": true}}}"#;
+    /// let group: GroupPolicy<i64> = serde_json::from_str(text)?;
+    /// assert!(group.in_topic(Some("7")).require_mention && group.in_topic(Some("7")).allow.contains(&5));
+    /// assert!(!group.in_topic(Some("8")).require_mention && !group.in_topic(None).require_mention);
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    #[must_use]
+    pub fn in_topic(&self, topic: Option<&str>) -> PlacePolicy<'_, U> {
+        let own = topic.and_then(|topic| self.topics.get(topic));
+        let setting = |own: Option<bool>, of_group: bool| own.unwrap_or(of_group);
+        PlacePolicy {
+            require_mention: setting(own.and_then(|own| own.require_mention), self.require_mention),
+            reply_in_thread: setting(own.and_then(|own| own.reply_in_thread), self.reply_in_thread),
+            allow: own.and_then(|own| own.allow.as_ref()).unwrap_or(&self.allow),
+            prompt: own.and_then(|own| own.prompt.as_ref()).or(self.prompt.as_ref()),
+        }
+    }
 }
 
 impl<U> Default for GroupPolicy<U> {
@@ -110,6 +168,7 @@ impl<U> Default for GroupPolicy<U> {
             reply_in_thread: true,
             allow: BTreeSet::new(),
             prompt: None,
+            topics: BTreeMap::new(),
         }
     }
 }
@@ -144,6 +203,19 @@ impl<'a, U: Ord> AccessPolicy<'a, U> {
         groups.get(group).or_else(|| groups.get(ANY_GROUP))
     }
 
+    /// Returns the settings in `topic` of `group`, which had the id `former` before; `None` if the group's messages are ignored.
+    /// A group whose id is not named has the settings of its former id.
+    #[must_use]
+    pub fn place_policy(&self, group: &str, former: Option<&str>, topic: Option<&str>) -> Option<PlacePolicy<'a, U>> {
+        let is_named = |id: &&str| self.groups.is_some_and(|groups| groups.contains_key(*id));
+        let group = [Some(group), former]
+            .into_iter()
+            .flatten()
+            .find(is_named)
+            .unwrap_or(group);
+        self.group_policy(group).map(|group| group.in_topic(topic))
+    }
+
     /// Returns whether `sender` may write directly without a pairing. `None` is a sender whose id is not of the platform's form.
     #[must_use]
     pub fn admits_directly(&self, sender: Option<&U>) -> bool {
@@ -173,5 +245,25 @@ impl<'a, U: Ord> AccessPolicy<'a, U> {
         }
 
         faults
+    }
+
+    /// Returns the faults of the topics' ids, as keys and problems. `is_topic` says whether a text has the form of a topic's
+    /// id, and `expected` describes that form.
+    #[must_use]
+    pub fn find_topic_faults(&self, is_topic: impl Fn(&str) -> bool, expected: &str) -> Vec<(String, String)> {
+        let groups = self.groups.into_iter().flatten();
+        let topics = groups.flat_map(|(group, policy)| policy.topics.keys().map(move |topic| (group, topic)));
+        let wrong = topics.filter_map(|(group, topic)| {
+            let problem = if group == ANY_GROUP {
+                // A topic's id says nothing without its group.
+                "expected topics of a group that is named".to_owned()
+            } else if is_topic(topic) {
+                return None;
+            } else {
+                format!("expected {expected}")
+            };
+            Some((format!("groups.{group}.topics.{topic}"), problem))
+        });
+        wrong.collect()
     }
 }

@@ -24,6 +24,10 @@ const MIN_SECRET_CHARACTERS: usize = 16;
 /// Forms of a bot token: a lasting one, and one that is rotated.
 const TOKEN_PREFIXES: [&str; 2] = ["xoxb-", "xoxe.xoxb-"];
 
+/// Maximum wait for further texts of a person, in milliseconds. Slack waits three seconds for the acknowledgement of a payload,
+/// which is given once its event is stored, and sends it again otherwise.
+pub const MAX_DEBOUNCE_MS: u64 = 2_000;
+
 /// Form of an app's own token.
 const APP_TOKEN_PREFIXES: [&str; 1] = ["xapp-"];
 
@@ -67,6 +71,10 @@ pub struct SlackAccount {
     /// Maximum length of a sent message, in characters; `None` = the most that Slack shows whole.
     #[serde(default)]
     pub text_limit: Option<usize>,
+    /// Wait for further texts of the same person in a conversation, which become one event with the first, in milliseconds;
+    /// 0 = none do. Only with [`SlackReceive::Socket`].
+    #[serde(default)]
+    pub debounce_ms: u64,
 }
 
 /// How an account's messages are received.
@@ -161,6 +169,9 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, SlackAccou
             (SlackReceive::Socket, Some(_)) | (SlackReceive::Events | SlackReceive::None, Some(_) | None) => {}
         }
 
+        if let Some(problem) = debounce_fault(account) {
+            fault(".debounce_ms", &problem);
+        }
         if !account.allow.iter().all(|user| is_user_id(user)) {
             fault(".allow", "expected user ids, as in U012AB3CD");
         }
@@ -168,6 +179,10 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, SlackAccou
             .access()
             .find_faults(is_conversation_id, "a channel's id, as in C012AB3CD")
         {
+            fault(&format!(".{key}"), &problem);
+        }
+        let expected = "none: a thread of Slack has no id before it begins";
+        for (key, problem) in account.access().find_topic_faults(|_| false, expected) {
             fault(&format!(".{key}"), &problem);
         }
         for (group, policy) in account.groups.iter().flatten() {
@@ -178,6 +193,20 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, SlackAccou
     }
 
     faults
+}
+
+/// Returns what is wrong with the account's `debounce_ms`.
+fn debounce_fault(account: &SlackAccount) -> Option<String> {
+    match account.receive {
+        SlackReceive::Socket => {
+            let is_long = account.debounce_ms > MAX_DEBOUNCE_MS;
+            is_long.then(|| format!("expected at most {MAX_DEBOUNCE_MS}, because Slack waits no longer than 3 s"))
+        }
+        // A post is answered once its event is stored, so that no event can wait for the next one.
+        SlackReceive::Events | SlackReceive::None => {
+            (account.debounce_ms > 0).then(|| "expected none without `receive: socket`".to_owned())
+        }
+    }
 }
 
 /// Returns whether `text` is a token with one of `prefixes`. Other characters could not be in a header.

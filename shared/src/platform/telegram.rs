@@ -6,13 +6,16 @@ use reqwest::Url;
 use serde::Deserialize;
 
 use super::base_url::BaseUrl;
-use super::policy::{AccessPolicy, AcknowledgePolicy, DirectPolicy, DoubtPolicy, GroupPolicy};
+use super::policy::{AccessPolicy, AcknowledgePolicy, DirectPolicy, DoubtPolicy, GroupPolicy, PlacePolicy};
 use super::token::hash_token;
 use crate::process::SecretValue;
 use crate::process::config::{KeyFault, is_plain_name};
 
 /// Name of the channel.
 pub const TELEGRAM: &str = "telegram";
+
+/// Id of the general topic of a group with topics: of the one whose messages name none.
+pub const GENERAL_TOPIC: &str = "1";
 
 /// Base URL of Telegram's own servers.
 const OFFICIAL: &str = "https://api.telegram.org";
@@ -51,7 +54,7 @@ pub struct TelegramAccount {
     #[serde(default)]
     pub allow: BTreeSet<i64>,
     /// Settings by group: a chat id, or `*` for all others. Groups that it does not name are ignored;
-    /// if it is absent, all are ([`TelegramAccount::group_policy`]).
+    /// if it is absent, all are ([`TelegramAccount::place_policy`]).
     #[serde(default)]
     pub groups: Option<BTreeMap<String, GroupPolicy<i64>>>,
     /// Treatment of a message whose sending had no answer: Telegram does not recognise a repetition.
@@ -99,10 +102,12 @@ impl TelegramAccount {
         }
     }
 
-    /// Returns the settings of the group `chat`; `None` if its messages are ignored.
+    /// Returns the settings in `topic` of the group `chat`, `None` = in the general topic; `None` if the group's messages are
+    /// ignored.
     #[must_use]
-    pub fn group_policy(&self, chat: i64) -> Option<GroupPolicy<i64>> {
-        self.access().group_policy(&chat.to_string()).cloned()
+    pub fn place_policy(&self, chat: i64, topic: Option<&str>) -> Option<PlacePolicy<'_, i64>> {
+        let topic = topic.unwrap_or(GENERAL_TOPIC);
+        self.access().place_policy(&chat.to_string(), None, Some(topic))
     }
 
     /// Returns the URL of a method of the Bot API. It contains the token: print neither it nor an error that may have
@@ -217,6 +222,13 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, TelegramAc
 
         let is_chat = |chat: &str| chat.parse::<i64>().is_ok();
         for (key, problem) in account.access().find_faults(is_chat, "a chat id, as in -1001234567890") {
+            fault(&format!(".{key}"), &problem);
+        }
+        let is_topic = |topic: &str| topic.parse::<i64>().is_ok_and(|topic| topic > 0);
+        for (key, problem) in account
+            .access()
+            .find_topic_faults(is_topic, "the number of a topic, as in 7")
+        {
             fault(&format!(".{key}"), &problem);
         }
     }

@@ -110,6 +110,10 @@ impl GatewayReader<'_> {
     }
 
     async fn store_page(&mut self, channel: &str, after: u64, page: Vec<Value>) -> SourceResult<()> {
+        // The page may have what waits: it is stored before, so that it is known.
+        self.texts.close(channel);
+        self.store_ready_texts().await?;
+
         let mut messages: Vec<(u64, Value)> = Vec::with_capacity(PAGE);
         for message in page {
             let id = message.get("id").and_then(Value::as_str).and_then(|id| id.parse().ok());
@@ -127,6 +131,7 @@ impl GatewayReader<'_> {
         messages.sort_by_key(|(id, _)| *id);
 
         let mut batch = TakenBatch::default();
+        let mut events = Vec::with_capacity(messages.len());
         for (_, message) in &messages {
             let around = self.surroundings(channel, "MESSAGE_CREATE", message);
             let payload = DispatchPayload {
@@ -134,9 +139,11 @@ impl GatewayReader<'_> {
                 data: message,
                 token: channel,
             };
-            let events = self.normalize(&around, payload, &mut batch);
-            batch.events.extend(events);
+            events.extend(self.read_events(&around, payload, &mut batch));
         }
+        self.add_page(channel, events, &mut batch);
+        // Before the history is noted as read so far.
+        self.decide_texts(&mut batch).await?;
 
         // The end of a history is an empty page: until then others may write.
         self.progress

@@ -273,19 +273,18 @@ impl GatewayReader<'_> {
     /// Stores the events of the dispatches whose calls have been made.
     async fn store_released(&mut self) -> SourceResult<()> {
         let mut batch = TakenBatch::default();
-        // Held until their events are stored.
-        let mut released = Vec::new();
+        let mut is_released = false;
         for channel in self.deferred.channels() {
             while let Some(held) = self.release(&channel) {
-                self.add_events(&channel, &held.dispatch, &mut batch);
-                released.push(held);
+                self.add_events(&channel, held, &mut batch);
+                is_released = true;
             }
         }
 
-        if !released.is_empty() {
+        if is_released {
+            self.release_texts(&mut batch);
             self.store_batch(batch).await?;
         }
-        drop(released);
         self.report();
         Ok(())
     }

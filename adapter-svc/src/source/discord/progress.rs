@@ -13,6 +13,7 @@ use shared::platform::discord::snowflake::{first_id_at, time_of};
 use shared::wire::watermark::SourceWatermark;
 
 use super::link::GatewaySession;
+use crate::source::merge::MergeMemory;
 use crate::source::port::SourceGap;
 use crate::source::port::sink::SourcePosition;
 
@@ -54,6 +55,9 @@ pub(super) struct DiscordPosition {
     /// By channel whose history the bot may not read: the rights under which it was refused, 0 if they were not known.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hidden: BTreeMap<String, u64>,
+    /// Texts that were merged.
+    #[serde(skip_serializing_if = "MergeMemory::is_empty")]
+    pub texts: MergeMemory,
 }
 
 /// How far the account of one bot is read.
@@ -198,8 +202,8 @@ impl DiscordProgress {
         self.add_pending(channel, before(id));
     }
 
-    /// Makes the position smaller, by leaving out the half that matters least: first marks, the oldest ones, and then
-    /// histories. Returns `false` if nothing can be left out.
+    /// Makes the position smaller, by leaving out the half that matters least: first marks, the oldest ones, then
+    /// histories, and in the end the texts that were merged. Returns `false` if nothing can be left out.
     pub(super) fn compact(&mut self) -> bool {
         let marks = self.position.channels.len();
         let had_hidden = !std::mem::take(&mut self.position.hidden).is_empty();
@@ -210,7 +214,11 @@ impl DiscordProgress {
 
         let pending = self.position.pending.len();
         if pending == 0 {
-            return had_hidden;
+            // Texts that were merged may come again alone then.
+            let texts = &mut self.position.texts.decided;
+            let known = texts.len();
+            texts.retain(|decided| !decided.is_stored);
+            return had_hidden || texts.len() < known;
         }
         while self.position.pending.len() > pending / 2 {
             self.position.pending.pop_last();

@@ -13,6 +13,7 @@ use serde_json::Value;
 use shared::clock::pause;
 use shared::model::event::{Event, EventDirection};
 use shared::model::time::UnixMillis;
+use shared::platform::discord::snowflake::first_id_at;
 use shared::platform::discord::{DISCORD, DiscordAccount};
 use shared::platform::policy::AccessPolicy;
 use tokio::sync::{mpsc, watch};
@@ -27,8 +28,9 @@ use super::link::{Dispatch, GatewaySession};
 use super::normalize::{DispatchPayload, dispatch_channel, dispatch_events, refused_payload};
 use super::places::KnownPlaces;
 use super::progress::DiscordProgress;
-use super::taken::TakenBatch;
+use super::taken::{TakenBatch, WaitingDispatch};
 use super::{DiscordBot, MessagePlace, RefuseDispatchError};
+use crate::source::merge::{MergeWaits, MessageMerger};
 use crate::source::port::SourceSink;
 use crate::source::port::access::apply_access;
 
@@ -53,6 +55,8 @@ pub(super) struct GatewayReader<'a> {
     pub(super) waits: CallWaits,
     /// Dispatches that wait for a call.
     pub(super) deferred: DeferredDispatches,
+    /// Events that wait for those that may belong to them.
+    pub(super) texts: MessageMerger<WaitingDispatch>,
     /// Number of the last dispatch of the session that was taken in, whether or not it waits.
     pub(super) taken_seq: u64,
     /// By channel: the time until which its dispatches but messages are missing, which is told.
@@ -86,6 +90,10 @@ impl<'a> GatewayReader<'a> {
         bot: DiscordBot,
         progress: DiscordProgress,
     ) -> Self {
+        // Ids ascend with time in all channels.
+        let start = i64::try_from(first_id_at(sink.now())).unwrap_or(i64::MAX);
+        let memory = progress.position.texts.clone().with_ascending_numbers(start);
+        let waits = MergeWaits::of_texts(context.account.debounce_ms);
         Self {
             context,
             sink,
@@ -95,6 +103,7 @@ impl<'a> GatewayReader<'a> {
             places: KnownPlaces::default(),
             waits: CallWaits::default(),
             deferred: DeferredDispatches::default(),
+            texts: MessageMerger::new(waits, memory),
             taken_seq: 0,
             told_missing: BTreeMap::new(),
             wanted_roles: BTreeSet::new(),
@@ -134,6 +143,7 @@ impl<'a> GatewayReader<'a> {
             let now = self.instant();
             self.start_calls(now);
             let wait = self.until_next_call(now);
+            let due = self.texts.until_due(self.sink.now());
             tokio::select! {
                 count = items.recv_many(&mut batch, BATCH) => {
                     if count == 0 {
@@ -142,6 +152,7 @@ impl<'a> GatewayReader<'a> {
                     self.take_items(std::mem::take(&mut batch), &items).await?;
                 }
                 Some(finished) = self.calls.next(), if !self.calls.is_empty() => self.take_call(finished).await?,
+                () = pause(due.unwrap_or_default()), if due.is_some() => self.store_ready_texts().await?,
                 () = pause(wait.unwrap_or_default()), if wait.is_some() => continue,
             }
             if let Some(session) = &self.progress.position.session {
@@ -154,8 +165,6 @@ impl<'a> GatewayReader<'a> {
     async fn take_items(&mut self, items: Vec<LinkItem>, later: &mpsc::Receiver<LinkItem>) -> SourceResult<()> {
         let mut batch = TakenBatch::default();
         let mut is_new = false;
-        // Held until their events are stored.
-        let mut held = Vec::with_capacity(items.len());
         for item in items {
             match item {
                 LinkItem::Alive => self.report(),
@@ -163,13 +172,15 @@ impl<'a> GatewayReader<'a> {
                     is_new = true;
                     self.begin_session(&taken.dispatch, std::mem::take(&mut batch)).await?;
                 }
-                LinkItem::Dispatch(taken) => held.extend(self.take_dispatch(taken, &mut batch)?),
+                LinkItem::Dispatch(taken) => self.take_dispatch(taken, &mut batch),
             }
         }
+        self.release_texts(&mut batch);
+        self.decide_texts(&mut batch).await?;
 
         let now = self.now();
         // What has arrived by now is among them.
-        if later.is_empty() && self.deferred.is_empty() {
+        if later.is_empty() && self.deferred.is_empty() && self.texts.is_empty() {
             self.progress.note_complete(now);
         }
         if !batch.is_empty() || is_new || self.progress.is_note_due(now) {
@@ -177,12 +188,11 @@ impl<'a> GatewayReader<'a> {
         } else {
             self.note_stored();
         }
-        drop(held);
         Ok(())
     }
 
-    /// Takes in `taken`, whose events are added to `batch`. Returns it, unless it waits for a call.
-    fn take_dispatch(&mut self, taken: HeldDispatch, batch: &mut TakenBatch) -> SourceResult<Option<HeldDispatch>> {
+    /// Takes in `taken`, unless it waits for a call. What it leads to is added to `batch`.
+    fn take_dispatch(&mut self, taken: HeldDispatch, batch: &mut TakenBatch) {
         let Dispatch { kind, data, seq, .. } = &taken.dispatch;
         // Numbers ascend; what comes again is below.
         self.taken_seq = self.taken_seq.max(*seq);
@@ -194,14 +204,14 @@ impl<'a> GatewayReader<'a> {
         batch.gaps.extend(self.progress.take_left_out(self.now()));
 
         let Some(channel) = dispatch_channel(kind, data).map(str::to_owned) else {
-            return Ok(Some(taken));
+            batch.held.push(taken);
+            return;
         };
         if self.deferred.holds(&channel) || self.missing_lookup(&channel, kind, data, true).is_some() {
             self.defer(&channel, taken, batch);
-            return Ok(None);
+        } else {
+            self.add_events(&channel, taken, batch);
         }
-        self.add_events(&channel, &taken.dispatch, batch);
-        Ok(Some(taken))
     }
 
     /// Takes in what a dispatch of `kind` says about guilds and channels.
@@ -243,28 +253,8 @@ impl<'a> GatewayReader<'a> {
         }
     }
 
-    /// Adds the events of `dispatch`, which happened in `channel`, to `batch`. What they need is known.
-    pub(super) fn add_events(&mut self, channel: &str, dispatch: &Dispatch, batch: &mut TakenBatch) {
-        let Dispatch { kind, data, .. } = dispatch;
-        let around = self.surroundings(channel, kind, data);
-        let token = format!("{}/{}", dispatch.session, dispatch.seq);
-        let payload = DispatchPayload {
-            kind,
-            data,
-            token: &token,
-        };
-
-        let id = data.get("id").and_then(Value::as_str).and_then(|id| id.parse().ok());
-        match (self.normalize(&around, payload, batch), id) {
-            (events, Some(id)) if kind == "MESSAGE_CREATE" => {
-                batch.add_message(channel, id, around.place.is_direct(), events);
-            }
-            (events, _) => batch.events.extend(events),
-        }
-    }
-
     /// Takes in that a session was begun. `before` is of dispatches before it.
-    async fn begin_session(&mut self, dispatch: &Dispatch, before: TakenBatch) -> SourceResult<()> {
+    async fn begin_session(&mut self, dispatch: &Dispatch, mut before: TakenBatch) -> SourceResult<()> {
         let data = &dispatch.data;
         let resume_url = data.get("resume_gateway_url").and_then(Value::as_str);
         let session = GatewaySession {
@@ -280,6 +270,9 @@ impl<'a> GatewayReader<'a> {
         let ids = guilds.iter().filter_map(|guild| guild.get("id")?.as_str());
         let guilds: Vec<String> = ids.map(str::to_owned).collect();
 
+        // What waits does not come again.
+        self.texts.close_all();
+        self.release_texts(&mut before);
         if !before.is_empty() {
             self.store_batch(before).await?;
         }
@@ -303,9 +296,9 @@ impl<'a> GatewayReader<'a> {
         Ok(())
     }
 
-    /// Returns the events of `payload`, as who may write and what was told before leave them. What cannot be read is added
-    /// to `batch` as a dead letter.
-    pub(super) fn normalize(
+    /// Returns the events of `payload`, without deletions that were told before, and before the account's settings are applied
+    /// ([`apply_policy`]). What cannot be read is added to `batch` as a dead letter.
+    pub(super) fn read_events(
         &mut self,
         around: &MessagePlace,
         payload: DispatchPayload<'_>,
@@ -319,10 +312,7 @@ impl<'a> GatewayReader<'a> {
             }
         };
         events.retain(|event| self.is_first_deletion(event));
-        for event in &mut events {
-            self.lacks_content |= event.metadata.contains_key("intent_missing");
-            apply_policy(&self.context.account, event);
-        }
+        self.lacks_content |= events.iter().any(|event| event.metadata.contains_key("intent_missing"));
         events
     }
 

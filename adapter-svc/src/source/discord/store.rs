@@ -22,13 +22,16 @@ impl GatewayReader<'_> {
         let Some(session) = &mut self.progress.position.session else {
             return;
         };
-        let first = self.deferred.first_seq(&session.id);
+        let waiting = self.texts.keys().filter(|waiting| waiting.session == session.id);
+        let waiting = waiting.map(|waiting| waiting.seq).min();
+        let first = waiting.into_iter().chain(self.deferred.first_seq(&session.id)).min();
         let stored = first.map_or(self.taken_seq, |first| first.saturating_sub(1));
         session.seq = session.seq.max(stored.min(self.taken_seq));
     }
 
     /// Stores `batch`, and the watermark with it.
-    pub(super) async fn store_batch(&mut self, batch: TakenBatch) -> SourceResult<()> {
+    pub(super) async fn store_batch(&mut self, mut batch: TakenBatch) -> SourceResult<()> {
+        self.decide_texts(&mut batch).await?;
         for letter in &batch.letters {
             self.sink
                 .give_up_payload(&letter.payload, letter.reason, &letter.detail)
@@ -36,7 +39,7 @@ impl GatewayReader<'_> {
         }
 
         // Now it is known which senders may write.
-        let settled = self.sink.settle(batch.events).await?;
+        let settled = self.sink.settle(std::mem::take(&mut batch.events)).await?;
         for message in &batch.messages {
             let event = message.event.and_then(|number| settled.events().get(number));
             // The bot's own message makes no event: it may be the code that a stranger was sent.
@@ -50,6 +53,7 @@ impl GatewayReader<'_> {
         }
 
         self.note_stored();
+        self.note_texts_stored(&batch);
         let position = self.progress.make_position(self.now());
         let stored = self.sink.put_settled(settled, &batch.gaps, position).await;
         self.settle_size(stored).await

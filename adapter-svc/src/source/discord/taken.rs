@@ -3,6 +3,8 @@
 use serde_json::Value;
 use shared::model::event::Event;
 
+use super::drive::HeldDispatch;
+use crate::source::merge::MergeDecision;
 use crate::source::port::SourceGap;
 
 /// Events, and what else is stored with them.
@@ -16,6 +18,12 @@ pub(super) struct TakenBatch {
     pub messages: Vec<TakenMessage>,
     /// Dispatches that cannot be read.
     pub letters: Vec<RefusedDispatch>,
+    /// Decisions about the messages of merged events.
+    pub decided: Vec<MergeDecision>,
+    /// Whether the decisions are stored.
+    pub is_decided: bool,
+    /// Dispatches of the events, which are held until those are stored.
+    pub held: Vec<HeldDispatch>,
 }
 
 /// A message of the gateway.
@@ -29,6 +37,27 @@ pub(super) struct TakenMessage {
     pub event: Option<usize>,
     /// Whether the channel is a direct one.
     pub is_direct: bool,
+}
+
+/// A dispatch whose event waits for those that may belong to it.
+#[derive(Debug)]
+pub(super) struct WaitingDispatch {
+    /// Id of its session.
+    pub session: String,
+    /// Number in the session.
+    pub seq: u64,
+    /// The message that it is, if it is a message that was written.
+    pub message: Option<TakenMessage>,
+    /// The dispatch itself; of a dispatch with several events the last one has it.
+    pub held: Option<HeldDispatch>,
+}
+
+impl WaitingDispatch {
+    /// Returns whether it is the dispatch `seq` of `session`.
+    #[must_use]
+    pub(super) fn is_of(&self, session: &str, seq: u64) -> bool {
+        self.session == session && self.seq == seq
+    }
 }
 
 /// A dispatch that becomes a dead letter.
@@ -47,17 +76,6 @@ impl TakenBatch {
     #[must_use]
     pub(super) const fn is_empty(&self) -> bool {
         self.events.is_empty() && self.gaps.is_empty() && self.messages.is_empty() && self.letters.is_empty()
-    }
-
-    /// Adds the message `id` of `channel` with its events. `is_direct` says that the channel is a direct one.
-    pub(super) fn add_message(&mut self, channel: &str, id: u64, is_direct: bool, events: Vec<Event>) {
-        self.messages.push(TakenMessage {
-            channel: channel.to_owned(),
-            id,
-            event: (!events.is_empty()).then_some(self.events.len()),
-            is_direct,
-        });
-        self.events.extend(events);
     }
 
     /// Adds the dispatch `payload`, which cannot be read because of `detail`; `reason` is its name.

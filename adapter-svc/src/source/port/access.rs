@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use shared::model::event::{Event, EventDirection, PeerKind, UNLISTED, UNPAIRED};
 use shared::platform::policy::AccessPolicy;
+use shared::platform::topic::topic_of;
 
 /// Tags `event`, or makes it an observed one, as `policy` says.
 pub fn apply_access<U: Ord + FromStr>(policy: &AccessPolicy<'_, U>, event: &mut Event) {
@@ -20,19 +21,19 @@ pub fn apply_access<U: Ord + FromStr>(policy: &AccessPolicy<'_, U>, event: &mut 
             }
         }
         PeerKind::Group | PeerKind::Channel => {
-            let Some(group) = policy.group_policy(&event.peer.id) else {
+            let Some(place) = policy.place_policy(&event.peer.id, event.former_peer(), topic_of(event)) else {
                 event.add_tag(UNLISTED);
                 return;
             };
-            let is_admitted = || sender.is_some_and(|sender| group.allow.contains(&sender));
-            if !group.allow.is_empty() && !is_admitted() {
+            let is_admitted = || sender.is_some_and(|sender| place.allow.contains(&sender));
+            if !place.allow.is_empty() && !is_admitted() {
                 event.add_tag(UNLISTED);
             }
 
             // A button is the account's own, so pressing it addresses the account.
             let is_press = event.content_types.iter().any(|kind| kind == "press");
             let is_addressed = is_press || event.mention.is_some_and(|mention| mention.me);
-            if group.require_mention && !is_addressed && event.direction == EventDirection::Received {
+            if place.require_mention && !is_addressed && event.direction == EventDirection::Received {
                 event.direction = EventDirection::Observed;
             }
         }
@@ -52,7 +53,8 @@ pub fn is_strangers_message(event: &Event) -> bool {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use shared::model::event::{BACKFILLED, EventId, EventMention, FROM_BOT, MentionForm};
+    use shared::model::event::{BACKFILLED, EventId, EventMention, FROM_BOT, MIGRATED_FROM, MentionForm};
+    use shared::model::origin::EventOrigin;
     use shared::model::time::UnixMillis;
     use shared::platform::policy::{ANY_GROUP, DirectPolicy, GroupPolicy};
 
@@ -161,6 +163,75 @@ mod tests {
             let tags: Vec<String> = tag.map(str::to_owned).into_iter().collect();
             assert_eq!((event.tags, event.direction), (tags, direction), "{policy:?}");
         }
+    }
+
+    #[test]
+    fn a_topics_settings_go_before_its_groups() {
+        let text = r#"{"-6": {"allow": ["5"], "topics": {
+            "7": {"require_mention": false}, "8": {"allow": ["9"]}, "9": {"allow": []}}}}"#;
+        let groups: BTreeMap<String, GroupPolicy<String>> = serde_json::from_str(text).expect("groups");
+        let allow = BTreeSet::new();
+        let policy = AccessPolicy {
+            direct: DirectPolicy::Open,
+            allow: &allow,
+            groups: Some(&groups),
+        };
+        let applied = |sender: &str, topic: Option<&str>| {
+            let mut event = message(PeerKind::Group, "-6", false);
+            sender.clone_into(&mut event.from.id);
+            event.thread_id = topic.map(str::to_owned);
+            apply_access(&policy, &mut event);
+            (event.tags, event.direction)
+        };
+
+        let (received, observed) = (EventDirection::Received, EventDirection::Observed);
+        let unlisted = || vec![UNLISTED.to_owned()];
+        assert_eq!(applied("5", None), (Vec::new(), observed));
+        assert_eq!(applied("5", Some("7")), (Vec::new(), received));
+        assert_eq!(
+            applied("6", Some("7")),
+            (unlisted(), received),
+            "the group's list holds"
+        );
+        assert_eq!(applied("5", Some("8")), (unlisted(), observed));
+        assert_eq!(applied("9", Some("8")), (Vec::new(), observed));
+        assert_eq!(applied("6", Some("9")), (Vec::new(), observed), "all members");
+    }
+
+    #[test]
+    fn a_group_with_another_id_has_the_settings_of_its_former_one() {
+        let text = r#"{"-6": {"require_mention": false}, "-1007": {}, "-7": {"require_mention": false}}"#;
+        let groups: BTreeMap<String, GroupPolicy<String>> = serde_json::from_str(text).expect("groups");
+        let allow = BTreeSet::new();
+        let policy = AccessPolicy {
+            direct: DirectPolicy::Open,
+            allow: &allow,
+            groups: Some(&groups),
+        };
+        let applied = |peer: &str, former: &str, origin: EventOrigin| {
+            let mut event = message(PeerKind::Group, peer, false);
+            event.account_id = Some("main".to_owned());
+            event.metadata.insert(MIGRATED_FROM.to_owned(), former.into());
+            event.origin = origin;
+            apply_access(&policy, &mut event);
+            (event.tags, event.direction)
+        };
+
+        let own = || EventOrigin::account("telegram", "main");
+        let (received, observed) = (EventDirection::Received, EventDirection::Observed);
+        let unlisted = || vec![UNLISTED.to_owned()];
+        assert_eq!(applied("-1006", "-6", own()), (Vec::new(), received));
+        assert_eq!(
+            applied("-1006", "-6", EventOrigin::Open),
+            (unlisted(), received),
+            "not proven"
+        );
+        assert_eq!(
+            applied("-1007", "-7", own()),
+            (Vec::new(), observed),
+            "its own go before"
+        );
+        assert_eq!(applied("-1008", "-8", own()), (unlisted(), received));
     }
 
     #[test]

@@ -3,6 +3,11 @@
 //! Source: <https://docs.slack.dev/apis/events-api/using-socket-mode>. A payload is acknowledged once its events are
 //! durable; Slack sends the others again, on any connection of the app. One connection at a time: several would get the
 //! payloads at random.
+//!
+//! With `debounce_ms` texts wait for those that follow, and so do their acknowledgements: for two seconds at most, because
+//! Slack sends a payload again that is not acknowledged in three. They are not kept elsewhere meanwhile to be acknowledged at
+//! once: a watermark that is lost must only let things be read again, and a replica that takes over must find all that was
+//! acknowledged in the stream. At the end of a connection what waits is stored, because nothing more comes over it.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +18,7 @@ use serde_json::{Value, json};
 use shared::clock::{SharedClock, SharedIds, pause};
 use shared::model::time::UnixMillis;
 use shared::platform::policy::DirectPolicy;
-use shared::platform::slack::{SLACK, SlackAccount};
+use shared::platform::slack::{MAX_DEBOUNCE_MS, SLACK, SlackAccount};
 use shared::process::SecretValue;
 use shared::wire::watermark::SourceWatermark;
 use tokio_tungstenite::tungstenite::Message;
@@ -25,6 +30,7 @@ use super::post_payload::note_refused;
 use super::privacy::unreadable_payload;
 use super::threads::apply_policy;
 use super::{REPEATED_MS, RefusePayloadError, SlackBot};
+use crate::source::merge::{MergeDecision, MergeMemory, MergeWaits, MessageMerger, ReadyEvent};
 use crate::source::port::sink::SourcePosition;
 use crate::source::port::{PutEventsError, Source, SourceEnd, SourceGap, SourceSink};
 
@@ -120,8 +126,8 @@ struct SocketFrame {
 /// Step that follows from a frame.
 #[derive(Debug, PartialEq, Eq)]
 enum FrameStep {
-    /// The payload of this envelope is durable, as events or as a dead letter, or is no event.
-    Acknowledge(String),
+    /// The payloads of these envelopes are durable, as events or as dead letters, or are no events.
+    Acknowledge(Vec<String>),
     /// The connection ends soon.
     Renew,
     Nothing,
@@ -139,6 +145,8 @@ struct SocketReader<'a> {
     noted_at: UnixMillis,
     /// Number of connections and calls that failed one after the other.
     failures: u32,
+    /// Texts that wait for those that follow, with their envelopes.
+    texts: MessageMerger<String>,
 }
 
 /// The end of a source, as the error that ends its loop.
@@ -160,7 +168,18 @@ impl<'a> SocketReader<'a> {
 
         // The time of another app says nothing about this one.
         let of = known.bot.position_name();
-        let complete_until = from.filter(|from| from.of == of).map(|from| from.complete_until);
+        let from = from.filter(|from| from.of == of);
+        let complete_until = from.as_ref().map(|from| from.complete_until);
+        // A memory that cannot be read lets texts come again that were merged.
+        let memory: Option<MergeMemory> = from.and_then(|from| serde_json::from_value(from.position).ok());
+        // A message's number is its time in microseconds.
+        let start = sink.now().0.saturating_mul(1_000);
+        let memory = memory.unwrap_or_default().with_ascending_numbers(start);
+        let waits = MergeWaits {
+            burst_most_ms: i64::try_from(MAX_DEBOUNCE_MS).unwrap_or(i64::MAX),
+            ..MergeWaits::of_texts(source.account.debounce_ms)
+        };
+
         Ok(Self {
             source,
             sink,
@@ -169,6 +188,7 @@ impl<'a> SocketReader<'a> {
             complete_until,
             noted_at: UnixMillis(0),
             failures: 0,
+            texts: MessageMerger::new(waits, memory),
         })
     }
 
@@ -205,21 +225,38 @@ impl<'a> SocketReader<'a> {
         self.source.clock.monotonic().saturating_duration_since(begun) >= SOUND_AFTER
     }
 
-    /// Reads one connection until it ends; returns why.
+    /// Reads one connection until it ends, and stores what waits then; returns why it ended.
     async fn follow(&mut self, mut socket: Socket) -> Ended<WebCallError> {
-        let ended = |why: &str| Ok(WebCallError::Unreachable(format!("the connection ended: {why}")));
+        let why = self.exchange(&mut socket).await?;
+        // Envelopes that cannot be acknowledged any more come again, and their messages are known by then.
+        self.texts.close_all();
+        let stored = self.store_ready(self.sink.now()).await?;
+        acknowledge(&mut socket, stored).await;
+        Ok(WebCallError::Unreachable(format!("the connection ended: {why}")))
+    }
+
+    /// Reads `socket` until it ends; returns why.
+    async fn exchange(&mut self, socket: &mut Socket) -> Ended<&'static str> {
         let mut silent = 0;
         loop {
+            let due = self.texts.until_due(self.sink.now());
             let frame = tokio::select! {
                 biased;
                 frame = socket.next() => frame,
+                () = pause(due.unwrap_or_default()), if due.is_some() => {
+                    let stored = self.store_ready(self.sink.now()).await?;
+                    if !acknowledge(socket, stored).await {
+                        return Ok("lost");
+                    }
+                    continue;
+                }
                 () = pause(PING_EVERY) => {
                     silent += 1;
                     if silent >= MAX_SILENT {
-                        return ended("nothing came over it");
+                        return Ok("nothing came over it");
                     }
                     if socket.send(Message::Ping(Vec::new().into())).await.is_err() {
-                        return ended("lost");
+                        return Ok("lost");
                     }
                     self.note_complete().await?;
                     continue;
@@ -232,16 +269,15 @@ impl<'a> SocketReader<'a> {
                 Some(Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {
                     FrameStep::Nothing
                 }
-                Some(Ok(Message::Close(_)) | Err(_)) | None => return ended("closed"),
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return Ok("closed"),
             };
             match step {
-                FrameStep::Acknowledge(envelope) => {
-                    let told = json!({ "envelope_id": envelope }).to_string();
-                    if socket.send(Message::Text(told.into())).await.is_err() {
-                        return ended("lost");
+                FrameStep::Acknowledge(envelopes) => {
+                    if !acknowledge(socket, envelopes).await {
+                        return Ok("lost");
                     }
                 }
-                FrameStep::Renew => return ended("Slack asks for another one"),
+                FrameStep::Renew => return Ok("Slack asks for another one"),
                 FrameStep::Nothing => {}
             }
         }
@@ -265,8 +301,8 @@ impl<'a> SocketReader<'a> {
             }),
             ("disconnect", _) => Ok(FrameStep::Renew),
             (_, Some(envelope)) => {
-                self.store(&frame.payload).await?;
-                Ok(FrameStep::Acknowledge(envelope))
+                let stored = self.take_payload(envelope, &frame.payload).await?;
+                Ok(FrameStep::Acknowledge(stored))
             }
             (_, None) => Ok(FrameStep::Nothing),
         }
@@ -302,17 +338,60 @@ impl<'a> SocketReader<'a> {
         self.note_complete().await
     }
 
-    /// Stores the events of `payload`, or notes why there are none.
-    async fn store(&mut self, payload: &Value) -> Ended<()> {
+    /// Stores the events of `payload`, which came in `envelope`, or notes why there are none. A text may wait for those that
+    /// follow. Returns the envelopes that may be acknowledged.
+    async fn take_payload(&mut self, envelope: String, payload: &Value) -> Ended<Vec<String>> {
         let now = self.sink.now();
-        let mut events = match payload_events(&self.bot, payload, now) {
+        let events = match payload_events(&self.bot, payload, now) {
             Ok(events) => events,
-            Err(reason) => return self.refuse(payload, &reason).await,
+            Err(reason) => {
+                self.refuse(payload, &reason).await?;
+                return Ok(vec![envelope]);
+            }
         };
+
+        let mut is_held = false;
+        for event in events {
+            let conversation = event.peer.id.clone();
+            is_held |= self.texts.push(&conversation, envelope.clone(), event, now);
+        }
+        let mut stored = self.store_ready(now).await?;
+        // All of it was stored before, as parts of other events.
+        if !is_held {
+            stored.push(envelope);
+        }
+        Ok(stored)
+    }
+
+    /// Stores the events that wait no more at `now`. Returns their envelopes.
+    async fn store_ready(&mut self, now: UnixMillis) -> Ended<Vec<String>> {
+        let ready = self.texts.take_ready(now);
+        if ready.is_empty() {
+            return Ok(Vec::new());
+        }
+        let decided: Vec<MergeDecision> = ready.iter().filter_map(|ready| ready.decision.clone()).collect();
+        if !decided.is_empty() {
+            // Otherwise a text that comes late could be part of an event that was published before a crash, and be lost.
+            let position = self.position(self.complete_until.unwrap_or(now));
+            self.sink.put(Vec::new(), position).await?;
+            self.texts.note_stored(&decided);
+        }
+
         let policy = self.source.account.access();
-        events.iter_mut().for_each(|event| apply_policy(&policy, event));
+        let (mut events, mut envelopes) = (Vec::with_capacity(ready.len()), Vec::new());
+        for ReadyEvent { mut event, keys, .. } in ready {
+            // In a merged event any of the texts may address the app, and its first one begins the thread.
+            apply_policy(&policy, &mut event);
+            events.push(event);
+            envelopes.extend(keys);
+        }
         self.put(events, now).await?;
-        Ok(())
+
+        // A payload of several events may have one that waits.
+        envelopes.retain(|envelope| self.texts.keys().all(|waiting| waiting != envelope));
+        envelopes.sort_unstable();
+        envelopes.dedup();
+        Ok(envelopes)
     }
 
     /// Makes a dead letter of the frame `text`, which cannot be read because of `error`. One that names its envelope is
@@ -324,7 +403,7 @@ impl<'a> SocketReader<'a> {
         self.refuse(&frame, &reason).await?;
 
         let envelope = frame.get("envelope_id").and_then(Value::as_str);
-        Ok(envelope.map_or(FrameStep::Nothing, |id| FrameStep::Acknowledge(id.to_owned())))
+        Ok(envelope.map_or(FrameStep::Nothing, |id| FrameStep::Acknowledge(vec![id.to_owned()])))
     }
 
     /// Notes `payload`, which makes no event because of `reason`. One that cannot be read becomes a dead letter.
@@ -348,19 +427,32 @@ impl<'a> SocketReader<'a> {
     }
 
     async fn put(&mut self, events: Vec<shared::model::event::Event>, now: UnixMillis) -> Result<(), PutEventsError> {
-        self.sink.put(events, self.position(now)).await?;
-        (self.complete_until, self.noted_at) = (Some(now), now);
+        // What waits is not stored yet.
+        let complete_until = self.texts.waiting_since().unwrap_or(now).min(now);
+        self.sink.put(events, self.position(complete_until)).await?;
+        (self.complete_until, self.noted_at) = (Some(complete_until), now);
         Ok(())
     }
 
     fn position(&self, complete_until: UnixMillis) -> SourcePosition {
         SourcePosition {
             of: self.bot.position_name(),
-            // Slack has no position: it sends the payloads that were not acknowledged.
-            position: json!({}),
+            // Slack has no position: it sends the payloads that were not acknowledged. Integers and texts have a JSON form.
+            position: serde_json::to_value(self.texts.to_stored()).unwrap_or_default(),
             complete_until,
         }
     }
+}
+
+/// Acknowledges `envelopes` over `socket`. Returns whether it is still there.
+async fn acknowledge(socket: &mut Socket, envelopes: Vec<String>) -> bool {
+    for envelope in envelopes {
+        let told = json!({ "envelope_id": envelope }).to_string();
+        if socket.send(Message::Text(told.into())).await.is_err() {
+            return false;
+        }
+    }
+    true
 }
 
 /// Waits as long as `error` asks for.

@@ -20,8 +20,8 @@ pub fn begin_thread(policy: &AccessPolicy<'_, String>, event: &mut Event) {
     let is_answered = match event.peer.kind {
         PeerKind::Dm => false,
         PeerKind::Group | PeerKind::Channel => policy
-            .group_policy(&event.peer.id)
-            .is_some_and(|group| group.reply_in_thread),
+            .place_policy(&event.peer.id, None, event.thread_id.as_deref())
+            .is_some_and(|place| place.reply_in_thread),
     };
     // An edit belongs where its message does, no matter how its text reads now.
     let is_addressed = event.mention.is_some_and(|mention| mention.me);

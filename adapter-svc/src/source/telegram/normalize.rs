@@ -7,7 +7,8 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use shared::model::event::{
-    Event, EventDirection, EventId, EventPeer, EventQuote, EventSender, FROM_BOT, PeerKind, PlatformIds,
+    Event, EventDirection, EventId, EventPeer, EventQuote, EventSender, FROM_BOT, MIGRATED_FROM, MIGRATED_TO, PeerKind,
+    PlatformIds,
 };
 use shared::model::origin::EventOrigin;
 use shared::model::time::UnixMillis;
@@ -342,12 +343,10 @@ fn set_content(event: &mut Event, message: &Message, payload: &Value, is_own_for
         event.metadata.insert("album".to_owned(), json!(album));
     }
     if let Some(chat) = message.migrate_to_chat_id {
-        event.metadata.insert("migrated_to".to_owned(), json!(chat.to_string()));
+        event.metadata.insert(MIGRATED_TO.to_owned(), json!(chat.to_string()));
     }
     if let Some(chat) = message.migrate_from_chat_id {
-        event
-            .metadata
-            .insert("migrated_from".to_owned(), json!(chat.to_string()));
+        event.metadata.insert(MIGRATED_FROM.to_owned(), json!(chat.to_string()));
     }
 }
 

@@ -14,12 +14,12 @@ use shared::platform::policy::DirectPolicy;
 use shared::platform::telegram::{TELEGRAM, TelegramAccount, is_own_webhook};
 use shared::wire::watermark::SourceWatermark;
 
-use super::album::{AlbumMerger, MergeWaits, ReadyEvent};
 use super::client::{BATCH, BotCallError, BotClient, open_http};
 use super::normalize::update_events;
 use super::privacy::without_own_messages;
 use super::progress::UpdateProgress;
 use super::{BotAccount, RefuseUpdateError};
+use crate::source::merge::{MergeMemory, MergeWaits, MessageMerger, ReadyEvent, note_decision};
 use crate::source::port::access::apply_access;
 use crate::source::port::{CALL_RETRY, PutEventsError, Source, SourceEnd, SourceSink};
 
@@ -106,7 +106,7 @@ struct UpdatePoller<'a> {
     client: BotClient,
     bot: BotAccount,
     progress: UpdateProgress,
-    albums: AlbumMerger,
+    albums: MessageMerger<i64>,
     /// Updates that were handled and are not yet confirmed, so that the server sends them again.
     handled: BTreeSet<i64>,
     /// Number of calls that failed one after the other.
@@ -133,7 +133,7 @@ impl<'a> UpdatePoller<'a> {
                 username: String::new(),
             },
             progress: UpdateProgress::resume(0, "", None, now),
-            albums: AlbumMerger::new(MergeWaits::default(), Vec::new()),
+            albums: MessageMerger::new(MergeWaits::default(), MergeMemory::default()),
             handled: BTreeSet::new(),
             failures: 0,
             completed_at: source.clock.monotonic(),
@@ -168,12 +168,16 @@ impl<'a> UpdatePoller<'a> {
 
         let vendor_now = poller.vendor_now();
         poller.progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, vendor_now);
-        let millis = |wait: u64| i64::try_from(wait).unwrap_or(i64::MAX);
         let waits = MergeWaits {
-            album_ms: millis(source.account.album_wait_ms),
-            burst_ms: millis(source.account.debounce_ms),
+            album_ms: i64::try_from(source.account.album_wait_ms).unwrap_or(i64::MAX),
+            ..MergeWaits::of_texts(source.account.debounce_ms)
         };
-        poller.albums = AlbumMerger::new(waits, poller.progress.position.closed.clone());
+        // The numbers of messages ascend within a chat alone.
+        let memory = MergeMemory {
+            until: None,
+            decided: poller.progress.position.closed.clone(),
+        };
+        poller.albums = MessageMerger::new(waits, memory);
         poller.bot.bot_id = bot.id;
         poller.bot.username = bot.username;
         poller.failures = 0;
@@ -200,7 +204,7 @@ impl<'a> UpdatePoller<'a> {
             }
 
             // While updates wait for the rest of their album they are not confirmed, and the server sends them again.
-            let floor = self.albums.first_update();
+            let floor = self.first_waiting();
             let offset = self.progress.position.offset.or(floor);
             let wait = if floor.is_some() { Duration::ZERO } else { LONG_POLL };
             let begun = self.source.clock.monotonic();
@@ -255,7 +259,7 @@ impl<'a> UpdatePoller<'a> {
         self.decide_albums(&ready).await?;
 
         // A message that waits for its album is not confirmed, and nothing behind it.
-        let floor = self.albums.first_update();
+        let floor = self.first_waiting();
         let beyond = numbers.iter().max().map(|last| last.saturating_add(1));
         self.progress.position.offset = floor.or(beyond);
         if floor.is_none() {
@@ -277,17 +281,24 @@ impl<'a> UpdatePoller<'a> {
         Ok(())
     }
 
+    /// Returns the lowest number of the updates that wait; `None` if none waits. Nothing from it on may be confirmed.
+    fn first_waiting(&self) -> Option<i64> {
+        self.albums.keys().copied().min()
+    }
+
     /// Hands the events of the update `number` to the albums. Returns the reason if it has none.
     fn take_update(&mut self, number: i64, raw: &Value) -> Result<(), RefuseUpdateError> {
-        if self.handled.contains(&number) || self.albums.holds(number) {
+        if self.handled.contains(&number) || self.albums.keys().any(|waiting| *waiting == number) {
             return Ok(());
         }
 
         let now = self.sink.now();
-        let events = update_events(&self.bot, raw, now)?;
-        events
-            .into_iter()
-            .for_each(|event| self.albums.push(number, event, now));
+        for mut event in update_events(&self.bot, raw, now)? {
+            self.progress.follow_move(&mut event);
+            let chat = event.peer.id.clone();
+            // One that is stored already is confirmed with the others.
+            self.albums.push(&chat, number, event, now);
+        }
         Ok(())
     }
 
@@ -312,18 +323,14 @@ impl<'a> UpdatePoller<'a> {
     }
 
     /// Stores which messages the albums among `ready` have, before their events are published.
-    async fn decide_albums(&mut self, ready: &[ReadyEvent]) -> Ended<()> {
-        let decided: Vec<_> = ready.iter().filter_map(|ready| ready.closed.clone()).collect();
+    async fn decide_albums(&mut self, ready: &[ReadyEvent<i64>]) -> Ended<()> {
+        let decided: Vec<_> = ready.iter().filter_map(|ready| ready.decision.clone()).collect();
         if decided.is_empty() {
             return Ok(());
         }
 
         let closed = &mut self.progress.position.closed;
-        for album in decided {
-            if !closed.contains(&album) {
-                closed.push(album);
-            }
-        }
+        decided.into_iter().for_each(|album| note_decision(closed, album));
         // Only albums in the window of one call can come again.
         let excess = closed.len().saturating_sub(2 * BATCH);
         closed.drain(..excess);
@@ -332,9 +339,16 @@ impl<'a> UpdatePoller<'a> {
         Ok(self.sink.put(Vec::new(), position).await?)
     }
 
-    async fn store(&mut self, ready: Vec<ReadyEvent>) -> Result<(), PutEventsError> {
+    async fn store(&mut self, ready: Vec<ReadyEvent<i64>>) -> Result<(), PutEventsError> {
         self.handled
-            .extend(ready.iter().flat_map(|ready| ready.updates.iter().copied()));
+            .extend(ready.iter().flat_map(|ready| ready.keys.iter().copied()));
+        let decided: Vec<_> = ready.iter().filter_map(|ready| ready.decision.clone()).collect();
+        self.albums.note_stored(&decided);
+        // Their events are stored when the position is.
+        for closed in &mut self.progress.position.closed {
+            closed.is_stored |= decided.iter().any(|one| one == closed);
+        }
+
         let mut events: Vec<Event> = ready.into_iter().map(|ready| ready.event).collect();
         let policy = self.source.account.access();
         events.iter_mut().for_each(|event| apply_access(&policy, event));

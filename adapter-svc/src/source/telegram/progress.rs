@@ -10,10 +10,12 @@
 //! of ours that is wrong neither tells a gap that is none, nor hides one.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use shared::model::event::{Event, MIGRATED_FROM, MIGRATED_TO};
 use shared::model::time::UnixMillis;
 use shared::wire::watermark::SourceWatermark;
 
-use super::album::ClosedAlbum;
+use crate::source::merge::MergeDecision;
 use crate::source::port::SourceGap;
 use crate::source::port::sink::SourcePosition;
 
@@ -24,6 +26,9 @@ pub const OFFSET_LASTS_MS: i64 = 6 * 24 * 3_600_000;
 /// Interval in which the watermark is written although nothing happens, in milliseconds.
 pub const NOTE_EVERY_MS: i64 = 60_000;
 
+/// Maximum number of groups of which it is remembered that they became supergroups.
+const MAX_MOVED: usize = 200;
+
 /// The position in a watermark.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -31,9 +36,22 @@ pub struct TelegramPosition {
     /// Offset that confirms everything that is durable, while the server was not told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<i64>,
-    /// Albums that are decided and may come again.
+    /// Albums and bursts that are decided and may come again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub closed: Vec<ClosedAlbum>,
+    pub closed: Vec<MergeDecision>,
+    /// Groups that have become supergroups, the latest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub moved: Vec<MovedGroup>,
+}
+
+/// A group that has become a supergroup, whose chat has another id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MovedGroup {
+    /// Id of the group.
+    pub from: String,
+    /// Id of the supergroup.
+    pub to: String,
 }
 
 /// How far the updates of one bot are read.
@@ -70,9 +88,33 @@ impl UpdateProgress {
             position: TelegramPosition {
                 offset: position.offset.filter(|_| is_fresh && from.of == fresh.of),
                 closed: position.closed,
+                moved: position.moved,
             },
             complete_until: from.complete_until,
             ..fresh
+        }
+    }
+
+    /// Takes in that a group has become a supergroup, if `event` tells it, and names in `event` which group its chat was.
+    /// Telegram says it once in each of the two chats, and not in later messages.
+    pub fn follow_move(&mut self, event: &mut Event) {
+        let told = |key: &str| event.metadata.get(key).and_then(Value::as_str).map(str::to_owned);
+        let here = event.peer.id.clone();
+        let moved = match (told(MIGRATED_TO), told(MIGRATED_FROM)) {
+            (Some(to), _) => Some(MovedGroup { from: here, to }),
+            (None, Some(from)) => Some(MovedGroup { from, to: here }),
+            (None, None) => None,
+        };
+        let groups = &mut self.position.moved;
+        if let Some(moved) = moved {
+            groups.retain(|known| known.to != moved.to);
+            groups.push(moved);
+            let excess = groups.len().saturating_sub(MAX_MOVED);
+            groups.drain(..excess);
+        }
+
+        if let Some(known) = groups.iter().find(|known| known.to == event.peer.id) {
+            event.metadata.insert(MIGRATED_FROM.to_owned(), json!(known.from));
         }
     }
 
@@ -125,7 +167,7 @@ impl UpdateProgress {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use shared::model::event::EventId;
 
     use super::*;
 
@@ -170,6 +212,47 @@ mod tests {
         assert!(gap("bot 7 b", 2 * KEPT_MS).is_some());
         assert_eq!(gap("bot 8 a", 2 * KEPT_MS), None);
         assert_eq!(UpdateProgress::resume(7, "a", None, NOW).find_gap(NOW), None);
+    }
+
+    #[test]
+    fn a_supergroup_is_known_by_the_group_that_it_was_after_a_restart_too() {
+        let mut progress = UpdateProgress::resume(7, "a", None, NOW);
+        let take = |progress: &mut UpdateProgress, chat: &str, told: Option<(&str, &str)>| {
+            let id = EventId::parse("telegram:main/1/1").expect("an id");
+            let mut event = Event::new(id, "telegram", chat, NOW);
+            event
+                .metadata
+                .extend(told.map(|(key, other)| (key.to_owned(), json!(other))));
+            progress.follow_move(&mut event);
+            event
+                .metadata
+                .get(MIGRATED_FROM)
+                .and_then(Value::as_str)
+                .map(str::to_owned)
+        };
+
+        assert_eq!(take(&mut progress, "-1006", None), None);
+        // Either of the two notes is enough.
+        assert_eq!(take(&mut progress, "-6", Some((MIGRATED_TO, "-1006"))), None);
+        assert_eq!(take(&mut progress, "-1006", None).as_deref(), Some("-6"));
+        assert_eq!(
+            take(&mut progress, "-1007", Some((MIGRATED_FROM, "-7"))).as_deref(),
+            Some("-7")
+        );
+        take(&mut progress, "-1006", Some((MIGRATED_FROM, "-6")));
+        assert_eq!(progress.position.moved.len(), 2);
+
+        let watermark = SourceWatermark {
+            position: progress.to_position(NOW).position,
+            ..watermark("bot 7 b", NOW)
+        };
+        let mut resumed = UpdateProgress::resume(7, "a", Some(&watermark), NOW);
+        assert_eq!(take(&mut resumed, "-1007", None).as_deref(), Some("-7"));
+        for number in 0..MAX_MOVED {
+            take(&mut resumed, &format!("-2{number}"), Some((MIGRATED_FROM, "-8")));
+        }
+        assert_eq!(resumed.position.moved.len(), MAX_MOVED);
+        assert_eq!(take(&mut resumed, "-1007", None), None);
     }
 
     #[test]

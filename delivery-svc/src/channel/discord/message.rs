@@ -177,8 +177,10 @@ impl<'a> CreateMessage<'a> {
 
 /// Returns whether answers in `place` refer to the message that they answer. In a direct channel only one person writes.
 fn refers_to_answered(account: &DiscordAccount, reply: &Reply, place: &ChannelPlace) -> bool {
-    let peer = reply.delivery_context.peer_id.as_deref().unwrap_or_default();
+    let target = &reply.delivery_context;
+    let peer = target.peer_id.as_deref().unwrap_or_default();
     let policy = account.channel_policy(peer, place.guild_id.as_deref());
+    let policy = policy.map(|policy| policy.in_topic(target.thread_id.as_deref()));
     !place.is_direct() && policy.is_none_or(|policy| policy.reply_in_thread)
 }
 

@@ -172,8 +172,8 @@ pub(super) fn thread_of<'a>(
     }
 
     let is_group = channel.starts_with(['C', 'G']);
-    let policy = account.access().group_policy(channel).cloned();
-    if !is_group || !policy.unwrap_or_default().reply_in_thread {
+    let place = account.access().place_policy(channel, None, None);
+    if !is_group || place.is_some_and(|place| !place.reply_in_thread) {
         return Ok(None);
     }
 

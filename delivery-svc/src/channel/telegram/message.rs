@@ -132,7 +132,9 @@ fn topic(reply: &Reply) -> Result<Option<i64>, AddressError> {
 /// need no quotes: only one person writes there.
 fn quoted_message(account: &TelegramAccount, reply: &Reply, chat: i64) -> Option<i64> {
     let is_group = chat < 0;
-    let quotes = is_group && account.group_policy(chat).unwrap_or_default().reply_in_thread;
+    let topic = reply.delivery_context.thread_id.as_deref();
+    let place = account.place_policy(chat, topic);
+    let quotes = is_group && place.is_none_or(|place| place.reply_in_thread);
     if !quotes {
         return None;
     }

@@ -68,7 +68,8 @@ fn value(event: &Event, path: &[String]) -> String {
             "account" => return event.account().to_owned(),
             "content" => return event.content.clone(),
             "from" => return event.from.id.clone(),
-            "peer" => return event.peer.id.clone(),
+            // A session that is named after a group goes on when the group has another id.
+            "peer" => return event.former_peer().unwrap_or(&event.peer.id).to_owned(),
             _ => {}
         }
     }

@@ -109,7 +109,8 @@ impl<'e> EventFacts<'e> {
             EventField::From => ask(&event.from.id),
             EventField::Role => event.from.roles.iter().any(|role| ask(role)),
             EventField::Kind => ask(event.peer.kind.name()),
-            EventField::Peer => ask(&event.peer.id),
+            // A group that goes on under another id is still the one that a binding means.
+            EventField::Peer => ask(&event.peer.id) || event.former_peer().is_some_and(ask),
             EventField::Parent => event.peer.parent_id.as_deref().is_some_and(ask),
             EventField::Guild => event.peer.guild_id.as_deref().is_some_and(ask),
             EventField::Team => event.peer.team_id.as_deref().is_some_and(ask),

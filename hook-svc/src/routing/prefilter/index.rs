@@ -208,7 +208,8 @@ fn predicate_weight(predicate: &FieldPredicate, shares: &HashMap<(&EventField, &
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use shared::model::event::EventId;
+    use shared::model::event::{EventId, MIGRATED_FROM, PeerKind};
+    use shared::model::origin::EventOrigin;
     use shared::model::time::UnixMillis;
 
     use super::*;
@@ -251,6 +252,18 @@ mod tests {
         ] {
             assert_eq!(index.matching_rules(&event), expected, "{event:?}");
         }
+    }
+
+    #[test]
+    fn a_group_with_another_id_meets_the_rules_of_both_ids() {
+        let index = index(&["peer=-6", "peer=-1006", "peer=-7"].map(str::to_owned));
+        let mut event = event("telegram", "-1006", "");
+        event.peer.id = "-1006".to_owned();
+        event.peer.kind = PeerKind::Group;
+        event.metadata.insert(MIGRATED_FROM.to_owned(), "-6".into());
+        assert_eq!(index.matching_rules(&event), [1], "nobody proves who brought it");
+        event.origin = EventOrigin::account("telegram", event.account());
+        assert_eq!(index.matching_rules(&event), [0, 1]);
     }
 
     #[test]

@@ -46,7 +46,11 @@ fn a_token_is_enough() {
         format!("https://api.telegram.org/bot{TOKEN}/getMe")
     );
     assert_eq!((bot.album_wait_ms, bot.text_limit), (1_000, None));
-    assert_eq!(bot.group_policy(-100), None, "nobody's groups, until they are named");
+    assert_eq!(
+        bot.place_policy(-100, None),
+        None,
+        "nobody's groups, until they are named"
+    );
 }
 
 #[test]
@@ -63,18 +67,56 @@ fn every_setting_is_read() {
     );
     assert_eq!((bot.album_wait_ms, bot.text_limit), (0, Some(2_000)));
 
-    let named = bot.group_policy(-1001).expect("named");
+    let named = bot.place_policy(-1001, None).expect("named");
     assert!(!named.require_mention && !named.reply_in_thread && named.allow.contains(&7));
-    assert_eq!(named.prompt.as_ref().map(GroupPrompt::as_str), Some("Short."));
-    assert_eq!(bot.group_policy(-1002), Some(GroupPolicy::default()));
+    assert_eq!(named.prompt.map(GroupPrompt::as_str), Some("Short."));
+    assert_eq!(
+        bot.place_policy(-1002, None),
+        Some(GroupPolicy::default().in_topic(None))
+    );
 }
 
 #[test]
 fn groups_that_are_not_named_are_ignored_if_others_are() {
     let bot = account("groups: {-1001: {}}");
-    assert!(bot.group_policy(-1001).is_some());
-    assert_eq!(bot.group_policy(-1002), None);
-    assert_eq!(account("groups: {}").group_policy(-1001), None);
+    assert!(bot.place_policy(-1001, None).is_some());
+    assert_eq!(bot.place_policy(-1002, None), None);
+    assert_eq!(account("groups: {}").place_policy(-1001, None), None);
+}
+
+#[test]
+fn a_topic_has_settings_of_its_own_and_its_groups_for_the_rest() {
+    let bot = account(
+        "groups: {-1001: {allow: [7], prompt: All., topics: {1: {prompt: General.}, 5: {require_mention: false, \
+         reply_in_thread: false, allow: [8]}}}, '*': {}}",
+    );
+    let of = |topic: Option<&str>| bot.place_policy(-1001, topic).expect("named");
+    let prompt = |topic: Option<&str>| of(topic).prompt.map(GroupPrompt::as_str);
+    assert!(!of(Some("5")).require_mention && !of(Some("5")).reply_in_thread);
+    assert_eq!(
+        (of(Some("5")).allow, prompt(Some("5"))),
+        (&BTreeSet::from([8]), Some("All."))
+    );
+    assert_eq!(
+        (of(Some("6")).allow, prompt(Some("6"))),
+        (&BTreeSet::from([7]), Some("All."))
+    );
+    // What is in no topic is in the general one.
+    assert_eq!((prompt(None), prompt(Some("1"))), (Some("General."), Some("General.")));
+    assert!(of(None).require_mention && of(None).reply_in_thread);
+
+    assert_eq!(faults(TOKEN, "groups: {-1001: {topics: {5: {colour: red}}}}").len(), 1);
+    let wrong = "groups: {-1001: {topics: {general: {}, 0: {}}}, '*': {topics: {7: {}}}}";
+    let found = faults(TOKEN, wrong);
+    let keys: Vec<&str> = found.iter().filter_map(|line| line.split(": ").next()).collect();
+    assert_eq!(
+        keys,
+        [
+            "groups.*.topics.7",
+            "groups.-1001.topics.0",
+            "groups.-1001.topics.general"
+        ]
+    );
 }
 
 #[test]

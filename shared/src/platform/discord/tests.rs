@@ -99,6 +99,30 @@ fn every_fault_is_told_with_its_key_and_without_the_token() {
 }
 
 #[test]
+fn texts_are_merged_where_they_are_read() {
+    let wait = |keys: &str| read(TOKEN, keys).map(|bot| bot.debounce_ms);
+    assert_eq!((wait(""), wait("debounce_ms: 5000")), (Ok(0), Ok(5_000)));
+    assert_eq!(
+        wait("debounce_ms: 5001"),
+        Err(vec!["debounce_ms: expected at most 5000".to_owned()])
+    );
+    assert_eq!(
+        wait("receive: none, debounce_ms: 1"),
+        Err(vec!["debounce_ms: expected none with `receive: none`".to_owned()])
+    );
+}
+
+#[test]
+fn a_thread_may_have_settings_of_its_own() {
+    let bot = read(TOKEN, "groups: {12: {topics: {15: {require_mention: false}}}}").expect("read");
+    let policy = bot.channel_policy("12", None).expect("a policy");
+    assert!(!policy.in_topic(Some("15")).require_mention);
+    assert!(policy.in_topic(Some("16")).require_mention && policy.in_topic(None).require_mention);
+    let wrong = read(TOKEN, "groups: {12: {topics: {general: {}}}}").expect_err("a fault");
+    assert!(wrong[0].starts_with("groups.12.topics.general: "), "{wrong:?}");
+}
+
+#[test]
 fn a_bot_is_one_account() {
     let token = reference(TOKEN);
     let text = format!("discord: {{accounts: {{a: {{token: '{token}'}}, 'b/c': {{token: '{token}'}}}}}}");

@@ -123,6 +123,27 @@ fn every_fault_is_told_with_its_key_and_without_the_token() {
         assert_eq!(faults(token, "receive: none"), ["token"], "{token}");
     }
     assert_eq!(faults(TOKEN, "receive: none, direct: open, allow: [U1]"), ["allow"]);
+    assert_eq!(
+        faults(TOKEN, "receive: none, groups: {C1: {topics: {'1.000001': {}}}}"),
+        ["groups.C1.topics.1.000001"]
+    );
+}
+
+#[test]
+fn texts_are_merged_where_their_acknowledgements_can_wait() {
+    assert_eq!(account("").debounce_ms, 0);
+    let socket = |wait: u64| {
+        format!(
+            "receive: socket, app_token: '{}', debounce_ms: {wait}",
+            reference("xapp-1")
+        )
+    };
+    let read = read_platforms(&file(TOKEN, &socket(MAX_DEBOUNCE_MS))).expect("read");
+    assert_eq!(read.slack.accounts["app"].debounce_ms, MAX_DEBOUNCE_MS);
+    assert_eq!(faults(TOKEN, &socket(MAX_DEBOUNCE_MS + 1)), ["debounce_ms"]);
+    assert_eq!(faults(TOKEN, "receive: none, debounce_ms: 1"), ["debounce_ms"]);
+    let posts = format!("signing_secret: '{}', debounce_ms: 1", reference(SECRET));
+    assert_eq!(faults(TOKEN, &posts), ["debounce_ms"]);
 }
 
 #[test]

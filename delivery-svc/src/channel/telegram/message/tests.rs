@@ -69,6 +69,14 @@ fn the_first_part_to_a_group_quotes_what_it_answers() {
     let silent = account("groups: {'*': {reply_in_thread: false}}");
     assert!(!quotes(&silent, &reply, 0));
 
+    // A topic goes before its group, and what names none is in the general one.
+    let topics = account("groups: {-1001234: {reply_in_thread: false, topics: {1: {reply_in_thread: true}, 5: {}}}}");
+    for (thread, expected) in [(None, true), (Some("1"), true), (Some("5"), false), (Some("6"), false)] {
+        let mut reply = reply_to(CHAT);
+        reply.delivery_context.thread_id = thread.map(str::to_owned);
+        assert_eq!(quotes(&topics, &reply, 0), expected, "{thread:?}");
+    }
+
     for other in [
         "telegram:other/-1001234/42",
         "telegram:bot/-1009/42",
