@@ -226,6 +226,7 @@ fn coordination_is_frozen() {
     check("hook_state_counted", &counted);
     check("hook_spend", &hook::hook_spend());
     check("hook_results", &hook::stored_answers());
+    check("hook_results-transcripts", &hook::answers_with_transcripts());
     check("hook_limit", &ledger::rate_window());
     check("breaker", &hook::breaker());
     check("invocations-passes", &samples::invocations_with_passes());

@@ -232,7 +232,10 @@ impl Turn {
     /// Returns the entry of a failed turn, with a reply that tells the user.
     #[must_use]
     pub fn failed_entry(&self, failure: TurnFailure, cursor: LedgerCursor) -> LedgerEntry {
-        let told = self.build_reply(message_of(&failure, &self.session.persona), Vec::new());
+        let told = Reply {
+            failed: true,
+            ..self.build_reply(message_of(&failure, &self.session.persona), Vec::new())
+        };
         LedgerEntry::TurnFailed {
             turn: self.id,
             failure,
@@ -254,6 +257,7 @@ impl Turn {
             action: None,
             unknown: UnknownFields::default(),
             send: self.send,
+            failed: false,
         }
     }
 }

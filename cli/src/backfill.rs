@@ -24,6 +24,8 @@ use crate::when::parse_when;
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Interval in which a backfill that is followed is asked for.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Longest time without an answer after which a backfill is no longer followed: replicas restart.
+const MAX_SILENCE: Duration = Duration::from_secs(60);
 
 /// Runs the command.
 ///
@@ -111,27 +113,48 @@ async fn finish(common: &Common, bus: &Bus, job: BackfillJob, is_followed: bool)
 }
 
 /// Waits until `job` has ended, with a progress bar on standard error. A job that took its place is not waited for.
-async fn follow(bus: &Bus, mut job: BackfillJob) -> Result<BackfillJob> {
+async fn follow(bus: &Bus, job: BackfillJob) -> Result<BackfillJob> {
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} conversations, {elapsed}, {msg}");
     let bar = ProgressBar::new(0).with_style(style.unwrap_or(ProgressStyle::default_bar()));
+    let ended = follow_with(&bar, bus, job).await;
+    bar.finish_and_clear();
+    ended
+}
+
+async fn follow_with(bar: &ProgressBar, bus: &Bus, mut job: BackfillJob) -> Result<BackfillJob> {
     let account = AccountId {
         channel: job.channel.clone(),
         name: job.account.clone(),
     };
 
+    let mut answered = SystemClock.monotonic();
+    bar.set_message(progress_of(&job));
     while job.is_running() {
         bar.set_length(job.found.unwrap_or(0));
         bar.set_position(job.finished);
-        bar.set_message(progress_of(&job));
         pause(LOOK_EVERY).await;
-        let latest = show(bus, &account).await?;
+
+        let latest = match show(bus, &account).await {
+            Ok(latest) => latest,
+            // The job goes on without this command, and without the replica that answered last.
+            Err(error) if Exit::of_error(&error) == Exit::Unreachable => {
+                let silent_for = SystemClock.monotonic().saturating_duration_since(answered);
+                if silent_for > MAX_SILENCE {
+                    return Err(error);
+                }
+                bar.set_message("adapter-svc does not answer");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         if latest.id != job.id {
-            bar.finish_and_clear();
             return Err(failure(Exit::No, "another backfill of the account has begun"));
         }
+
         job = latest;
+        answered = SystemClock.monotonic();
+        bar.set_message(progress_of(&job));
     }
-    bar.finish_and_clear();
     Ok(job)
 }
 

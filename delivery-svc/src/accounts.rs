@@ -137,7 +137,11 @@ fn reaction_faults(file: &ChannelsFile<WebhookAccount>) -> Vec<KeyFault> {
 
     let mut faults = Vec::new();
     let mut check = |channel: &str, name: &str, policy: &AcknowledgePolicy, takes: fn(&str) -> bool, expected: &str| {
-        for (key, emoji) in [("taken", &policy.taken), ("answered", &policy.answered)] {
+        for (key, emoji) in [
+            ("taken", &policy.taken),
+            ("answered", &policy.answered),
+            ("failed", &policy.failed),
+        ] {
             if emoji.as_deref().is_some_and(|emoji| !takes(emoji)) {
                 let key = format!("{channel}.accounts.{name}.acknowledge.{key}");
                 faults.push(KeyFault::new(key, expected));

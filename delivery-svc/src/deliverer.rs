@@ -18,7 +18,7 @@ use shared::process::trace::{carrier_of, consumer_span};
 use shared::wire::held::HeldUntil;
 use tracing::Instrument as _;
 
-use crate::acknowledgements::show_answered;
+use crate::acknowledgements::{show_given_up, show_sent};
 use crate::attempt::{AttemptVerdict, CallSituation, Repetition, judge_call};
 use crate::calls::CallId;
 use crate::changed_message::has_newer_change;
@@ -457,9 +457,7 @@ async fn finish_delivery(
     }
 
     effects.publish_event(&last).await?;
-    if reply.id == reply.turn && reply.action.is_none() {
-        show_answered(effects.outfit, reply, effects.lease);
-    }
+    show_sent(effects.outfit, reply, effects.lease);
 
     metrics::counter!("nexus_delivery_delivered_total").increment(1);
     Ok(Step::SETTLED)
@@ -512,5 +510,6 @@ async fn give_up(effects: &DeliveryEffects<'_>, reason: String, attempts: u32) -
     }
 
     effects.dead_letter(reason, attempts).await?;
+    show_given_up(effects.outfit, &job.reply, effects.lease);
     Ok(Step::SETTLED)
 }

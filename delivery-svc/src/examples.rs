@@ -33,5 +33,6 @@ pub(crate) fn reply(content: &str) -> Reply {
         action: None,
         unknown: UnknownFields::default(),
         send: None,
+        failed: false,
     }
 }

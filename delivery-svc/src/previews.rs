@@ -103,6 +103,7 @@ fn preview_reply(turn: Ulid, target: &DeliveryContext, preview: &AnswerPreview) 
         causation: preview.causation.clone(),
         action: None,
         send: None,
+        failed: false,
         unknown: UnknownFields::default(),
     }
 }

@@ -11,7 +11,7 @@ use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::live::{LIVE_SUBJECTS, WritingBeat};
 use tokio::sync::Semaphore;
 
-use crate::acknowledgements::show_taken;
+use crate::acknowledgements::{show_over, show_taken};
 use crate::attempt::{CallOutcome, Refusal};
 use crate::channel::TypingPlace;
 use crate::destination::partition_of;
@@ -33,6 +33,7 @@ pub async fn show_typing(outfit: Arc<DelivererContext>) {
                     if let Ok(beat) = serde_json::from_slice::<WritingBeat>(&message.payload) {
                         match &beat.preview {
                             Some(preview) => follow_preview(&outfit, &beat, preview),
+                            None if beat.is_over => show_over(&outfit, &beat),
                             None => {
                                 show_taken(&outfit, &beat);
                                 follow_beat(&outfit, &slots, beat);

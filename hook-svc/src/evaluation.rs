@@ -22,6 +22,7 @@ pub(crate) mod redelivery_check;
 pub(crate) mod retry_budget;
 pub(crate) mod selection;
 pub(crate) mod task;
+pub mod transcripts;
 
 /// Name of the group of replicas that share the partitions of `EVENTS`.
 pub(crate) const GROUP: &str = "hook";

@@ -125,7 +125,7 @@ interface FetchOptions {
   headers?: Record<string, string>;
   /** Text of at most 1 MiB, or bytes, as of a file, of at most 8 MiB. */
   body?: string | Uint8Array;
-  /** Milliseconds, at most 10,000 and the hook's `@timeout`. */
+  /** Milliseconds: 10,000 where absent, at most 60,000 and the hook's `@timeout`. */
   timeout?: number;
 }
 
@@ -223,6 +223,11 @@ interface HookResult {
     systemPrompt?: string;
     /** Data read out of the event. */
     extracted?: Record<string, any>;
+    /**
+     * What is spoken in attachments of the event, by their index. The agent reads it as words of the sender. Only an
+     * operator's hook may; that of an agent fails.
+     */
+    transcripts?: readonly { index: number; text: string }[];
     /** Absent = true. */
     includeThreadHistory?: boolean;
     /** Older spelling of `systemPrompt`. */

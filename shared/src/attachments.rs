@@ -11,7 +11,7 @@ use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
 
-pub use self::file_type::{FileType, find_image_type};
+pub use self::file_type::{FileType, find_image_type, find_recording_type, recording_type};
 
 use crate::bus::{BucketSpace, Bus, ObjectBucket, StoreObjectError};
 use crate::clock::SharedClock;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 pub use answer::{FinishReason, MalformedArguments, ModelReply, ToolRequest};
-pub use ask::{JsonMode, ModelImage, ModelMessage, ModelRequest, ToolSpec};
+pub use ask::{JsonMode, ModelFiles, ModelImage, ModelMessage, ModelRecording, ModelRequest, ToolSpec};
 pub use client::open;
 pub use config::{DEFAULT_MODEL, LlmConfig, LlmFault, ModelProvider};
 pub use error::AskModelError;
@@ -56,6 +56,9 @@ pub trait LanguageModel: Send + Sync + std::fmt::Debug {
 
     /// Returns the list price of `model` (`None`: of the configured one), or `None` if it has no price.
     fn price(&self, model: Option<&str>) -> Option<ModelPrice>;
+
+    /// Returns the MIME types of the recordings that the provider takes; not each of its models does. Empty if it takes none.
+    fn recording_types(&self) -> &'static [&'static str];
 
     /// As [`LanguageModel::answer`]; in addition, `failed` receives the error of each attempt before the next one is
     /// made, and that of the last one, if it fails or is ended by the time-out or the process.

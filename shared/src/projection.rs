@@ -33,7 +33,7 @@ mod turns;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 pub use applied::{AppliedRecord, FeedSource, StreamPositions};
 pub use apply::hooks::ListedHook;
 pub use backlog::Backlog;
-pub use error::{ApplyBatchError, OpenProjectionError, QueryProjectionError};
+pub use error::{ApplyBatchError, FreezeFileError, OpenProjectionError, QueryProjectionError};
 
 use crate::bus::IncomingMessage;
 use crate::model::event::EventId;
@@ -64,7 +64,8 @@ use lag::FeedLag;
 use readers::ReaderPool;
 use search::SearchIndex;
 use seen::{SeenMessages, SeenVerdict};
-use writer::{ModelWriter, WriterCommand};
+use snapshot::OpenedFiles;
+use writer::{ModelWriter, Then, WriterCommand};
 
 /// The read model of one process. Clones share it; the writer stops with the last of them.
 #[derive(Debug, Clone)]
@@ -85,8 +86,10 @@ struct Inner {
     /// Number of callers that wait for a position: while there are any, a batch is applied without waiting for it to
     /// fill.
     waiting: AtomicUsize,
-    /// Whether a copy of the file is being made.
-    copying: AtomicBool,
+    /// Number of copies of the file that are being made.
+    copying: AtomicUsize,
+    /// The file as it is read for others, beside SQLite.
+    raw: OpenedFiles,
     wanted: Notify,
 }
 
@@ -138,7 +141,8 @@ impl Projection {
             backlog: Mutex::default(),
             search: SearchIndex::default(),
             waiting: AtomicUsize::new(0),
-            copying: AtomicBool::new(false),
+            copying: AtomicUsize::new(0),
+            raw: OpenedFiles::default(),
             wanted: Notify::new(),
         })))
     }
@@ -220,7 +224,12 @@ impl Projection {
     /// # Errors
     /// Returns [`ApplyBatchError`]: `Passing` if a reader does.
     pub async fn shorten_log(&self) -> Result<(), ApplyBatchError> {
-        self.send_command(|done| WriterCommand::Shorten { done }).await
+        self.shorten_then(Box::new(|| {})).await
+    }
+
+    /// As [`Self::shorten_log`]; if it succeeds, `then` runs while the log is still empty.
+    async fn shorten_then(&self, then: Then) -> Result<(), ApplyBatchError> {
+        self.send_command(|done| WriterCommand::Shorten { then, done }).await
     }
 
     /// Returns the sequence of the last message of `source` that is applied, 0 = none: resume after it.

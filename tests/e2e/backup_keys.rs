@@ -1,4 +1,4 @@
-//! A backup that is made while keys, files and timers are replaced: each has the value from before, or a later one.
+//! A backup that is made while keys and files are replaced: each has the value from before, or a later one.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -14,6 +14,7 @@ use tests::record::read_all;
 use tests::world::{Setup, World};
 
 use crate::approval::{approvals_of, pays};
+use crate::own_messages::{about_event, resolve_hook, sent_event};
 use crate::story::PATIENCE;
 
 const ANN: &str = "11";
@@ -163,5 +164,50 @@ async fn an_approval_is_decided_by_a_button_in_direct_messages_and_its_card_says
         1,
         "the press is answered within three seconds"
     );
+    world.stack.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_a_reaction_and_a_press_to_what_the_bot_sent_are_about_the_event_of_it() {
+    let discord = Discord::start(Duration::ZERO).await;
+    discord.begin_thread(GENERAL, THREAD);
+    let world = World::start(Setup {
+        hooks: vec![("threads.ts", HOOK.to_owned()), ("resolve.ts", resolve_hook("discord"))],
+        channels: discord.account(&format!("groups: {{{GUILD}: {{}}}}")),
+        environment: vec![Discord::environment()],
+        ..Setup::default()
+    })
+    .await;
+    eventually("the bot is connected", PATIENCE, async || {
+        discord.is_connected().then_some(()).ok_or_else(|| world.logs())
+    })
+    .await;
+
+    discord.write(THREAD, ANN, "hello");
+    has_sent(&discord, &world, &["echo: hello"]).await;
+    let (sent, platform) = sent_event(&world, "discord").await;
+    let own = discord.messages()[0].clone();
+    assert_eq!(platform, format!("{THREAD}/{}", own["id"].as_str().expect("an id")));
+
+    let person = json!({"id": ANN, "username": "somebody"});
+    let reaction = json!({"user_id": ANN, "channel_id": THREAD, "message_id": own["id"], "guild_id": GUILD,
+        "member": {"user": person, "roles": []}, "emoji": {"id": null, "name": "👍"}});
+    discord.dispatch("MESSAGE_REACTION_ADD", &reaction);
+    let mut answer = own.clone();
+    answer["id"] = json!(discord.next_id());
+    answer["author"] = person.clone();
+    answer["content"] = json!("what do you mean?");
+    answer["type"] = json!(19);
+    answer["message_reference"] = json!({"type": 0, "message_id": own["id"], "channel_id": THREAD, "guild_id": GUILD});
+    answer["referenced_message"] = own.clone();
+    discord.dispatch("MESSAGE_CREATE", &answer);
+    let press = json!({
+        "id": discord.next_id(), "application_id": "700", "type": 3, "token": "press", "version": 1,
+        "channel_id": THREAD, "guild_id": GUILD, "member": {"user": person, "roles": []}, "message": own,
+        "data": {"custom_id": "again", "component_type": 2},
+    });
+    discord.dispatch("INTERACTION_CREATE", &press);
+
+    about_event(&world, &sent, 3).await;
     world.stack.stop().await;
 }

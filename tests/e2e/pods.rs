@@ -68,6 +68,27 @@ spec:
     spec: {containers: [{name: sleeps, image: busybox, command: [sleep, infinity]}], securityContext: {runAsUser: 10002, runAsGroup: 10002}}
 ";
 
+/// Two pods whose program takes 100 MiB; one of them may take less.
+const EATERS: &str = "
+{kind: Namespace, metadata: {name: memory}}
+---
+kind: StatefulSet
+metadata: {namespace: memory, name: eats}
+spec:
+  template:
+    spec:
+      containers: [{name: eats, image: busybox, command: [bash, -c, 'head -c 100M /dev/zero | tail | sleep infinity'], resources: {limits: {memory: 32Mi}}}]
+      securityContext: {runAsUser: 10002, runAsGroup: 10002}
+---
+kind: StatefulSet
+metadata: {namespace: memory, name: fits}
+spec:
+  template:
+    spec:
+      containers: [{name: fits, image: busybox, command: [bash, -c, 'head -c 100M /dev/zero | tail | sleep infinity'], resources: {limits: {memory: 256Mi}}}]
+      securityContext: {runAsUser: 10002, runAsGroup: 10002}
+";
+
 /// The configuration of a shop: a webhook source, a model and an account that are outside.
 fn shop() -> Files {
     Files {
@@ -263,4 +284,25 @@ async fn the_base_answers_a_webhook_and_lets_nobody_else_in() {
             .collect();
         assert_eq!(reached, expected, "{}", pod.name);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_takes_more_memory_than_it_may_is_killed_and_started_again() {
+    let Some(cluster) = installation::try_cluster().await else {
+        return;
+    };
+    cluster.apply(EATERS);
+    let pod = |name: &str| cluster.pods().into_iter().find(|pod| pod.name == name);
+    eventually_within("one is killed, and the other one is not", PATIENCE, async || {
+        let (Some(eats), Some(fits)) = (pod("eats-0"), pod("fits-0")) else {
+            return Err(cluster.describe());
+        };
+        let is_killed = eats.restarts > 0 && eats.message.contains("OOMKilled");
+        if is_killed && cluster.memory("fits-0") > 90 << 20 {
+            assert_eq!(fits.restarts, 0, "{fits:?}");
+            return Ok(());
+        }
+        Err(cluster.describe())
+    })
+    .await;
 }

@@ -3,12 +3,13 @@
 use std::process::Stdio;
 
 use cli::launch::users::credentials;
+use cli::launch::{SERVICES, keys};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::EventId;
 use shared::process::status::ask_replicas;
 use shared::projection::api::EventTrace;
 use shared::wire::rights::BusRole;
-use shared::wire::topology::streams;
+use shared::wire::topology::{streams, topology};
 use tests::command::{Said, command};
 use tests::eventually::eventually;
 use tests::world::{Setup, World};
@@ -149,6 +150,47 @@ async fn a_restore_onto_a_server_asks_first_what_it_may_and_goes_on_where_it_was
         "{told:?}"
     );
 
+    world.stack.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_one_server_is_restored_onto_three_where_the_services_go_on() {
+    let files = tempfile::tempdir().expect("a directory");
+    let backup = files.path().join("backup");
+    let mut world = World::start(Setup { users: true, ..setup() }).await;
+    let heard = arrivals(&world).await;
+    let first = posted(&world, "p", 1).await;
+    answered(&world, &heard, &first).await;
+    world.stack.stop_services().await;
+    world.words(&["backup", flag(&backup), "--quiesce"]).await;
+    let before = world.bus.stream_state(streams::EVENTS).await.expect("asked");
+    let key = std::fs::read(keys::cluster_key(world.path()).expect("a key")).expect("read");
+    drop(world);
+
+    let mut world = World::start(Setup {
+        servers: 3,
+        users: true,
+        without: SERVICES.to_vec(),
+        ..setup()
+    })
+    .await;
+    std::fs::write(keys::cluster_key(world.path()).expect("a key"), key).expect("the key is put in place");
+    let restored = said(restorer(&world, &["restore", flag(&backup), "--replicas", "3"])).await;
+    assert_eq!(restored.code, Some(0), "{restored:?}");
+    assert!(!restored.err.contains("warning"), "{restored:?}");
+
+    // Each stream has its messages and the options of a cluster, three replicas among them.
+    let drift = world.bus.find_drift(&topology(3)).await.expect("asked");
+    assert!(drift.is_empty(), "{drift:?}");
+    let after = world.bus.stream_state(streams::EVENTS).await.expect("asked");
+    assert_eq!((after.last, after.messages), (before.last, before.messages));
+
+    let heard = arrivals(&world).await;
+    begin(&mut world, &SERVICES).await;
+    let second = posted(&world, "p", 2).await;
+    answered(&world, &heard, &second).await;
+    let times = heard.lock().expect("not poisoned").clone();
+    assert_eq!(times.into_iter().collect::<Vec<_>>(), [(second, 1)]);
     world.stack.stop().await;
 }
 

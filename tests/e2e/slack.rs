@@ -18,6 +18,7 @@ use tests::slack::{SECRET, envelope, signed_interaction, signed_post};
 use tests::world::{Setup, World};
 
 use crate::approval::{approvals_of, pays};
+use crate::own_messages::{about_event, resolve_hook, sent_event};
 use crate::story::PATIENCE;
 
 const TOKEN: &str = "xoxb-700-secret";
@@ -262,5 +263,50 @@ async fn an_approval_is_decided_by_a_button_in_direct_messages_and_its_card_says
     let text = changes[0]["text"].as_str().expect("a text");
     let code = say.split_whitespace().nth(1).expect("a code");
     assert!(text.starts_with("Approved by ann") && !text.contains(code), "{text}");
+    world.stack.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_a_reaction_and_a_press_to_what_the_app_posted_are_about_the_event_of_it() {
+    let (_api, base) = WebApi::start().await;
+    let account = format!(
+        "token: 'env:SLACK_TOKEN', signing_secret: 'env:SLACK_SECRET', base_url: '{base}', allow: [U5], groups: {{C1: {{}}}}"
+    );
+    let world = World::start(Setup {
+        hooks: vec![("answer.ts", ANSWER.to_owned()), ("resolve.ts", resolve_hook("slack"))],
+        channels: format!("slack: {{accounts: {{main: {{{account}}}}}}}"),
+        environment: vec![
+            ("SLACK_TOKEN".to_owned(), TOKEN.to_owned()),
+            ("SLACK_SECRET".to_owned(), SECRET.to_owned()),
+        ],
+        ..Setup::default()
+    })
+    .await;
+
+    let first = format!("{}.000001", SystemClock.now().0 / 1_000);
+    let asked = json!({"channel": "D1", "channel_type": "im", "text": "hello"});
+    bring(&world, &message(&first, &asked)).await;
+    let (sent, platform) = sent_event(&world, "slack").await;
+    let own = platform.strip_prefix("D1/").expect("a message in the conversation");
+
+    let item = json!({"type": "message", "channel": "D1", "ts": own});
+    let stamp = |number: u32| first.replace(".000001", &format!(".{number:06}"));
+    let reaction = json!({"type": "reaction_added", "user": "U5", "reaction": "+1", "item_user": "U7", "item": item,
+        "event_ts": stamp(2)});
+    bring(&world, &reaction).await;
+    let answer = json!({"channel": "D1", "channel_type": "im", "text": "what do you mean?", "thread_ts": own,
+        "parent_user_id": "U7"});
+    bring(&world, &message(&stamp(3), &answer)).await;
+    let press = json!({
+        "type": "block_actions", "team": {"id": "T1"}, "api_app_id": "A1", "user": {"id": "U5", "name": "ann"},
+        "container": {"type": "message", "message_ts": own, "channel_id": "D1"}, "channel": {"id": "D1"},
+        "message": {"ts": own, "text": "echo: hello"},
+        "actions": [{"type": "button", "action_id": "say_0", "value": "again", "action_ts": stamp(4)}],
+    });
+    let client = reqwest::Client::builder().timeout(PATIENCE).build().expect("a client");
+    let posted = signed_interaction(&client, &world.gateway(), &press).send().await;
+    assert_eq!(posted.expect("an answer").status().as_u16(), 200);
+
+    about_event(&world, &sent, 3).await;
     world.stack.stop().await;
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use shared::model::dispatch::Dispatch;
 use shared::model::event::Event;
 use shared::wire::topology::streams;
@@ -14,12 +14,13 @@ use tests::record::read_all;
 use tests::world::{Setup, World, shipped_hook};
 
 use crate::approval::{approvals_of, pays};
+use crate::own_messages::{about_event, resolve_hook, sent_event};
 use crate::story::{PATIENCE, pending_approvals};
 
 const ANN: i64 = 11;
 const STRANGER: i64 = 12;
 
-async fn has_sent(api: &Telegram, world: &World, expected: &[(i64, &str)]) {
+pub(crate) async fn has_sent(api: &Telegram, world: &World, expected: &[(i64, &str)]) {
     let expected: Vec<(i64, String)> = expected
         .iter()
         .map(|(chat, text)| (*chat, (*text).to_owned()))
@@ -132,31 +133,6 @@ async fn a_groups_prompt_is_in_the_turns_of_its_messages_and_no_others() {
     world.stack.stop().await;
 }
 
-/// A hook that says to which event of ours a reaction or an answer belongs.
-const RESOLVE: &str = r#"
-/**
- * @name Resolve
- * @match channel=telegram
- */
-import Database from "better-sqlite3";
-
-export default async function (ctx: HookContext): Promise<HookResult> {
-  const about = ctx.event.target ?? ctx.event.reply_to ?? "";
-  if (ctx.event.direction === "sent" || !about.startsWith("telegram:main/")) return { fire: false };
-  const db = new Database(ctx.dbPath, { readonly: true });
-  const row = db
-    .prepare("select event_id from platform_ids where channel = ? and account = ? and chat = ? and platform_id = ?")
-    .get("telegram", "main", ctx.event.peer.id, about.slice("telegram:main/".length));
-  db.close();
-  return {
-    fire: true,
-    routing: { session: "resolved" },
-    deliveryContext: { channel: "cli", peerId: "resolved" },
-    context: { extracted: { about: row?.event_id ?? "nothing" } },
-  };
-}
-"#;
-
 /// Runs `nexus` with `arguments` against `world`, with the bot's token.
 async fn operate(world: &World, arguments: &[&str]) -> Said {
     let config = world.stack.config_path();
@@ -260,12 +236,12 @@ async fn a_stranger_is_let_in_by_the_code_that_an_operator_types() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_and_a_reaction_to_what_the_bot_sent_are_about_the_event_of_it() {
+async fn an_answer_a_reaction_and_a_press_to_what_the_bot_sent_are_about_the_event_of_it() {
     let api = Telegram::start(Duration::ZERO).await;
     let world = World::start(Setup {
         hooks: vec![
             ("default-dm-routing.ts", shipped_hook("default-dm-routing.ts")),
-            ("resolve.ts", RESOLVE.to_owned()),
+            ("resolve.ts", resolve_hook("telegram")),
         ],
         channels: api.account("direct: open"),
         environment: vec![Telegram::environment()],
@@ -275,14 +251,7 @@ async fn an_answer_and_a_reaction_to_what_the_bot_sent_are_about_the_event_of_it
 
     api.write(ANN, "hello");
     has_sent(&api, &world, &[(ANN, "echo: hello")]).await;
-    let sent = eventually("the sent event is stored", PATIENCE, async || {
-        let all = events(&world).await;
-        let sent = all
-            .iter()
-            .find(|event| event.id.adapter() == "out" && event.channel == "telegram");
-        sent.map(|event| event.id.to_string()).ok_or_else(|| format!("{all:?}"))
-    })
-    .await;
+    let (sent, _) = sent_event(&world, "telegram").await;
 
     let own = api.messages()[0].clone();
     let person = json!({ "id": ANN, "is_bot": false, "first_name": "Somebody" });
@@ -292,21 +261,11 @@ async fn an_answer_and_a_reaction_to_what_the_bot_sent_are_about_the_event_of_it
     });
     api.bring("message_reaction", &reaction);
     let mut answer = message(901, (ANN, false), ANN, "what do you mean?");
-    answer["reply_to_message"] = own;
+    answer["reply_to_message"] = own.clone();
     api.bring("message", &answer);
+    api.press(ANN, own["message_id"].as_i64().expect("an id"), "again");
 
-    eventually("both are about the sent event", PATIENCE, async || {
-        let dispatches: Vec<(u64, Dispatch)> = read_all(&world.bus, streams::DISPATCHES).await;
-        let about: Vec<Value> = dispatches
-            .iter()
-            .filter(|(_, dispatch)| dispatch.hook_id.contains("resolve"))
-            .filter_map(|(_, dispatch)| dispatch.context.extracted.as_ref()?.get("about").cloned())
-            .collect();
-        (about == [json!(sent), json!(sent)])
-            .then_some(())
-            .ok_or_else(|| format!("{about:?}, expected {sent} twice\n{}", world.logs()))
-    })
-    .await;
+    about_event(&world, &sent, 3).await;
     world.stack.stop().await;
 }
 

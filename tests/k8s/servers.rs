@@ -92,3 +92,28 @@ fn with_servers_of_others_nothing_of_the_own_ones_remains() {
         assert!(egress.contains(&to_servers), "{}: {egress:?}", name(policy));
     }
 }
+
+/// As many servers as copies, each in a zone of its own: so no server needs a tag by which copies are placed (`unique_tag`),
+/// which it could have only from its node.
+#[test]
+fn each_copy_of_a_stream_is_in_a_zone_of_its_own_in_production() {
+    for Set { objects, .. } in try_render_all()
+        .into_iter()
+        .filter(|set| set.name.starts_with("overlays/prod"))
+    {
+        let maps = of_kind(&objects, "ConfigMap").into_iter();
+        let mut settings = maps.filter_map(|map| map["data"]["nexus.toml"].as_str());
+        let settings: toml::Table = settings.next().expect("nexus.toml").parse().expect("TOML");
+        let copies = settings["nats"]["replicas"].as_integer();
+        let servers = &find(&objects, "StatefulSet", "nats").expect("servers")["spec"];
+        assert_eq!((servers["replicas"].as_i64(), copies), (Some(3), Some(3)));
+
+        let spread = list(&servers["template"]["spec"]["topologySpreadConstraints"]);
+        let zones = spread
+            .iter()
+            .find(|one| one["topologyKey"] == "topology.kubernetes.io/zone")
+            .expect("zones");
+        assert_eq!(zones["whenUnsatisfiable"], "DoNotSchedule", "{zones}");
+        assert_eq!(zones["maxSkew"], 1, "{zones}");
+    }
+}

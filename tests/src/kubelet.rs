@@ -2,8 +2,8 @@
 //!
 //! It is as much of Kubernetes as the manifests of this repository use: [`kustomize`] renders them, [`manifest`],
 //! [`custom`] and [`objects`] say what of them is read, [`rollout`] how many pods there are, [`environment`] and [`volume`] what a container finds, [`container`] how it
-//! becomes a process, [`probe`] and [`pod`] how it lives, [`policy`], [`network`] and [`names`] whom it reaches, and
-//! [`cluster`] runs it all as [`verbs`] ask it to. It needs root, `ip` and `nft`; seccomp profiles and memory limits are not enforced.
+//! becomes a process, [`probe`], [`memory`] and [`pod`] how it lives, [`policy`], [`network`] and [`names`] whom it reaches, and
+//! [`cluster`] runs it all as [`verbs`] ask it to. It needs root, `ip` and `nft`; seccomp profiles are not enforced.
 
 pub mod cluster;
 pub mod container;
@@ -11,6 +11,7 @@ pub mod custom;
 pub mod environment;
 pub mod kustomize;
 pub mod manifest;
+pub mod memory;
 pub mod names;
 pub mod network;
 pub mod objects;

@@ -84,6 +84,46 @@ mod tests {
 [1] 2026 [ERR] 127.0.0.1:1 - cid:7 - "v0.51:rust:b" - "A/NEXUS/jwt:U2" - Publish Violation - Subject "nexus.dispatch.1.a.b"
 "#;
 
+    /// The rights that the suite uses, a role and a right on each line, sorted; behind ` # used by ` the file that needs
+    /// one which the suite does not use, and for what. Recorded as docs/contribute/README.md says.
+    const RECORDED: &str = include_str!("../data/used-rights.txt");
+
+    #[test]
+    fn no_right_is_granted_that_nobody_uses() {
+        let rights = |role: BusRole| {
+            let all = role.rights().iter();
+            all.map(move |right| format!("{} {right:?}", role.name()))
+        };
+        let granted: BTreeSet<String> = BusRole::ALL.into_iter().flat_map(rights).collect();
+
+        let recorded: Vec<&str> = RECORDED
+            .lines()
+            .map(|line| line.split(" # ").next().unwrap_or(line))
+            .collect();
+        assert!(recorded.is_sorted_by(|one, next| one < next), "sorted, each right once");
+
+        let used: BTreeSet<String> = recorded.into_iter().map(str::to_owned).collect();
+        let unused: Vec<&String> = granted.difference(&used).collect();
+        assert!(unused.is_empty(), "granted, and never used: {unused:#?}");
+        let unknown: Vec<&String> = used.difference(&granted).collect();
+        assert!(unknown.is_empty(), "recorded, and no right: {unknown:#?}");
+    }
+
+    #[test]
+    fn a_right_that_the_suite_does_not_use_names_the_file_that_needs_it() {
+        let repository = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let explained = RECORDED.lines().filter_map(|line| line.split_once(" # "));
+        let mut count = 0;
+        for (right, reason) in explained {
+            let place = reason.strip_prefix("used by ").and_then(|place| place.split_once(": "));
+            let (file, purpose) = place.unwrap_or_else(|| panic!("{right}: no file and purpose in {reason:?}"));
+            assert!(repository.join(file).is_file(), "{right}: there is no {file}");
+            assert!(!purpose.is_empty(), "{right}: no purpose");
+            count += 1;
+        }
+        assert!(count > 0, "the recording explains nothing");
+    }
+
     #[test]
     fn what_a_role_has_used_is_read_from_the_servers_log() {
         let used = read_used(LOG, &[("U1".to_owned(), BusRole::Hook)].into());

@@ -1,7 +1,9 @@
 //! One value of every schema of what is kept about a hook.
 
 use shared::breaker::{Breaker, BreakerState};
-use shared::model::hook::{FiredOnce, HookSpend, HookState, HookStatus, StoredAnswer, StoredAnswers};
+use shared::model::hook::{
+    FiredOnce, HookContextPatch, HookResult, HookSpend, HookState, HookStatus, StoredAnswer, StoredAnswers, Transcript,
+};
 
 use crate::samples::{AT, id, result, some};
 
@@ -54,5 +56,27 @@ pub(crate) fn stored_answers() -> StoredAnswers {
                 hook_id: "flight-checkin".to_owned(),
             },
         ],
+    }
+}
+
+/// The answer of a hook that has had a recording written down.
+pub(crate) fn answers_with_transcripts() -> StoredAnswers {
+    let transcripts = vec![Transcript {
+        index: 1,
+        text: "hello".to_owned(),
+    }];
+    let result = HookResult {
+        fire: true,
+        context: Some(HookContextPatch {
+            transcripts,
+            ..HookContextPatch::default()
+        }),
+        ..HookResult::default()
+    };
+    StoredAnswers {
+        answers: vec![StoredAnswer::Fired {
+            hook_id: "transcribe-voice".to_owned(),
+            result: Box::new(result),
+        }],
     }
 }

@@ -157,6 +157,7 @@ pub(crate) fn reply() -> Reply {
         action: None,
         unknown: UnknownFields::default(),
         send: None,
+        failed: false,
     }
 }
 
@@ -276,6 +277,7 @@ pub(crate) fn result() -> HookResult {
             system_prompt: some("be brief"),
             extracted: Some(object(json!({ "a": 1 }))),
             include_thread_history: Some(false),
+            transcripts: Vec::new(),
         }),
         disable_hook: true,
     }

@@ -2,12 +2,13 @@
 //! for a day.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::{Json, Path, State};
+use axum::extract::{ConnectInfo, Json, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -55,6 +56,9 @@ struct Bot {
     /// How often it was set, or removed.
     webhook_calls: Vec<String>,
     faults: BotFaults,
+    /// Connections over which it has called, and those that are dead.
+    connections: BTreeSet<SocketAddr>,
+    dead: BTreeSet<SocketAddr>,
     /// Time before which it may not be called.
     not_before: Option<Instant>,
     /// Confirmations of updates whose events the stream did not have, and calls that came sooner than told.
@@ -108,6 +112,7 @@ impl BotApi {
             .route("/{bot}/{method}", post(answer))
             .with_state(api.clone())
             .merge(api.files.routes());
+        let routes = routes.into_make_service_with_connect_info::<SocketAddr>();
         tokio::spawn(async move { axum::serve(listener, routes).await });
         api
     }
@@ -148,6 +153,16 @@ impl BotApi {
 
     pub(crate) fn set(&self, token: &str, faults: BotFaults) {
         self.with(token, |bot| bot.faults = faults);
+    }
+
+    /// Number of connections over which it was called.
+    pub(crate) fn connections(&self, token: &str) -> usize {
+        self.with(token, |bot| bot.connections.len())
+    }
+
+    /// Lets the connections of now bring nothing but errors from now on, as a proxy does that has lost its way.
+    pub(crate) fn deaden(&self, token: &str) {
+        self.with(token, |bot| bot.dead = bot.connections.clone());
     }
 
     /// The webhook that is set: its URL and its secret.
@@ -332,11 +347,22 @@ fn refusal(bot: &mut Bot, is_poll: bool) -> Option<Response> {
 /// Answers a call, with the vendor's time.
 async fn answer(
     State(api): State<BotApi>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
     Path((bot, method)): Path<(String, String)>,
     Json(body): Json<Value>,
 ) -> Response {
     let (clock, ahead) = (api.clock.clone(), api.ahead.clone());
-    let mut response = answer_call(api, bot, method, body).await;
+    let is_dead = {
+        let mut bots = api.lock();
+        let bot = bots.entry(bot.clone()).or_default();
+        bot.connections.insert(peer);
+        bot.dead.contains(&peer)
+    };
+    let mut response = if is_dead {
+        StatusCode::BAD_GATEWAY.into_response()
+    } else {
+        answer_call(api, bot, method, body).await
+    };
     let now = clock.now().plus(-ahead.load(Ordering::Relaxed));
     let since = Duration::from_millis(u64::try_from(now.0).expect("after 1970"));
     let date = httpdate::fmt_http_date(std::time::UNIX_EPOCH + since);

@@ -1,12 +1,20 @@
 //! What every source must hold to, whatever its platform (`docs/contribute/source.md`).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use adapter_svc::source::port::Source;
+use adapter_svc::source::port::accounts::start_sources;
+use shared::clock::Clock as _;
 use shared::model::event::{BACKFILLED, Event};
 use shared::model::time::UnixMillis;
+use shared::process::{Health, ShutdownSignal};
 use shared::testing::eventually;
 
-use crate::world::{Replica, START, World};
+use crate::world::{Replica, START, World, says};
+
+/// Time for which acknowledgements of the stream are withheld, by the clock of a test, in steps and milliseconds each.
+const WITHHELD: (u32, i64) = (6, 600_000);
 
 /// A platform's stand-in, as the contract uses it. Accounts are `main` and `other`.
 pub(crate) trait Platform {
@@ -24,6 +32,8 @@ pub(crate) trait Platform {
     fn gap_end(&self, now: UnixMillis) -> UnixMillis;
     /// The content of `channels.yaml` with both accounts.
     fn channels(&self, world: &World) -> String;
+    /// The source of account `main`, at the time of `world`.
+    fn source(&self, world: &World) -> Arc<dyn Source>;
     /// Lets somebody write the message `number` to `account` at `at`; the id of its event.
     fn say(&self, account: &str, number: i64, at: UnixMillis) -> String;
     /// Repeats and shuffles what `account` is handed from now on.
@@ -77,7 +87,7 @@ async fn start_and_say(
 
 /// Runs the whole contract against the stand-ins that `make` starts, each with a world of its own.
 pub(crate) async fn check_source<P: Platform>(make: impl AsyncFn(&World) -> P) {
-    for number in 0..5 {
+    for number in 0..6 {
         let world = World::start().await;
         let platform = make(&world).await;
         let channels = platform.channels(&world);
@@ -86,7 +96,8 @@ pub(crate) async fn check_source<P: Platform>(make: impl AsyncFn(&World) -> P) {
             1 => nothing_is_confirmed_before_the_stream_has_it(world, &platform, &channels).await,
             2 => what_was_missed_is_read_or_told(&world, &platform, &channels).await,
             3 => a_revoked_account_stops_alone(&world, &platform, &channels).await,
-            _ => a_first_sync_is_backfilled(&world, &platform, &channels).await,
+            4 => a_first_sync_is_backfilled(&world, &platform, &channels).await,
+            _ => the_watermark_stands_as_long_as_the_stream_does_not_answer(world, &platform).await,
         }
     }
 }
@@ -255,4 +266,54 @@ async fn a_first_sync_is_backfilled(world: &World, platform: &impl Platform, cha
     assert_eq!(fresh.len(), 1, "{fresh:?}");
     assert_eq!(fresh[0].timestamp, now);
     replica.stop().await;
+}
+
+async fn the_watermark_stands_as_long_as_the_stream_does_not_answer(mut events: World, platform: &impl Platform) {
+    // Positions and leases are on a server of their own, which goes on.
+    let positions = World::start().await;
+    let (health, shutdown) = (Health::default(), ShutdownSignal::default());
+    let context = positions.sink_context(&events, &health);
+    let tasks = start_sources(vec![platform.source(&positions)], &context, "adapter-svc-0", &shutdown);
+    says(&health, &format!("{}/main", platform.channel()), platform.reading()).await;
+    let mut expected = BTreeSet::from([platform.say("main", 1, START)]);
+    confirmed(platform, "main", 1).await;
+    pass_time(&positions).await;
+    let watermark = positions.watermark(platform.channel(), "main").await;
+    assert!(watermark.is_some());
+
+    events.nats.kill9();
+    expected.extend((2..=5).map(|n| platform.say("main", n, START)));
+    eventually("a message is handed over", async || platform.handed("main") > 1).await;
+    let (steps, step) = WITHHELD;
+    for passed in 0..=steps {
+        // First it is waiting for the stream, and then it has time to do something.
+        pass_time(&positions).await;
+        let found = positions.watermark(platform.channel(), "main").await;
+        assert_eq!(found, watermark, "after {passed} steps");
+        assert_eq!(platform.confirmed("main"), 1, "after {passed} steps");
+        for world in [&positions, &events] {
+            world.clock.set(world.clock.now().plus(step));
+        }
+    }
+
+    events.nats.restart().await;
+    confirmed(platform, "main", 5).await;
+    assert_ne!(positions.watermark(platform.channel(), "main").await, watermark);
+    let mut stored = events.events().await;
+    stored.retain(|event| event.id.adapter() != "gap");
+    assert_eq!((stored.len(), ids(&stored)), (5, expected));
+    shutdown.trigger();
+    for task in tasks {
+        task.await.expect("it ends in order");
+    }
+}
+
+/// Waits until a replica has refreshed its session twice, which takes about a second and a half.
+async fn pass_time(world: &World) {
+    let written = async || {
+        let state = world.bus.stream_state("KV_leases").await;
+        state.map_or(0, |state| state.last)
+    };
+    let before = written().await;
+    eventually("the session is refreshed", async || written().await >= before + 2).await;
 }

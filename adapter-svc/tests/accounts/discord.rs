@@ -1,10 +1,19 @@
 //! Discord's source: the contract of sources, and what the vendor does besides.
 
+use std::sync::Arc;
+
+use adapter_svc::source::discord::account_context::AccountContext;
+use adapter_svc::source::discord::address_gate::AddressGate;
+use adapter_svc::source::discord::client::open_http;
+use adapter_svc::source::discord::gateway::DiscordSource;
+use adapter_svc::source::port::Source;
 use serde_json::{Value, json};
+use shared::clock::SystemClock;
 use shared::model::event::{Event, EventDirection, MentionForm, PlatformIds};
 use shared::model::time::UnixMillis;
+use shared::platform::accounts::read_platforms;
 use shared::platform::discord::DISCORD;
-use shared::testing::eventually;
+use shared::testing::{SeededIds, eventually};
 use shared::wire::dead_letter::DeadLetter;
 
 use crate::contract::{Platform, check_source};
@@ -54,6 +63,19 @@ impl Platform for Discord {
 
     fn channels(&self, world: &World) -> String {
         channels(world, &self.0, OPEN)
+    }
+
+    fn source(&self, world: &World) -> Arc<dyn Source> {
+        let accounts = read_platforms(&self.channels(world)).expect("sound accounts");
+        Arc::new(DiscordSource::new(AccountContext {
+            name: "main".to_owned(),
+            account: accounts.discord.accounts["main"].clone(),
+            http: open_http().expect("a client"),
+            ids: Arc::new(SeededIds::new(7)),
+            timer: Arc::new(SystemClock),
+            clock: world.clock.clone(),
+            gate: AddressGate::default(),
+        }))
     }
 
     fn say(&self, account: &str, number: i64, at: UnixMillis) -> String {

@@ -27,8 +27,9 @@ pub(crate) const GUILD: &str = "20";
 pub(crate) const FIRST_CHANNEL: i64 = 1_000;
 /// A thread of the first channel, which another person began.
 pub(crate) const THREAD: &str = "1500";
-/// Interval of heartbeats, in milliseconds.
-const HEARTBEAT_MS: u64 = 150;
+/// Interval of heartbeats, in milliseconds. A client leaves a socket whose heartbeat is not answered for so long, so that it is
+/// longer than a slow machine takes.
+const HEARTBEAT_MS: u64 = 500;
 
 /// The stand-in. Clones share it.
 #[derive(Clone)]
@@ -228,6 +229,18 @@ impl DiscordApi {
         self.with(token, |bot| bot.confirmed.len())
     }
 
+    /// The ids of the messages that are not confirmed, by channel.
+    pub(crate) fn unconfirmed(&self, token: &str) -> BTreeMap<String, Vec<String>> {
+        self.with(token, |bot| {
+            let channels = bot.history.iter().map(|(channel, messages)| {
+                let ids = messages.iter().filter_map(|message| message["id"].as_str());
+                let lacking = ids.filter(|id| !bot.confirmed.contains(*id)).map(str::to_owned);
+                (channel.clone(), lacking.collect::<Vec<_>>())
+            });
+            channels.filter(|(_, lacking)| !lacking.is_empty()).collect()
+        })
+    }
+
     pub(crate) fn handed(&self, token: &str) -> usize {
         self.with(token, |bot| bot.handed)
     }
@@ -269,6 +282,12 @@ impl DiscordApi {
 
     pub(crate) fn early(&self, token: &str) -> Vec<String> {
         self.with(token, |bot| bot.early.clone())
+    }
+
+    /// As [`Self::confirm`], beside what answers the client: a gateway does not wait for this look.
+    fn confirm_beside(&self, token: &str, ids: Vec<String>) {
+        let (api, token) = (self.clone(), token.to_owned());
+        tokio::spawn(async move { api.confirm(&token, ids).await });
     }
 
     /// Notes that `ids` are confirmed, and those whose events are not stored.
@@ -399,7 +418,10 @@ async fn serve_socket(api: DiscordApi, path: String, mut socket: WebSocket) -> O
     }
     let begun = begin_session(&api, &token, &first["d"], is_resume).await;
     let Some((session, sent)) = begun else {
-        return send(&mut socket, &json!({"op": 9, "d": false})).await;
+        send(&mut socket, &json!({"op": 9, "d": false})).await?;
+        // The client leaves. A socket that is dropped with something unread in it takes its last words back.
+        while receive(&mut socket, &mut closed).await.is_some() {}
+        return None;
     };
     if faults.reconnects > 0 {
         send(&mut socket, &json!({"op": 7, "d": null})).await?;
@@ -436,7 +458,7 @@ async fn begin_session(api: &DiscordApi, token: &str, data: &Value, is_resume: b
         session.push("RESUMED", &json!({}));
         Some((confirmed, seq))
     })?;
-    api.confirm(token, confirmed).await;
+    api.confirm_beside(token, confirmed);
     Some((number, sent))
 }
 
@@ -506,7 +528,7 @@ async fn exchange(
                     api.with(token, |bot| bot.calls += 1);
                     let count = usize::try_from(frame["d"].as_u64().unwrap_or(0)).expect("small");
                     let confirmed = api.lock().get(token)?.sessions[session].messages(count);
-                    api.confirm(token, confirmed).await;
+                    api.confirm_beside(token, confirmed);
                     if !is_mute {
                         send(socket, &json!({"op": 11})).await?;
                     }

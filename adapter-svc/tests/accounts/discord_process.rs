@@ -2,19 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::PlatformIds;
-use shared::testing::eventually;
 use shared::testing::nats::NatsServer;
 use shared::testing::{TestProcess, connect_to};
+use shared::testing::{eventually, eventually_within};
 use shared::wire::watermark::SourceWatermark;
 use tempfile::TempDir;
 
 use crate::discord::{MAIN, OPEN};
 use crate::discord_api::DiscordApi;
-use crate::process::{start_service, stored};
+use crate::process::{log_tail, start_service, stored};
 use crate::world::stored_events;
 
 /// Starts the service with an account that has `keys`.
@@ -23,6 +24,16 @@ fn start(nats: &NatsServer, api: &DiscordApi, folder: &TempDir, keys: &str) -> T
     let channels =
         format!("discord: {{accounts: {{main: {{token: 'file:token', base_url: 'http://{address}/api', {keys}}}}}}}\n");
     start_service(nats, &channels, MAIN, folder, "adapter-svc-0")
+}
+
+/// Time within which the last process takes over and reads everything: what it waits for is the lease of the one that was
+/// killed, and up to five seconds before it begins a session.
+const WITHIN: Duration = Duration::from_secs(120);
+
+/// The account's watermark, for people.
+async fn watermark_text(bus: &Bus) -> String {
+    let kept = bus.kv::<SourceWatermark>("watermarks");
+    format!("watermark: {:?}", kept.get("discord.main").await)
 }
 
 async fn has_watermark(bus: &Bus) -> bool {
@@ -71,8 +82,26 @@ async fn check_killed(keys: &str) {
         process = start(&nats, &api, &folder, keys);
     }
 
-    eventually("everything is confirmed", async || {
-        api.confirmed(MAIN) == expected.len()
+    let (mut looks, mut lacking) = (0_u32, String::new());
+    eventually_within("everything is confirmed", WITHIN, async || {
+        if api.confirmed(MAIN) == expected.len() {
+            return Ok(());
+        }
+        let ended = process.ended();
+        assert!(ended.is_none(), "{ended:?}:\n{}", log_tail(&folder, "adapter-svc-0"));
+        // Now and then: reading the whole stream holds up what is waited for.
+        if looks.is_multiple_of(200) {
+            let ids: BTreeSet<String> = stored(&bus).await.into_iter().collect();
+            let missing: Vec<&String> = expected.difference(&ids).collect();
+            lacking = format!("not stored: {missing:?}\n{}", watermark_text(&asking).await);
+        }
+        looks += 1;
+        Err(format!(
+            "not confirmed: {:?}\n{lacking}\nsockets: {:?}\nlog:\n{}",
+            api.unconfirmed(MAIN),
+            api.begun(MAIN),
+            log_tail(&folder, "adapter-svc-0")
+        ))
     })
     .await;
     let events = stored_events(&bus).await;

@@ -1,9 +1,9 @@
 //! The real process, killed and replaced.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock};
@@ -14,6 +14,9 @@ use tempfile::TempDir;
 use crate::bot_api::BotApi;
 use crate::telegram::{MAIN, message};
 use crate::world::stored_events;
+
+/// Number of a log's lines that a failed test shows.
+const LOG_LINES: usize = 60;
 
 /// Starts the service `name` with one account on the stand-in.
 fn start(nats: &NatsServer, api: &BotApi, folder: &TempDir, name: &str) -> TestProcess {
@@ -32,12 +35,23 @@ pub(crate) fn start_service(
     folder: &TempDir,
     name: &str,
 ) -> TestProcess {
+    start_service_with(nats, (channels, ""), token, folder, name)
+}
+
+/// As [`start_service`], with `more` in the file `nexus.toml`.
+pub(crate) fn start_service_with(
+    nats: &NatsServer,
+    (channels, more): (&str, &str),
+    token: &str,
+    folder: &TempDir,
+    name: &str,
+) -> TestProcess {
     let here = folder.path().join(name);
     std::fs::create_dir_all(here.join("run")).expect("a folder");
     std::fs::write(here.join("token"), token).expect("a token");
     std::fs::write(here.join("channels.yaml"), channels).expect("a file");
     let key = format!("{}/../shared/src/testing/cluster.key", env!("CARGO_MANIFEST_DIR"));
-    let text = format!("[trust]\ncluster_key = \"file:{key}\"\n\n[files]\nchannels = \"channels.yaml\"\n");
+    let text = format!("[trust]\ncluster_key = \"file:{key}\"\n\n[files]\nchannels = \"channels.yaml\"\n\n{more}");
     std::fs::write(here.join("nexus.toml"), text).expect("a configuration");
 
     let mut command = Command::new(env!("CARGO_BIN_EXE_adapter-svc"));
@@ -50,8 +64,21 @@ pub(crate) fn start_service(
         .env("NEXUS__ADAPTER__BACKFILL_CALLS_PER_MINUTE", "60000")
         .env("NEXUS_INSTANCE", name)
         .stdout(Stdio::null())
-        .stderr(std::fs::File::create(here.join("log")).expect("a log"));
+        .stderr(open_log(&here.join("log")));
     TestProcess::start(&mut command)
+}
+
+/// Opens the log at `path`, behind what former processes wrote.
+fn open_log(path: &Path) -> std::fs::File {
+    let mut options = std::fs::OpenOptions::new();
+    options.create(true).append(true).open(path).expect("a log")
+}
+
+/// The last lines that processes of the service `name` have logged.
+pub(crate) fn log_tail(folder: &TempDir, name: &str) -> String {
+    let log = std::fs::read_to_string(folder.path().join(name).join("log")).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
 }
 
 /// Ids of the events of the stream.
@@ -98,37 +125,4 @@ async fn killed_at_any_point_it_loses_and_doubles_nothing() {
     assert_eq!(ids.into_iter().collect::<BTreeSet<_>>(), expected);
     assert_eq!((api.early(MAIN), api.most_polling(MAIN)), (Vec::new(), 1));
     drop(process);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn another_replica_follows_soon_and_two_never_poll() {
-    let (nats, bus) = shared::testing::world().await;
-    let folder = tempfile::tempdir().expect("a folder");
-    let api = BotApi::start(bus.clone(), Arc::new(SystemClock)).await;
-    let mut first = start(&nats, &api, &folder, "adapter-svc-0");
-    say(&api, 1, 1);
-    eventually("the first replica reads", async || api.confirmed(MAIN) == 1).await;
-
-    let second = start(&nats, &api, &folder, "adapter-svc-1");
-    let log = folder.path().join("adapter-svc-1/log");
-    eventually("the second replica waits", async || {
-        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("ready"))
-    })
-    .await;
-    say(&api, 2, 2);
-    eventually("the first one goes on", async || api.confirmed(MAIN) == 2).await;
-
-    first.kill();
-    let killed = SystemClock.monotonic();
-    let polls = api.polls(MAIN);
-    eventually("the second replica polls", async || api.polls(MAIN) > polls).await;
-    let taken = SystemClock.monotonic().saturating_duration_since(killed);
-    println!("taken over {taken:?} after the kill");
-    assert!(taken <= Duration::from_secs(20), "{taken:?}");
-
-    say(&api, 3, 3);
-    eventually("the second replica reads", async || api.confirmed(MAIN) == 3).await;
-    assert_eq!(stored(&bus).await.len(), 3);
-    assert_eq!(api.most_polling(MAIN), 1);
-    drop(second);
 }

@@ -1,8 +1,15 @@
 //! Slack's socket: the contract of sources. Each account is an app with a stand-in of its own.
 
+use std::sync::Arc;
+
+use adapter_svc::source::port::Source;
+use adapter_svc::source::slack::client::open_http;
+use adapter_svc::source::slack::socket::SlackSocketSource;
 use serde_json::{Value, json};
 use shared::model::time::UnixMillis;
+use shared::platform::accounts::read_platforms;
 use shared::platform::slack::SLACK;
+use shared::testing::SeededIds;
 
 use crate::contract::{Platform, check_source};
 use crate::socket_api::SocketApi;
@@ -72,6 +79,15 @@ impl Platform for SlackSockets {
             account("main"),
             account("other")
         )
+    }
+
+    fn source(&self, world: &World) -> Arc<dyn Source> {
+        let accounts = read_platforms(&self.channels(world)).expect("sound accounts");
+        let account = accounts.slack.accounts["main"].clone();
+        let app_token = account.app_token.clone().expect("the app's token");
+        let (http, ids) = (open_http().expect("a client"), Arc::new(SeededIds::new(7)));
+        let (name, clock) = ("main".to_owned(), world.clock.clone());
+        Arc::new(SlackSocketSource::new(name, account, app_token, http, clock, ids))
     }
 
     fn say(&self, account: &str, number: i64, at: UnixMillis) -> String {

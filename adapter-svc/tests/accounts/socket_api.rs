@@ -54,6 +54,7 @@ struct SocketState {
     /// Whether payloads come twice and out of order.
     shuffles: bool,
     connections: u32,
+    most_connections: u32,
     opened: usize,
     /// What `apps.connections.open` is answered, instead of an address.
     refused: Option<Value>,
@@ -183,6 +184,11 @@ impl SocketApi {
         self.lock().connections
     }
 
+    /// Most connections that were open at a time.
+    pub(crate) fn most_connections(&self) -> u32 {
+        self.lock().most_connections
+    }
+
     /// Whether the stream has the event `id`.
     async fn is_stored(&self, id: &str) -> bool {
         let mut stored = self.stored.lock().await;
@@ -273,6 +279,7 @@ async fn connect(State(api): State<SocketApi>, upgrade: WebSocketUpgrade) -> Res
         let begun = {
             let mut state = api.lock();
             state.connections += 1;
+            state.most_connections = state.most_connections.max(state.connections);
             state.opened += 1;
             state.orders
         };

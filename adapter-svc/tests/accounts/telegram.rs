@@ -1,10 +1,17 @@
 //! Telegram's source: the contract of sources, and what the vendor does besides.
 
+use std::sync::Arc;
+
+use adapter_svc::source::port::Source;
+use adapter_svc::source::telegram::client::open_http;
+use adapter_svc::source::telegram::poll::TelegramSource;
 use serde_json::json;
+use shared::clock::SharedClock;
 use shared::model::event::PlatformIds;
 use shared::model::time::UnixMillis;
+use shared::platform::accounts::read_platforms;
 use shared::platform::telegram::TELEGRAM;
-use shared::testing::eventually;
+use shared::testing::{SeededIds, eventually};
 use shared::wire::watermark::SourceWatermark;
 
 use crate::bot_api::{BotApi, BotFaults};
@@ -30,12 +37,20 @@ impl Telegram {
 }
 
 /// The content of `channels.yaml` for the stand-in.
-fn channels(world: &World, api: &BotApi, main: &str) -> String {
+pub(crate) fn channels(world: &World, api: &BotApi, main: &str) -> String {
     let (main, other, base) = (world.secret(main), world.secret(OTHER), &api.base);
     format!(
         "telegram: {{accounts: {{main: {{token: '{main}', base_url: '{base}', direct: open, album_wait_ms: 300}}, \
          other: {{token: '{other}', base_url: '{base}', direct: open}}}}}}"
     )
+}
+
+/// The source of account `main` of `channels`, the content of `channels.yaml`, with the clock `clock`.
+pub(crate) fn polled_source(channels: &str, clock: SharedClock) -> Arc<dyn Source> {
+    let accounts = read_platforms(channels).expect("sound accounts");
+    let account = accounts.telegram.accounts["main"].clone();
+    let (http, ids) = (open_http().expect("a client"), Arc::new(SeededIds::new(7)));
+    Arc::new(TelegramSource::new("main".to_owned(), account, http, clock, ids))
 }
 
 /// The message `number` from user `number % 7`.
@@ -65,6 +80,10 @@ impl Platform for Telegram {
 
     fn channels(&self, world: &World) -> String {
         channels(world, &self.0, MAIN)
+    }
+
+    fn source(&self, world: &World) -> Arc<dyn Source> {
+        polled_source(&self.channels(world), world.clock.clone())
     }
 
     fn say(&self, account: &str, number: i64, at: UnixMillis) -> String {

@@ -7,11 +7,11 @@ use shared::clock::SystemClock;
 use shared::model::time::UnixMillis;
 use shared::testing::eventually;
 
-use crate::bot_api::BotApi;
+use crate::bot_api::{BotApi, BotFaults};
 use crate::world::{Replica, START, World};
 
-const TOKEN: &str = "77:main-secret";
-const SECRET: &str = "s3cret-s3cret-s3cret";
+pub(crate) const TOKEN: &str = "77:main-secret";
+pub(crate) const SECRET: &str = "s3cret-s3cret-s3cret";
 
 pub(crate) fn channels(world: &World, api: &BotApi, more: &str) -> String {
     let (token, secret, base) = (world.secret(TOKEN), world.secret(SECRET), &api.base);
@@ -182,5 +182,35 @@ async fn an_account_that_is_polled_again_removes_its_own_webhook_and_no_other() 
     let replica = world.replica("adapter-svc-0", &polled).await;
     replica.says("telegram/main", "a webhook is set").await;
     assert_eq!(api.webhook_calls(TOKEN).len(), 2);
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_token_stops_the_account_and_telegram_keeps_what_it_posts() {
+    let world = World::start().await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
+    let revoked = BotFaults {
+        is_revoked: true,
+        ..BotFaults::default()
+    };
+    api.set(TOKEN, revoked);
+    let channels = channels(&world, &api, ", direct: open");
+    let replica = world.replica("adapter-svc-0", &channels).await;
+    replica
+        .says("telegram/main", "stopped: the token is not accepted")
+        .await;
+    let parts = replica.health.readiness();
+    assert!(parts.ready && parts.parts["telegram/main"].degraded, "{parts:?}");
+
+    // Nobody knows whose update it is.
+    let update = json!({"update_id": 1, "message": message(1, START)});
+    assert_eq!(post(&replica, Some(SECRET), &update).await.0, 503);
+    replica.stop().await;
+
+    api.set(TOKEN, BotFaults::default());
+    let replica = world.replica("adapter-svc-0", &channels).await;
+    replica.says("telegram/main", "receiving by webhook as @nexus").await;
+    assert_eq!(post(&replica, Some(SECRET), &update).await.0, 200);
+    assert_eq!(world.stored(1).await[0].content, "message 1");
     replica.stop().await;
 }

@@ -2,21 +2,14 @@
 
 use std::sync::Arc;
 
-use adapter_svc::attachments::AttachmentFetcher;
-use adapter_svc::attachments::fetcher::AccountMedia;
-use adapter_svc::config::AttachmentConfig;
-use adapter_svc::intake::EventIntake;
-use adapter_svc::pairing::PairingStore;
-use adapter_svc::publisher::SpoolPublisher;
 use adapter_svc::source::port::accounts::start_sources;
 use adapter_svc::source::port::sink::SourcePosition;
-use adapter_svc::source::port::{SinkContext, Source, SourceEnd, SourceSink};
+use adapter_svc::source::port::{Source, SourceEnd, SourceSink};
 use async_trait::async_trait;
-use shared::clock::IdSource as _;
 use shared::model::event::{Event, EventId};
 use shared::platform::policy::DirectPolicy;
 use shared::process::{Health, ShutdownSignal};
-use shared::testing::{SeededIds, eventually};
+use shared::testing::eventually;
 use shared::wire::watermark::SourceWatermark;
 
 use crate::world::{START, World};
@@ -56,23 +49,7 @@ impl Source for LargeSource {
 async fn a_watermark_that_is_too_large_stops_the_account_with_words() {
     let world = World::start().await;
     let (health, shutdown) = (Health::default(), ShutdownSignal::default());
-    let ids = Arc::new(SeededIds::new(1));
-    let (publisher, _work) = SpoolPublisher::start(world.bus.clone(), world.clock.clone(), 8);
-    let context = SinkContext {
-        bus: world.bus.clone(),
-        intake: EventIntake::to_stream(world.bus.clone(), publisher),
-        pairings: PairingStore::new(world.bus.clone(), world.clock.clone(), ids.clone()),
-        attachments: AttachmentFetcher::new(
-            &world.bus,
-            world.clock.clone(),
-            AccountMedia::new(),
-            &AttachmentConfig::default(),
-        ),
-        clock: world.clock.clone(),
-        health: health.clone(),
-        age_gate_ms: 86_400_000,
-        run: ids.ulid(),
-    };
+    let context = world.sink_context(&world, &health);
     let tasks = start_sources(vec![Arc::new(LargeSource)], &context, "adapter-svc-0", &shutdown);
 
     eventually("the account stops", async || {

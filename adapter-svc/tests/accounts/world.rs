@@ -1,11 +1,20 @@
 //! Replicas in this process, with a server of their own and clocks that a test moves.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use adapter_svc::AdapterConfig;
+use adapter_svc::attachments::AttachmentFetcher;
+use adapter_svc::attachments::fetcher::AccountMedia;
+use adapter_svc::config::AttachmentConfig;
+use adapter_svc::intake::EventIntake;
+use adapter_svc::pairing::PairingStore;
+use adapter_svc::publisher::SpoolPublisher;
 use adapter_svc::service::{RunningAdapter, ServiceContext};
+use adapter_svc::source::port::SinkContext;
 use shared::bus::Bus;
+use shared::clock::IdSource as _;
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
 use shared::platform::accounts::read_platforms;
@@ -24,12 +33,31 @@ pub(crate) struct World {
     pub(crate) nats: NatsServer,
     pub(crate) bus: Bus,
     pub(crate) clock: Arc<ManualClock>,
+    pub(crate) doors: OpenDoors,
     folder: TempDir,
+}
+
+/// The base URLs of the replicas that run, by name: what a balancer before them knows. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OpenDoors(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl OpenDoors {
+    /// The base URLs.
+    pub(crate) fn bases(&self) -> Vec<String> {
+        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.values().cloned().collect()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<String, String>)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
 }
 
 /// A running service.
 pub(crate) struct Replica {
     pub(crate) health: Health,
+    name: String,
+    doors: OpenDoors,
     shutdown: ShutdownSignal,
     running: RunningAdapter,
 }
@@ -41,6 +69,7 @@ impl World {
             nats,
             bus,
             clock: Arc::new(ManualClock::at(START)),
+            doors: OpenDoors::default(),
             folder: tempfile::tempdir().expect("a folder"),
         }
     }
@@ -82,10 +111,32 @@ impl World {
         };
 
         let running = RunningAdapter::start(&config, around).await.expect("it starts");
+        let base = format!("http://{}", running.address);
+        self.doors.change(|open| drop(open.insert(name.to_owned(), base)));
         Replica {
             health,
+            name: name.to_owned(),
+            doors: self.doors.clone(),
             shutdown,
             running,
+        }
+    }
+
+    /// What sources need that a test starts itself: positions and leases are kept here, and events go to the stream of
+    /// `events`.
+    pub(crate) fn sink_context(&self, events: &Self, health: &Health) -> SinkContext {
+        let ids = Arc::new(SeededIds::new(1));
+        let (publisher, _work) = SpoolPublisher::start(events.bus.clone(), self.clock.clone(), 8);
+        let (media, files) = (AccountMedia::new(), AttachmentConfig::default());
+        SinkContext {
+            bus: self.bus.clone(),
+            intake: EventIntake::to_stream(events.bus.clone(), publisher),
+            pairings: PairingStore::new(self.bus.clone(), self.clock.clone(), ids.clone()),
+            attachments: AttachmentFetcher::new(&self.bus, self.clock.clone(), media, &files),
+            clock: self.clock.clone(),
+            health: health.clone(),
+            age_gate_ms: 86_400_000,
+            run: ids.ulid(),
         }
     }
 
@@ -138,14 +189,20 @@ impl Replica {
     pub(crate) async fn stop(self) {
         self.shutdown.trigger();
         self.running.wait_finished().await.expect("it ends in order");
+        self.doors.change(|open| drop(open.remove(&self.name)));
     }
 
     /// Waits until the part `part` says `words`.
     pub(crate) async fn says(&self, part: &str, words: &str) {
-        eventually(&format!("{part} says {words}"), async || {
-            let parts = self.health.readiness().parts;
-            parts.get(part).is_some_and(|part| part.detail.contains(words))
-        })
-        .await;
+        says(&self.health, part, words).await;
     }
+}
+
+/// Waits until the part `part` of `health` says `words`.
+pub(crate) async fn says(health: &Health, part: &str, words: &str) {
+    eventually(&format!("{part} says {words}"), async || {
+        let parts = health.readiness().parts;
+        parts.get(part).is_some_and(|part| part.detail.contains(words))
+    })
+    .await;
 }

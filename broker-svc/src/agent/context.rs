@@ -6,7 +6,7 @@ use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::agent::{AgentRequest, ChatMessage, LineRole, ToolDescription};
 
-use crate::agent::message_text::{as_data, shorten_text, with_names};
+use crate::agent::message_text::{as_data, hidden_notes, shorten_text, with_names};
 use crate::agent::personas::{Persona, PersonaLimits, tokens_of};
 use crate::ledger::state::SessionState;
 use crate::session::PendingDispatch;
@@ -155,6 +155,8 @@ fn trust_section(pendings: &[PendingDispatch]) -> Option<String> {
 pub fn steered_content(pending: &PendingDispatch) -> String {
     let message = &pending.dispatch.message;
     let content = with_names(shorten_text(&message.content, MAX_STEERED_TEXT), &message.attachments);
+    // A running turn gets text alone.
+    let content = content + &hidden_notes(&message.attachments, 0, 0);
     match pending.stranger() {
         Some(from) => as_data(from, &content),
         None => content,

@@ -66,6 +66,13 @@ pub fn is_silent(event: &EventId) -> bool {
     event.adapter() == TIMER || event.as_str().contains(REACTION)
 }
 
+/// Returns whether a platform may show that a turn with `origin` runs: somebody waits there, and what it says is sent.
+#[must_use]
+pub fn is_shown(origin: &TurnOrigin) -> bool {
+    let is_denied = origin.send == Some(SendDecision::Deny);
+    !is_denied && is_platform(&origin.delivery.channel) && !is_silent(&origin.causation.event)
+}
+
 #[derive(Debug, Default)]
 struct Text {
     /// Text that is not sent yet.
@@ -158,8 +165,7 @@ struct PreviewFeed {
 impl PreviewFeed {
     /// Returns the feed of `turn` of `session`; `None` if no platform shows its answer while it is made.
     fn of_turn(session: &SessionRef, origin: &TurnOrigin, turn: Ulid) -> Option<Self> {
-        let is_denied = origin.send == Some(SendDecision::Deny);
-        if is_denied || !is_platform(&origin.delivery.channel) || is_silent(&origin.causation.event) {
+        if !is_shown(origin) {
             return None;
         }
         let preview = AnswerPreview {
@@ -173,6 +179,7 @@ impl PreviewFeed {
                 turn,
                 target: origin.delivery.clone(),
                 preview: Some(Box::new(preview)),
+                is_over: false,
             },
             sent: None,
         })

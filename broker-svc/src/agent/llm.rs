@@ -19,14 +19,16 @@ use shared::llm::{
 use shared::model::ledger::{ToolCall as Asked, ToolOutcome, TurnUsage};
 use shared::wire::agent::{AgentRequest, LineRole, ToolDescription};
 
-use super::images::{ChosenImage, ImageDesk, MessageImages, choose_images, estimated_images, hidden_note, load_images};
+use super::model_files::{
+    ChosenFiles, FileDesk, FileKind, MessageFiles, choose_files, estimated_files, load_files, remove_kind,
+};
 use super::port::{
     Agent, AskedCall, ModelAnswer, ModelCall, ModelQuestion, OfferedTool, StepAgent, ToolInvocation, TurnOrigin,
     UnreachableTool,
 };
 use crate::agent::absence::AgentAbsence;
 use crate::agent::live::LiveAnswer;
-use crate::agent::message_text::with_names;
+use crate::agent::message_text::{hidden_notes, with_names};
 use crate::agent::personas::{Persona, Personas};
 use crate::agent::port::{AgentAnswer, AskAgentError, TurnMessage};
 use crate::tool::arguments::find_misfit;
@@ -46,7 +48,7 @@ pub struct LlmAgent {
     personas: Arc<Personas>,
     credentials: Arc<SecretReferences>,
     attachments: AttachmentStore,
-    images: ImageDesk,
+    files: FileDesk,
     bus: Bus,
 }
 
@@ -59,30 +61,34 @@ impl LlmAgent {
             toolbox: Toolbox::new(&bus, clock, &personas),
             credentials: Arc::new(personas.credentials.clone()),
             attachments: AttachmentStore::new(&bus, Arc::clone(clock)),
-            images: ImageDesk::default(),
+            files: FileDesk::default(),
             personas,
             bus,
         }
     }
 
-    /// Returns the images of the messages of `question` that the model of `persona` is to get.
-    fn choose_images(&self, question: &ModelQuestion, persona: &Persona) -> Vec<ChosenImage> {
-        if !persona.images {
-            return Vec::new();
-        }
-        let mut chosen = choose_images(&question.request.messages);
-        if self.images.is_refused(model_name(persona), &chosen) {
-            chosen.clear();
-        }
-        chosen
+    /// Returns the files of the messages of `question` that the model of `persona` is to get.
+    fn choose_files(&self, question: &ModelQuestion, persona: &Persona) -> ChosenFiles {
+        let types = self.recording_types(persona);
+        let chosen = choose_files(&question.request.messages, persona.images, types);
+        self.files.without_refused(model_name(persona), chosen)
     }
 
-    fn ask_of(question: &ModelQuestion, persona: &Persona, images: MessageImages) -> ModelRequest {
+    /// Returns the types of recordings that the model of `persona` is to get.
+    fn recording_types(&self, persona: &Persona) -> &'static [&'static str] {
+        if persona.audio {
+            self.model.recording_types()
+        } else {
+            &[]
+        }
+    }
+
+    fn ask_of(question: &ModelQuestion, persona: &Persona, files: MessageFiles) -> ModelRequest {
         let request = &question.request;
         ModelRequest {
             model: persona.model.clone(),
             system: request.system_prompt.clone(),
-            messages: build_messages(request, &question.so_far, images),
+            messages: build_messages(request, &question.so_far, files),
             tools: request.tools.iter().map(tool_spec).collect(),
             max_tokens: persona.max_tokens,
             timeout: question.left,
@@ -132,22 +138,22 @@ impl StepAgent for LlmAgent {
 
     fn price_usd(&self, question: &ModelQuestion) -> Option<f64> {
         let persona = self.personas.persona_of(&question.request.persona);
-        let images = estimated_images(&self.choose_images(question, persona));
-        let ask = Self::ask_of(question, persona, images);
+        let files = estimated_files(&self.choose_files(question, persona));
+        let ask = Self::ask_of(question, persona, files);
         self.model.estimate(&ask).map(llm::MicroDollars::dollars)
     }
 
     async fn ask_model(&self, question: &ModelQuestion, said: &mut (dyn for<'a> FnMut(&'a str) + Send)) -> ModelCall {
         let request = &question.request;
         let persona = self.personas.persona_of(&request.persona);
-        let chosen = self.choose_images(question, persona);
-        let room = self.images.reserve(&chosen, question.left).await;
-        let images = match &room {
-            Some(_) => load_images(&self.attachments, &chosen, question.left).await,
-            None => MessageImages::new(),
+        let chosen = self.choose_files(question, persona);
+        let room = self.files.reserve(&chosen, question.left).await;
+        let types = self.recording_types(persona);
+        let mut files = match &room {
+            Some(_) => load_files(&self.attachments, &chosen, types, question.left).await,
+            None => MessageFiles::new(),
         };
-        let has_images = !images.is_empty();
-        let ask = Self::ask_of(question, persona, images);
+        let ask = Self::ask_of(question, persona, files.clone());
         let begin = || {
             LiveAnswer::begin_call(
                 self.bus.clone(),
@@ -179,17 +185,19 @@ impl StepAgent for LlmAgent {
             }
         };
         let mut answer = self.model.answer_telling(ask, &mut hear, &mut failed).await;
-        if has_images && answer.as_ref().is_err_and(is_refusal) {
-            // Not every model of a provider takes images, and none says so beforehand.
-            tracing::warn!(
-                persona = request.persona,
-                "the model refused a request with images; asking without them"
-            );
-            let ask = Self::ask_of(question, persona, MessageImages::new());
+        let mut refused = Vec::new();
+        // Not every model of a provider takes files of each kind, and none says so beforehand.
+        while answer.as_ref().is_err_and(is_refusal)
+            && let Some(kind) = remove_kind(&mut files)
+        {
+            warn_refused(&request.persona, kind);
+            let ask = Self::ask_of(question, persona, files.clone());
             answer = self.model.answer_telling(ask, &mut hear, &mut failed).await;
-            if answer.is_ok() {
-                self.images.note_refused(model_name(persona), &chosen);
-            }
+            refused.push(kind);
+        }
+        if answer.is_ok() {
+            let refused = refused.into_iter().map(|kind| chosen.of_kind(kind));
+            refused.for_each(|files| self.files.note_refused(model_name(persona), files));
         }
 
         ModelCall {
@@ -244,7 +252,7 @@ fn model_name(persona: &Persona) -> &str {
     persona.model.as_deref().unwrap_or_default()
 }
 
-/// Returns whether a model does not take a request, so that one without images may be taken.
+/// Returns whether a model does not take a request, so that one without files may be taken.
 const fn is_refusal(error: &AskModelError) -> bool {
     match error {
         AskModelError::Refused { .. } | AskModelError::TooLong { .. } => true,
@@ -260,22 +268,30 @@ const fn is_refusal(error: &AskModelError) -> bool {
     }
 }
 
-/// Returns the history and the message with `images`, then the conversation of this turn.
-fn build_messages(request: &AgentRequest, so_far: &[TurnMessage], mut images: MessageImages) -> Vec<ModelMessage> {
+fn warn_refused(persona: &str, kind: FileKind) {
+    let files = kind.name();
+    tracing::warn!(
+        persona,
+        files,
+        "the model refused a request with such files; asking without them"
+    );
+}
+
+/// Returns the history and the message with `files`, then the conversation of this turn.
+fn build_messages(request: &AgentRequest, so_far: &[TurnMessage], mut files: MessageFiles) -> Vec<ModelMessage> {
     let before = request
         .messages
         .iter()
         .enumerate()
         .map(|(index, message)| match message.role {
             LineRole::User => {
-                let images = images.remove(&index).unwrap_or_default();
-                let mut text = with_names(message.content.clone(), &message.attachments);
-                if let Some(note) = hidden_note(message, images.len()) {
-                    text = format!("{text}\n{note}");
-                }
+                let files = files.remove(&index).unwrap_or_default();
+                let (images, recordings) = (files.images.len(), files.recordings.len());
+                let text = with_names(message.content.clone(), &message.attachments);
+                let content = text + &hidden_notes(&message.attachments, images, recordings);
                 ModelMessage::User {
-                    content: non_empty_text(text),
-                    images,
+                    content: non_empty_text(content),
+                    files,
                 }
             }
             LineRole::Assistant => ModelMessage::assistant(non_empty_text(message.content.clone())),
@@ -423,6 +439,6 @@ mod tests {
             ModelMessage::user(WORDLESS),
         ];
 
-        assert_eq!(build_messages(&request, &[steered], MessageImages::new()), expected);
+        assert_eq!(build_messages(&request, &[steered], MessageFiles::new()), expected);
     }
 }

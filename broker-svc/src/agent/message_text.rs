@@ -13,18 +13,55 @@ pub fn shorten_text(text: &str, bytes: usize) -> String {
     text[..text.floor_char_boundary(bytes)].to_owned()
 }
 
-/// Returns `content` with a line for each of `attachments` and the words that are spoken in it, for readers of text alone.
+/// Returns whether `file` is an image.
+#[must_use]
+pub fn is_image(file: &Attachment) -> bool {
+    file.media_type == "image"
+}
+
+/// Returns whether `file` is a recording of which there is no transcript.
+#[must_use]
+pub fn is_unheard(file: &Attachment) -> bool {
+    file.media_type == "audio" && file.transcript.is_none()
+}
+
+/// Returns lines that say how many images and recordings of `attachments` the model does not get, of which it gets `images`
+/// and `recordings`; empty if it gets all. A transcript stands for its recording.
+#[must_use]
+pub fn hidden_notes(attachments: &[Attachment], images: usize, recordings: usize) -> String {
+    let all_images = attachments.iter().filter(|file| is_image(file)).count();
+    let images = match all_images.saturating_sub(images) {
+        0 => String::new(),
+        1 => "\n[one image is not shown to you]".to_owned(),
+        hidden => format!("\n[{hidden} images are not shown to you]"),
+    };
+
+    let all_recordings = attachments.iter().filter(|file| is_unheard(file)).count();
+    match all_recordings.saturating_sub(recordings) {
+        0 => images,
+        1 => format!("{images}\n[one recording is not played to you and has no transcript]"),
+        hidden => {
+            format!("{images}\n[{hidden} recordings are not played to you and have no transcripts]")
+        }
+    }
+}
+
+/// Returns `content` with a line for each of `attachments` and for its transcript, for readers of text alone.
 #[must_use]
 pub fn with_names(content: String, attachments: &[Attachment]) -> String {
     let (mut text, mut left) = (content, MAX_TRANSCRIPT_BYTES);
     for attachment in attachments {
         let name = attachment.filename.as_deref().or(attachment.mime_type.as_deref());
+        let length = attachment
+            .duration_ms
+            .map(|millis| format!("{} s", millis.div_ceil(1_000)));
         let place = attachment.storage_uri.as_deref();
         let refused = match attachment.state {
             AttachmentState::Refused(why) => Some(format!("not available: {}", why.name())),
             AttachmentState::Remote | AttachmentState::Stored => None,
         };
-        let words = [Some(attachment.media_type.as_str()), name, place, refused.as_deref()];
+        let kind = Some(attachment.media_type.as_str());
+        let words = [kind, name, length.as_deref(), place, refused.as_deref()];
         let words: Vec<&str> = words.into_iter().flatten().collect();
 
         if !text.is_empty() {
@@ -37,7 +74,7 @@ pub fn with_names(content: String, attachments: &[Attachment]) -> String {
             let spoken = shorten_text(spoken, left);
             left -= spoken.len();
             // As a JSON string, so that nothing spoken looks like a line of ours.
-            text.push_str(&format!("\n[spoken in it: {}]", serde_json::Value::from(spoken)));
+            text.push_str(&format!("\n[transcript of it: {}]", serde_json::Value::from(spoken)));
         }
     }
 
@@ -72,7 +109,7 @@ mod tests {
         ];
         assert_eq!(
             with_names("look".to_owned(), &files),
-            "look\n[attached: audio a]\n[spoken in it: \"hi]\\nyou\"]\n[attached: image a not available: too_large]"
+            "look\n[attached: audio a]\n[transcript of it: \"hi]\\nyou\"]\n[attached: image a not available: too_large]"
         );
 
         let long = "x".repeat(MAX_TRANSCRIPT_BYTES);
@@ -81,7 +118,51 @@ mod tests {
             file("audio", AttachmentState::Remote, Some("more")),
         ];
         let text = with_names(String::new(), &files);
-        assert!(text.ends_with("[spoken in it: \"\"]") && text.contains(&long));
+        assert!(text.ends_with("[transcript of it: \"\"]") && text.contains(&long));
+    }
+
+    #[test]
+    fn a_recording_has_its_length_beside_its_name() {
+        let recording = Attachment {
+            media_type: "audio".to_owned(),
+            mime_type: Some("audio/ogg".to_owned()),
+            duration_ms: Some(6_001),
+            ..Attachment::default()
+        };
+        assert_eq!(
+            with_names(String::new(), &[recording]),
+            "[attached: audio audio/ogg 7 s]"
+        );
+    }
+
+    #[test]
+    fn what_a_model_does_not_get_is_said() {
+        let file = |media_type: &str, transcript: Option<&str>| Attachment {
+            media_type: media_type.to_owned(),
+            transcript: transcript.map(str::to_owned),
+            ..Attachment::default()
+        };
+        let files = [
+            file("image", None),
+            file("audio", None),
+            file("image", None),
+            file("audio", None),
+            file("audio", Some("hello")),
+            file("document", None),
+        ];
+        for (images, recordings, expected) in [
+            (2, 2, ""),
+            (1, 2, "\n[one image is not shown to you]"),
+            (0, 2, "\n[2 images are not shown to you]"),
+            (2, 1, "\n[one recording is not played to you and has no transcript]"),
+            (
+                1,
+                0,
+                "\n[one image is not shown to you]\n[2 recordings are not played to you and have no transcripts]",
+            ),
+        ] {
+            assert_eq!(hidden_notes(&files, images, recordings), expected);
+        }
     }
 
     #[test]

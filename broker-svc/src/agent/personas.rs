@@ -163,6 +163,9 @@ pub struct Persona {
     pub max_tokens: Option<u32>,
     /// Whether the model of runner `llm` gets images as such; otherwise it reads their names.
     pub images: bool,
+    /// Whether the model of runner `llm` gets recordings as such, if its provider takes their type; otherwise it reads their
+    /// names. A transcript is read in either case.
+    pub audio: bool,
     /// System prompt of the persona.
     pub prompt: String,
     /// Globs of the persona's built-in tools. The turn's permissions decide which of them it may use.
@@ -198,6 +201,7 @@ impl Default for Persona {
             model: None,
             max_tokens: None,
             images: true,
+            audio: true,
             prompt: String::new(),
             tools: vec!["*".to_owned()],
             mcp_servers: Vec::new(),

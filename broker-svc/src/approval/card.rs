@@ -148,6 +148,7 @@ pub fn build_cards(confirmation: &ConfirmationTerms, why: CardReason, config: &A
             action: None,
             unknown: UnknownFields::default(),
             send: None,
+            failed: false,
         }
     };
 
@@ -191,6 +192,7 @@ pub fn build_decided_cards(confirmation: &ConfirmationTerms) -> Vec<Reply> {
                 target: format!("out:{of_card}"),
             }),
             send: None,
+            failed: false,
             unknown: UnknownFields::default(),
         }
     });

@@ -28,6 +28,7 @@ pub(super) fn empty_reply(call: &ToolCall, kind: &str) -> Reply {
         causation: asked.origin.causation.clone(),
         action: None,
         send: asked.origin.send,
+        failed: false,
         unknown: UnknownFields::default(),
     }
 }

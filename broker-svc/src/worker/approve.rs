@@ -213,6 +213,7 @@ impl Worker<'_> {
             action: None,
             unknown: UnknownFields::default(),
             send: None,
+            failed: false,
         };
 
         self.broker.desk().send_reply(&answer).await?;

@@ -9,7 +9,7 @@ use shared::process::trace;
 use tracing::Instrument as _;
 
 use super::Worker;
-use super::writing::WritingBeats;
+use super::writing::{LastBeat, WritingBeats};
 use crate::agent::absence::AgentAbsence;
 use crate::agent::context::{ContextSettings, assemble_request};
 use crate::agent::personas::Persona;
@@ -53,6 +53,19 @@ impl TurnOutcome {
             }
             Self::Suspended => None,
             Self::Canceled { .. } => Some(TurnEnding::Interrupted),
+        }
+    }
+
+    /// Returns whether the turn is over without a reply.
+    fn is_mute(&self) -> bool {
+        match self {
+            Self::Answered(AgentAnswer {
+                content, attachments, ..
+            })
+            | Self::Settled { content, attachments } => content.is_empty() && attachments.is_empty(),
+            Self::Canceled { .. } => true,
+            // The reply to a failed turn says so.
+            Self::Failed(_) | Self::Suspended => false,
         }
     }
 }
@@ -108,7 +121,7 @@ impl Worker<'_> {
         // A recorded answer is only sent.
         let writing = answered
             .is_none()
-            .then(|| WritingBeats::begin(&self.broker.bus, turn.id, &origin.causation, &origin.delivery));
+            .then(|| WritingBeats::begin(&self.broker.bus, turn.id, &origin));
 
         let ended = match (answered, agent.as_step_agent()) {
             (_, Some(stepper)) => Box::pin(self.run_stepped_turn(&turn, pendings, persona, stepper)).await?,
@@ -226,6 +239,9 @@ impl Worker<'_> {
         if let Some(ending) = ended.ending() {
             self.owe_hooks(turn, pendings, ending);
         }
+        if ended.is_mute() {
+            self.turns.note_mute(LastBeat::of_turn(turn.id, &turn.origin()));
+        }
 
         let text: usize = pendings.iter().map(|p| p.dispatch.message.content.len()).sum();
         let label = match ended {
@@ -273,6 +289,9 @@ impl Worker<'_> {
 
         self.mark_approvals().await;
         self.owner.publish_replies().await?;
+        for beat in self.turns.take_last_beats() {
+            beat.send(&self.broker.bus).await;
+        }
 
         if self.owner.fold().running.is_none() {
             *self.claimed.begun.lock().unwrap_or_else(PoisonError::into_inner) = None;

@@ -4,6 +4,7 @@ use shared::model::ledger::TurnFailure;
 use shared::model::time::UnixMillis;
 
 use super::millis_to_seconds;
+use super::writing::LastBeat;
 use crate::agent::absence::AgentAbsence;
 use crate::agent::port::AskAgentError;
 
@@ -28,6 +29,8 @@ pub(super) struct TurnRunner {
     /// Times at which the dispatches of turns without a published reply were made; their latency is measured at
     /// publication.
     unmeasured: Vec<UnixMillis>,
+    /// Last beats of turns without a reply whose ends are staged.
+    last_beats: Vec<LastBeat>,
 }
 
 impl TurnRunner {
@@ -107,6 +110,16 @@ impl TurnRunner {
     pub(super) fn note_end(&mut self, dispatched: impl IntoIterator<Item = UnixMillis>) {
         self.ended += 1;
         self.unmeasured.extend(dispatched);
+    }
+
+    /// Keeps the last `beat`, if any, of a turn without a reply until its end is appended.
+    pub(super) fn note_mute(&mut self, beat: Option<LastBeat>) {
+        self.last_beats.extend(beat);
+    }
+
+    /// Takes the last beats of turns whose ends are appended.
+    pub(super) fn take_last_beats(&mut self) -> Vec<LastBeat> {
+        std::mem::take(&mut self.last_beats)
     }
 
     /// Returns whether much text is staged.

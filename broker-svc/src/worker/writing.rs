@@ -1,23 +1,24 @@
 //! Beats of a turn that runs, by which its platform shows that the agent writes.
 //!
-//! Beats begin with the turn and end with it, before its reply leaves; if the broker dies, they end at once. Nothing is
-//! stored, and no turn waits for them. A turn without a waiting sender is silent: a timer's, which mostly has nothing
-//! to say, and a reaction's.
+//! Beats begin with the turn and end with it, before its reply leaves; if the broker dies, they end at once. The end of a
+//! turn without a reply is told by a last beat, once the ledger has it. Nothing is stored, and no turn waits for beats. A
+//! turn without a waiting sender is silent: a timer's, which mostly has nothing to say, a reaction's, and one whose session
+//! sends nothing.
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use shared::bus::Bus;
 use shared::clock::pause;
-use shared::model::dispatch::{DeliveryContext, DispatchCause};
 use shared::model::live::WritingBeat;
-use shared::platform::accounts::is_platform;
 use shared::wire::envelope::PayloadFormat;
 use shared::wire::headers::{CONTENT_TYPE, Headers};
 use shared::wire::subject;
 use tokio::task::JoinHandle;
 use ulid::Ulid;
 
-use crate::agent::live::is_silent;
+use crate::agent::live::is_shown;
+use crate::agent::port::TurnOrigin;
 
 /// Interval of beats: less than any platform shows one call.
 const BEAT_EVERY: Duration = Duration::from_secs(3);
@@ -27,18 +28,40 @@ const BEAT_EVERY: Duration = Duration::from_secs(3);
 pub(super) struct WritingBeats(Option<JoinHandle<()>>);
 
 impl WritingBeats {
-    /// Begins the beats of `turn`, which was caused by `cause` and answers in `target`.
-    pub(super) fn begin(bus: &Bus, turn: Ulid, cause: &DispatchCause, target: &DeliveryContext) -> Self {
-        if !is_platform(&target.channel) || is_silent(&cause.event) {
-            return Self(None);
-        }
-        let beat = WritingBeat {
-            turn,
-            target: target.clone(),
-            preview: None,
-        };
-        Self(Some(tokio::spawn(send_beats(bus.clone(), beat))))
+    /// Begins the beats of `turn`, which has this origin.
+    pub(super) fn begin(bus: &Bus, turn: Ulid, origin: &TurnOrigin) -> Self {
+        let beat = beat_of(turn, origin);
+        Self(beat.map(|beat| tokio::spawn(send_beats(bus.clone(), beat))))
     }
+}
+
+/// The last beat of a turn that is over without a reply.
+#[derive(Debug)]
+pub(super) struct LastBeat(WritingBeat);
+
+impl LastBeat {
+    /// Returns the last beat of `turn`, which has this origin; `None` if it had no beats.
+    pub(super) fn of_turn(turn: Ulid, origin: &TurnOrigin) -> Option<Self> {
+        let beat = beat_of(turn, origin)?;
+        Some(Self(WritingBeat { is_over: true, ..beat }))
+    }
+
+    /// Sends it.
+    pub(super) async fn send(self, bus: &Bus) {
+        let Self(beat) = self;
+        bus.core_publish(&subject::live(&beat.target), &beat_headers(), encode(&beat))
+            .await;
+    }
+}
+
+/// Returns a beat of `turn`, which has this origin; `None` if nobody waits for its answer on a platform.
+fn beat_of(turn: Ulid, origin: &TurnOrigin) -> Option<WritingBeat> {
+    is_shown(origin).then(|| WritingBeat {
+        turn,
+        target: origin.delivery.clone(),
+        preview: None,
+        is_over: false,
+    })
 }
 
 impl Drop for WritingBeats {
@@ -50,13 +73,20 @@ impl Drop for WritingBeats {
 }
 
 async fn send_beats(bus: Bus, beat: WritingBeat) {
-    let headers: Headers = [(CONTENT_TYPE, PayloadFormat::Json.content_type())]
-        .into_iter()
-        .collect();
-    let payload = bytes::Bytes::from(serde_json::to_vec(&beat).unwrap_or_default());
+    let (headers, payload) = (beat_headers(), encode(&beat));
     let subject = subject::live(&beat.target);
     loop {
         bus.core_publish(&subject, &headers, payload.clone()).await;
         pause(BEAT_EVERY).await;
     }
+}
+
+fn beat_headers() -> Headers {
+    [(CONTENT_TYPE, PayloadFormat::Json.content_type())]
+        .into_iter()
+        .collect()
+}
+
+fn encode(beat: &WritingBeat) -> Bytes {
+    Bytes::from(serde_json::to_vec(beat).unwrap_or_default())
 }

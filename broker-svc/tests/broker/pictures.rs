@@ -17,10 +17,10 @@ use crate::bench::{Bench, dispatch, session};
 use crate::models::{PERSONA, config};
 
 /// A picture of one pixel.
-const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0";
+pub(crate) const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0";
 
 /// The images of the newest message of a user, as their types and bytes.
-fn images(request: &RecordedRequest) -> Vec<(String, Vec<u8>)> {
+pub(crate) fn images(request: &RecordedRequest) -> Vec<(String, Vec<u8>)> {
     let list = match request.wire {
         ModelWire::OpenAi | ModelWire::Anthropic => &request.body["messages"],
         ModelWire::Gemini => &request.body["contents"],
@@ -46,13 +46,16 @@ fn images(request: &RecordedRequest) -> Vec<(String, Vec<u8>)> {
                 (data["mimeType"].as_str()?, data["data"].as_str()?)
             }
         };
+        if !kind.starts_with("image/") {
+            return None;
+        }
         Some((kind.to_owned(), STANDARD.decode(data).expect("base64")))
     });
     found.collect()
 }
 
 /// Stores `bytes`, and returns their attachment.
-async fn stored(bench: &Bench, name: &str, bytes: &'static [u8]) -> Attachment {
+pub(crate) async fn stored(bench: &Bench, name: &str, bytes: &'static [u8]) -> Attachment {
     let store = AttachmentStore::new(&bench.bus, Arc::new(SystemClock));
     let hash = store.store(Bytes::from_static(bytes)).await.expect("stored");
     let mut file = Attachment {
@@ -65,7 +68,7 @@ async fn stored(bench: &Bench, name: &str, bytes: &'static [u8]) -> Attachment {
 }
 
 /// Sends a message with `files` to the session `name`, and waits for its answer.
-async fn look(bench: &Bench, name: &str, files: Vec<Attachment>) {
+pub(crate) async fn look(bench: &Bench, name: &str, files: Vec<Attachment>) {
     let here = session(name);
     let mut dispatch = dispatch(&here, 1);
     dispatch.message.content = "look".to_owned();
@@ -75,7 +78,7 @@ async fn look(bench: &Bench, name: &str, files: Vec<Attachment>) {
     eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
 }
 
-const WIRES: [(ModelProvider, &str); 3] = [
+pub(crate) const WIRES: [(ModelProvider, &str); 3] = [
     (ModelProvider::OpenAi, "openai"),
     (ModelProvider::Gemini, "gemini"),
     (ModelProvider::Anthropic, "anthropic"),

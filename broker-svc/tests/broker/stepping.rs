@@ -32,6 +32,8 @@ pub(crate) struct Effect {
     pub(crate) id: String,
     /// What was said by people so far; of a tool its arguments.
     pub(crate) heard: Vec<String>,
+    /// The model's instructions; none of a tool.
+    pub(crate) prompt: String,
 }
 
 /// What the test answers: text, and tools to call.
@@ -121,6 +123,7 @@ impl StepAgent for Scripted {
             name: "model".to_owned(),
             id: question.step.to_string(),
             heard,
+            prompt: question.request.system_prompt.clone(),
         };
         let outcome = self.ask(effect).await;
         let call = |name: String| AskedCall {
@@ -149,6 +152,7 @@ impl StepAgent for Scripted {
             name: call.call.name,
             id: call.call.call,
             heard: vec![call.call.arguments.to_string()],
+            prompt: String::new(),
         };
         ToolOutcome::Ok {
             result: json!(self.ask(effect).await.text),

@@ -33,17 +33,24 @@ const DEADLINE: Duration = Duration::from_secs(300);
 pub(super) async fn run(directory: &Path, options: &BenchOptions, durability: &str) -> Result<Evaluation> {
     let quiet = one(&directory.join("quiet"), options, durability, false).await?;
     let firing = one(&directory.join("firing"), options, durability, true).await?;
+    let near = directory.join("asking");
+    let plan = setting::hooks_only(&near, options, durability, false)?;
+    let asking = ask_at_rate(&near, plan, options).await?;
+    let far = directory.join("asking-another");
+    let plan = setting::one_copy_of_two(&far, options, durability)?;
+    let asking_another = ask_at_rate(&far, plan, options).await?;
+
     Ok(Evaluation {
         events_per_s: quiet,
         firing_events_per_s: firing,
-        asking: asking(&directory.join("asking"), options, durability).await?,
+        asking,
+        asking_another,
     })
 }
 
 /// Measures the time from the moment at which an event is due, at a fixed rate, to its record, with one more hook that
 /// queries the read model for each event. The history is as long as the flood.
-async fn asking(directory: &Path, options: &BenchOptions, durability: &str) -> Result<Latency> {
-    let plan = setting::hooks_only(directory, options, durability, false)?;
+async fn ask_at_rate(directory: &Path, plan: Plan, options: &BenchOptions) -> Result<Latency> {
     setting::write_asking_hook(directory)?;
     let stack = Stack::start(plan).await?;
     let bus = stack.bus("nexus-bench").await?;

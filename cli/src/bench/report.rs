@@ -46,6 +46,9 @@ pub(super) struct Evaluation {
     pub firing_events_per_s: f64,
     /// Time from event to record at the fixed rate, with one hook that queries the read model.
     pub asking: Latency,
+    /// The same with two replicas, of which one keeps a copy of the read model: half of the events are evaluated by the
+    /// other, which asks that copy over NATS.
+    pub asking_another: Latency,
 }
 
 /// Results of a whole run.
@@ -186,6 +189,12 @@ impl Report {
             "evaluation where a hook asks the read model p50, p99",
             format!("{:.1}, {:.1} ms", asking.p50_ms, asking.p99_ms),
             "p99 25 ms",
+        );
+        let another = &self.hook_svc.asking_another;
+        row(
+            "the same, half of the events on a replica without a copy",
+            format!("{:.1}, {:.1} ms", another.p50_ms, another.p99_ms),
+            "p99 30 ms",
         );
 
         row(

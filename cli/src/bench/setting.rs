@@ -122,6 +122,14 @@ pub(super) fn hooks_only(directory: &Path, options: &BenchOptions, durability: &
     Ok(plan)
 }
 
+/// Returns the plan of two replicas of hook-svc, of which one keeps a copy of the read model and the other asks it.
+pub(super) fn one_copy_of_two(directory: &Path, options: &BenchOptions, durability: &str) -> Result<Plan> {
+    let mut plan = hooks_only(directory, options, durability, false)?;
+    plan.config.push_str("\n[hooks.read_model]\ncopies = 1\n");
+    plan.services = vec![("hook-svc", 2)];
+    Ok(plan)
+}
+
 /// Returns event `number` of run `run`, of about `options.size` bytes.
 pub(super) fn event(run: &str, number: u64, options: &BenchOptions, now: UnixMillis) -> Result<Event> {
     let peer = (number % options.sessions.max(1)).to_string();

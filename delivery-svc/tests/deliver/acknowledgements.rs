@@ -1,5 +1,5 @@
-//! Messages are marked as taken while a turn runs, and as answered behind its reply: each once, and never at the reply's
-//! expense.
+//! Messages are marked as taken while a turn runs, and as answered or failed behind its reply: each once, and never at the
+//! reply's expense. What has no reply is not taken any more.
 
 use std::collections::BTreeMap;
 
@@ -29,10 +29,20 @@ fn answer_to(number: u64, (channel, peer): (&str, &str), answered: &str) -> Repl
 
 /// A broker sends a beat of the turn of `reply`.
 async fn beat(world: &World, reply: &Reply) {
+    send_beat(world, reply, false).await;
+}
+
+/// A broker says that the turn of `reply` is over without one.
+async fn last_beat(world: &World, reply: &Reply) {
+    send_beat(world, reply, true).await;
+}
+
+async fn send_beat(world: &World, reply: &Reply, is_over: bool) {
     let beat = WritingBeat {
         turn: reply.turn,
         target: reply.delivery_context.clone(),
         preview: None,
+        is_over,
     };
     let payload = serde_json::to_vec(&beat).expect("JSON");
     let subject = subject::live(&reply.delivery_context);
@@ -158,4 +168,184 @@ async fn where_reactions_add_up_the_answer_takes_the_first_one_back() {
         ]
     );
     replica.stop().await;
+}
+
+/// Waits until the message that `reply` answers in `chat` is marked as taken.
+async fn taken(world: &World, bot: &BotApi, reply: &Reply, message: &str) {
+    let mark = format!("setMessageReaction {message} 👀");
+    eventually("the message is marked as taken", async || {
+        beat(world, reply).await;
+        bot.changes().contains(&mark)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_that_fails_or_says_nothing_takes_its_message_no_more() {
+    let (world, bot, app) = (World::start().await, BotApi::start(&[]).await, WebApi::start(&[]).await);
+    let marks = "acknowledge: {taken: '👀', answered: '👌', failed: '👎'}";
+    let setup = Setup {
+        telegram: BTreeMap::from([("bot".to_owned(), bot.account("123456:AbC-dEf_1", marks))]),
+        slack: BTreeMap::from([(
+            "bot".to_owned(),
+            app.account("xoxb-bot", "acknowledge: {taken: ':eyes:', answered: '✅'}"),
+        )]),
+        ..Setup::default()
+    };
+    let replica = world.replica("a", setup);
+
+    // The reply says that the turn has failed.
+    let failed = Reply {
+        failed: true,
+        ..answer_to(1, (TELEGRAM, "77"), "5")
+    };
+    taken(&world, &bot, &failed, "77/5").await;
+    world.publish(&failed).await;
+    // A reply that the platform refuses for good is none.
+    let refused = answer_to(2, (TELEGRAM, "78"), "6");
+    taken(&world, &bot, &refused, "78/6").await;
+    eventually("the first one has failed", async || {
+        bot.changes().contains(&"setMessageReaction 77/5 👎".to_owned())
+    })
+    .await;
+    // No other call may meet the refusal.
+    eventually("its chat is shown that the bot writes", async || {
+        bot.changes().contains(&"sendChatAction 78/0 typing".to_owned())
+    })
+    .await;
+    bot.lie(Lie::Blocked);
+    world.publish(&refused).await;
+    eventually("the second one has failed", async || {
+        bot.changes().contains(&"setMessageReaction 78/6 👎".to_owned())
+    })
+    .await;
+
+    // A turn that was aborted, or says nothing. A beat of it that comes late takes nothing.
+    let silent = answer_to(3, (TELEGRAM, "79"), "7");
+    taken(&world, &bot, &silent, "79/7").await;
+    last_beat(&world, &silent).await;
+    beat(&world, &silent).await;
+    let next = answer_to(4, (TELEGRAM, "80"), "8");
+    taken(&world, &bot, &next, "80/8").await;
+    let of = |chat: &str| -> Vec<String> {
+        let marks = reactions(bot.changes()).into_iter();
+        marks.filter(|mark| mark.contains(chat)).collect()
+    };
+    eventually("the mark is taken back", async || of(" 79/").len() == 2).await;
+    assert_eq!(of(" 79/"), ["setMessageReaction 79/7 👀", "setMessageReaction 79/7 "]);
+    assert_eq!(of(" 77/").len() + of(" 78/").len(), 4, "{:?}", bot.changes());
+
+    // Without a sign of failure the mark is taken back, and the answer's is not made.
+    let plain = Reply {
+        failed: true,
+        ..answer_to(5, (SLACK, "D1"), "1700000000.000001")
+    };
+    world.publish(&plain).await;
+    eventually("the mark is taken back", async || !app.changes().is_empty()).await;
+    world.settled().await;
+    assert_eq!(app.changes(), ["reactions.remove D1/1700000000.000001 eyes"]);
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_of_one_accounts_reactions_is_kept_and_leaves_the_others_alone() {
+    const FLOOD: u64 = 80;
+
+    let (world, flooded, calm) = (World::start().await, BotApi::start(&[]).await, BotApi::start(&[]).await);
+    let marks = "acknowledge: {answered: '👌'}";
+    let setup = Setup {
+        telegram: BTreeMap::from([
+            ("bot".to_owned(), flooded.account("123456:AbC-dEf_1", marks)),
+            ("calm".to_owned(), calm.account("123457:AbC-dEf_1", marks)),
+        ]),
+        ..Setup::default()
+    };
+    let replica = world.replica("a", setup);
+
+    // The platform limits the reactions again and again, while many answers are sent.
+    for seconds in [8, 1, 1] {
+        flooded.lie_to_change(Lie::Limit(seconds));
+    }
+    for number in 1..=FLOOD {
+        let peer = (100 + number).to_string();
+        world.publish(&answer_to(number, (TELEGRAM, &peer), "5")).await;
+    }
+    eventually("every answer is sent", async || {
+        (1..=FLOOD).all(|number| {
+            let chat = i64::try_from(100 + number).expect("small");
+            flooded.texts(chat).len() == 1
+        })
+    })
+    .await;
+    eventually("the first limit is met", async || {
+        !reactions(flooded.changes()).is_empty()
+    })
+    .await;
+
+    let mut other = answer_to(FLOOD + 1, (TELEGRAM, "77"), "5");
+    other.delivery_context.account_id = Some("calm".to_owned());
+    other.delivery_context.reply_to_id = Some("telegram:calm/77/5".to_owned());
+    world.publish(&other).await;
+    eventually("the other account marks its answer", async || {
+        reactions(calm.changes()) == ["setMessageReaction 77/5 👌"]
+    })
+    .await;
+
+    // What was limited is marked after the waits, and nothing before.
+    eventually("answers are marked after the waits", async || {
+        reactions(flooded.changes()).len() > 3
+    })
+    .await;
+    assert_eq!((flooded.early_changes(), calm.early_changes()), (0, 0));
+    world.settled().await;
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_kill_another_replica_marks_once_more_and_ends_the_mark() {
+    let (world, bot) = (World::start().await, BotApi::start(&[]).await);
+    let marks = "acknowledge: {taken: '👀', answered: '👌'}";
+    let setup = || Setup {
+        telegram: BTreeMap::from([("bot".to_owned(), bot.account("123456:AbC-dEf_1", marks))]),
+        ..Setup::default()
+    };
+    let of = |chat: &str| -> Vec<String> {
+        let marks = reactions(bot.changes()).into_iter();
+        marks.filter(|mark| mark.contains(chat)).collect()
+    };
+    let replica = world.replica("a", setup());
+    let (answered, silent) = (answer_to(1, (TELEGRAM, "77"), "5"), answer_to(2, (TELEGRAM, "78"), "6"));
+    taken(&world, &bot, &answered, "77/5").await;
+    taken(&world, &bot, &silent, "78/6").await;
+    replica.kill();
+
+    // The turns go on. One of them is over before the next owner has heard a beat of it.
+    let next = world.replica("b", setup());
+    let again = "setMessageReaction 77/5 👀";
+    eventually("the next owner marks the message", async || {
+        beat(&world, &answered).await;
+        of(" 77/") == [again, again]
+    })
+    .await;
+    beat(&world, &answered).await;
+    eventually("the other mark is taken back", async || {
+        last_beat(&world, &silent).await;
+        of(" 78/").len() > 1
+    })
+    .await;
+    world.publish(&answered).await;
+    eventually("it is answered", async || of(" 77/").len() == 3).await;
+    world.settled().await;
+
+    assert_eq!(of(" 77/"), [again, again, "setMessageReaction 77/5 👌"]);
+    let marks = of(" 78/");
+    let [first, others @ ..] = marks.as_slice() else {
+        panic!("{marks:?}")
+    };
+    assert_eq!(first, "setMessageReaction 78/6 👀");
+    assert!(
+        others.iter().all(|mark| mark == "setMessageReaction 78/6 "),
+        "{others:?}"
+    );
+    next.stop().await;
 }

@@ -71,6 +71,10 @@ struct Platform {
     told: BTreeMap<(String, i64), Instant>,
     /// Number of calls that came earlier than told.
     early: usize,
+    /// Time until which calls that change messages are limited, as they were told.
+    changes_told: Option<Instant>,
+    /// Number of those that came earlier than told.
+    early_changes: usize,
 }
 
 /// The stand-in; clones are the same server.
@@ -147,6 +151,11 @@ impl BotApi {
     /// Returns the number of calls that came earlier than their chat was told.
     pub(crate) fn early(&self) -> usize {
         self.lock().early
+    }
+
+    /// Returns the number of calls that change messages and came earlier than they were told.
+    pub(crate) fn early_changes(&self) -> usize {
+        self.lock().early_changes
     }
 
     /// Returns the account with `token` and `keys` on this server.
@@ -239,12 +248,16 @@ async fn change(api: &BotApi, method: &str, body: &Value) -> Response {
     };
 
     let (lie, before) = {
-        let mut platform = api.lock();
+        let (mut platform, at) = (api.lock(), SystemClock.monotonic());
         platform.changes.push(format!("{method} {chat}/{number} {words}"));
+        platform.early_changes += usize::from(platform.changes_told.is_some_and(|until| at < until));
         let lie = platform
             .lies_to_changes
             .pop_front()
             .or_else(|| platform.lies.pop_front());
+        if let Some(Lie::Limit(seconds)) = lie {
+            platform.changes_told = Some(at + Duration::from_secs(seconds));
+        }
         let before = match method {
             _ if matches!(lie, Some(Lie::Unreadable | Lie::Blocked)) => None,
             "editMessageText" => platform.shown.insert((chat, number), words.clone()),
@@ -256,6 +269,11 @@ async fn change(api: &BotApi, method: &str, body: &Value) -> Response {
     let bad = |text: &str| error(StatusCode::BAD_REQUEST, text, &json!({}));
     match (lie, method, before) {
         (Some(Lie::Silent), _, _) => std::future::pending().await,
+        (Some(Lie::Limit(seconds)), _, _) => error(
+            StatusCode::TOO_MANY_REQUESTS,
+            "Too Many Requests",
+            &json!({"retry_after": seconds}),
+        ),
         (Some(Lie::Unreadable), _, _) => bad("Bad Request: can't parse entities: x"),
         (Some(Lie::Blocked), _, _) => error(
             StatusCode::FORBIDDEN,

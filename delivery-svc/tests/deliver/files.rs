@@ -116,7 +116,7 @@ async fn check_files(fixture: &Fixture) {
     let notes = stored(&world, "notes.txt", "text/plain", "document", b"words").await;
     let mut large = picture.clone();
     large.filename = Some("huge.png".to_owned());
-    large.size_bytes = Some(100 * 1024 * 1024);
+    large.size_bytes = Some(25 * 1_000 * 1_000);
     let sent = fixture.reply(1, "look", vec![picture.clone(), large, notes.clone()]);
     world.publish(&sent).await;
     world.settled().await;

@@ -37,6 +37,7 @@ async fn beat(world: &World, turn: Ulid, target: &DeliveryContext) {
         turn,
         target,
         preview: None,
+        is_over: false,
     })
     .expect("JSON");
     world.bus.core_publish(&subject, &Headers::new(), payload.into()).await;
@@ -96,6 +97,43 @@ async fn a_running_turn_shows_that_it_writes_and_its_reply_ends_that_on_every_pl
         "a late beat"
     );
     assert_eq!(app.changes(), Vec::<String>::new());
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_whose_broker_died_is_not_shown_again_so_that_the_platform_stops_by_itself() {
+    let (world, bot) = (World::start().await, BotApi::start(&[]).await);
+    let setup = Setup {
+        telegram: BTreeMap::from([("bot".to_owned(), bot.account("123456:AbC-dEf_1", ""))]),
+        ..Setup::default()
+    };
+    let replica = world.replica("a", setup);
+    let (dead, running) = (to_peer(1, TELEGRAM, "77"), to_peer(2, TELEGRAM, "78"));
+    let shown = |chat: &str| {
+        let call = format!("sendChatAction {chat}/0 typing");
+        bot.changes().iter().filter(|made| **made == call).count()
+    };
+    eventually("the platform shows it", async || {
+        beat(&world, dead.turn, &dead.delivery_context).await;
+        shown("77") > 0
+    })
+    .await;
+
+    // No beat of it comes any more. Another turn is shown three times, which takes longer than Telegram shows one call.
+    let before = shown("77");
+    eventually("another turn is shown again and again", async || {
+        beat(&world, running.turn, &running.delivery_context).await;
+        shown("78") >= 3
+    })
+    .await;
+    assert_eq!(shown("77"), before, "nothing shows it but its broker's beats");
+
+    // Another broker goes on with the turn: it is shown again.
+    eventually("the turn is shown again", async || {
+        beat(&world, dead.turn, &dead.delivery_context).await;
+        shown("77") > before
+    })
+    .await;
     replica.stop().await;
 }
 

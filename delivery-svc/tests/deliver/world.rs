@@ -466,5 +466,6 @@ fn reply_of(id: Ulid, number: u64, channel: &str, peer: &str) -> Reply {
         action: None,
         unknown: UnknownFields::default(),
         send: None,
+        failed: false,
     }
 }

@@ -5,9 +5,15 @@
 //! turn that has begun goes on. The orders have derived ids and are stored before the change's own record, so that a
 //! repetition after a crash has no effect.
 //!
+//! Every second counts, because the turn may begin. So the orders wait for no hook of the change itself, and for no event
+//! of the conversation but those of the same item: its first event has a record only when its hooks have answered, and the
+//! orders of earlier changes come first. While they wait, the hooks of the change are called.
+//!
 //! An event can name any item. A change therefore counts only if its origin is proven and the same as that of the item's
 //! first event, in the same conversation. Source: `docs/design/sessions.md` §2.
 
+use futures_util::FutureExt as _;
+use futures_util::future::try_join;
 use shared::bus::{OutgoingMessage, claim};
 use shared::model::dispatch::derived_ulid;
 use shared::model::event::{Event, EventDirection, PlatformIds};
@@ -26,15 +32,47 @@ use crate::evaluation::evaluator::EventEvaluator;
 use crate::evaluation::task::EventTask;
 
 impl EventEvaluator {
-    /// Gives the orders that follow from `task`'s event if it is an edit or a deletion of an item.
-    pub(super) async fn order_changes(&self, task: &EventTask, carrier: &TraceCarrier) -> Result<(), HandleEventError> {
+    /// Gives the orders that follow from `task`'s event if it is an edit or a deletion of an item, and awaits `evaluating`,
+    /// which calls its hooks. The orders come first, unless they have to wait for the item's earlier events.
+    pub(super) async fn order_beside<T>(
+        &self,
+        task: &EventTask,
+        carrier: &TraceCarrier,
+        evaluating: impl Future<Output = Result<T, HandleEventError>>,
+    ) -> Result<T, HandleEventError> {
         let Some(change) = item_change(&task.event) else {
-            return Ok(());
+            task.settle_change();
+            return evaluating.await;
         };
 
-        // The item's first event may still be under way, and is of the same conversation.
-        task.lent.waits_for_its_turn();
-        task.place.wait_first().await;
+        if task.place.is_item_free() {
+            self.order_changes(task, change, carrier).await?;
+            return evaluating.await;
+        }
+
+        // Neither interrupts the other when it fails, because actions of hooks are completed before a repetition. If this
+        // replica stops, the next owner does both.
+        let ordering = self.order_changes(task, change, carrier).map(Ok::<_, HandleEventError>);
+        let evaluating = evaluating.map(|answered| match answered {
+            Err(error) if error.is_stop() => Err(error),
+            answered => Ok(answered),
+        });
+        let (ordered, answered) = try_join(ordering, evaluating).await?;
+        ordered?;
+        answered
+    }
+
+    /// Gives the orders that follow from `task`'s event, which is a `change` of its item.
+    async fn order_changes(
+        &self,
+        task: &EventTask,
+        change: ItemChange,
+        carrier: &TraceCarrier,
+    ) -> Result<(), HandleEventError> {
+        if !task.place.is_item_free() {
+            task.lent.waits_for_its_turn();
+            task.place.wait_item().await;
+        }
 
         let bus = &self.performer.bus;
         for order in self.change_orders(task, change).await? {
@@ -47,6 +85,7 @@ impl EventEvaluator {
             );
         }
 
+        task.settle_change();
         Ok(())
     }
 
@@ -56,8 +95,8 @@ impl EventEvaluator {
         let subject = subject::invocation(task.partition, &event.id);
         let stored = bus.last_on_subject(INVOCATIONS, &subject).await?;
         let Some(record) = stored.and_then(|stored| stored.decode::<EventInvocations>().ok()) else {
-            // An earlier event that ended because this replica stops has no record yet: the next owner handles both.
-            // Otherwise the item is so old that none of its dispatches waits.
+            // An event that ended because this replica stops has no record yet: the next owner handles both. Otherwise the
+            // item is so old that none of its dispatches waits.
             return if self.is_stopping() {
                 Err(HandleEventError::Stopped)
             } else {

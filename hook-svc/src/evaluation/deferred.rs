@@ -6,7 +6,7 @@
 //! another's place. After a crash in between, the same evaluation is repeated with the same ids. Source:
 //! `docs/design/trust.md` §5.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use shared::bus::PublishError;
@@ -24,7 +24,6 @@ use crate::evaluation::progress::EvaluationProgress;
 use crate::evaluation::record::{
     DEFERRED_TOO_LONG, EvaluationSummary, HOOK_DISABLED, HOOK_REPLACED, completed_record, new_invocation,
 };
-use crate::evaluation::selection::HookSelection;
 use crate::evaluation::task::{DeferredHooks, EvaluationRound, EventTask};
 use crate::health::metrics::{DeferredOutcome, count_owed_end};
 use crate::registry::active_hooks::ActiveHooks;
@@ -35,56 +34,6 @@ use crate::runner::{HeldSlots, HookSet, InForce};
 const MOST_TIMEOUTS: u32 = 3;
 
 impl EventEvaluator {
-    /// Decides, in the order of the conversation, which of the hooks in `choice` are called now, and returns places for
-    /// them. Deferred are hooks of authors without a place, hooks that read the read model while no copy of it answers,
-    /// and hooks that an earlier event of the conversation waits for. If there are any, `@fallback` hooks are deferred too, and the bindings if they are a fallback
-    /// (`binds_as_fallback`), because they depend on the other hooks' outcomes.
-    pub(crate) async fn seat_hooks(
-        &self,
-        task: &EventTask,
-        in_force: &InForce,
-        roster: &ActiveHooks,
-        (choice, binds_as_fallback): (&mut HookSelection, bool),
-    ) -> HeldSlots {
-        let set = in_force.set();
-        // A retry of the event must defer the same hooks, or one could be called twice.
-        let decided = task.deferred.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(deferred) = decided {
-            let is_deferred = |id: &str| deferred.iter().any(|known| known == id);
-            choice.defer_hooks(set, is_deferred);
-            choice.defers_bindings = is_deferred(bindings::HOOK_ID);
-            return HeldSlots::default();
-        }
-
-        // The places are given out in the order of the conversation: an earlier event chooses first.
-        task.place.wait_turn().await;
-        // A hook that still owes an earlier event of the conversation must see that one first.
-        let owes = task.place.owed_hooks();
-        let is_owed = |id: &str| owes.iter().any(|known| known == id);
-        choice.defer_hooks(set, is_owed);
-        if !self.model.is_available() {
-            choice.defer_readers(set);
-        }
-
-        let (seats, full) = self.pool.seat_hooks(in_force, choice.only.as_deref()).await;
-        choice.defer_hooks(set, |id| {
-            set.index(id).is_some_and(|index| full.binary_search(&index).is_ok())
-        });
-
-        // Whether a fallback may fire is known only after all other hooks, so it waits for the deferred ones.
-        let owes_bindings = binds_as_fallback && is_owed(bindings::HOOK_ID);
-        if owes_bindings || !choice.deferred.is_empty() {
-            choice.defer_hooks(set, |id| roster.hook_traits(id).fallback);
-            choice.defers_bindings = binds_as_fallback;
-        }
-
-        let deferred = choice.deferred_ids(set);
-        task.place.decide_owed(deferred.clone());
-        *task.deferred.lock().unwrap_or_else(PoisonError::into_inner) = Some(deferred);
-
-        seats
-    }
-
     /// Returns the time for which the evaluation of `hooks` may wait for a place.
     pub(crate) fn patience_of(&self, hooks: &[String]) -> Duration {
         let in_force = self.pool.current_hooks();

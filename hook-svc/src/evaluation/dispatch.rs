@@ -16,6 +16,7 @@ use shared::model::session::SessionRef;
 use shared::wire::seal::change_hash;
 use shared::wire::unknown::UnknownFields;
 
+use crate::evaluation::transcripts::with_transcripts;
 use crate::registry::rights::{authors_session, fire_permissions, system_prompt};
 use crate::routing::{HookFire, RoutingRules, derive_session};
 
@@ -54,7 +55,7 @@ pub fn build_dispatch(fire: HookFire<'_>, rules: &RoutingRules) -> Dispatch {
                 .map_or(DEFAULT_CONTENT_TYPE, String::as_str)
                 .to_owned(),
             metadata: event.metadata.clone(),
-            attachments: event.attachments.clone(),
+            attachments: with_transcripts(&event.attachments, result.transcripts()),
             origin: event.origin.clone(),
             proven: match event.origin.proof_of_address(event, &event.from.id) {
                 ProvenOrigin::OnEveryChannel | ProvenOrigin::OnItsChannel => true,

@@ -7,13 +7,46 @@ use shared::wire::subject;
 use shared::wire::topology::streams::INVOCATIONS;
 
 use crate::error::HandleEventError;
-use crate::evaluation::evaluator::{EventEvaluator, StoredMarker};
+use crate::evaluation::evaluator::{EventEvaluator, EventOutcome, StoredMarker};
 use crate::evaluation::redelivery_check::{RedeliveryCheck, outlives_records};
 use crate::evaluation::task::EventTask;
 
 impl EventEvaluator {
+    /// Returns the end of `task`'s event if no hook is called for it now: it was handled before, its id occurred before, or
+    /// its record may be gone. `again`: an earlier attempt failed half-way.
+    pub(super) async fn ended_before(
+        &self,
+        task: &EventTask,
+        again: bool,
+    ) -> Result<Option<EventOutcome>, HandleEventError> {
+        let meters = &self.performer.meters;
+        match self.stored_marker(task, again).await? {
+            StoredMarker::None => {}
+            StoredMarker::Done => {
+                meters.already_done.increment(1);
+                return Ok(Some(EventOutcome::Done));
+            }
+            StoredMarker::Owes(hooks) => {
+                // Decides in the order of the conversation, as in the first attempt.
+                task.place.wait_turn().await;
+                task.place.decide_owed(hooks.clone());
+                task.place.narrow_to([]);
+                task.settle_change();
+                return Ok(Some(EventOutcome::Deferred(hooks)));
+            }
+        }
+
+        if task.is_shown() && self.is_late_duplicate(task).await {
+            meters.late_duplicates.increment(1);
+            return Ok(Some(EventOutcome::Done));
+        }
+
+        let is_beyond = self.is_beyond_records(task).await?;
+        Ok(is_beyond.then_some(EventOutcome::Done))
+    }
+
     /// Returns the stored state of a redelivered event. After an earlier attempt here, it is read from the leader.
-    pub(super) async fn stored_marker(&self, task: &EventTask, again: bool) -> Result<StoredMarker, HandleEventError> {
+    async fn stored_marker(&self, task: &EventTask, again: bool) -> Result<StoredMarker, HandleEventError> {
         match task.inherited {
             None => Ok(StoredMarker::None),
             Some(_) if task.marker_read => Ok(StoredMarker::None),
@@ -68,7 +101,7 @@ impl EventEvaluator {
     /// Returns whether the event is so old that its record may have expired, so that it is unknown whether it was
     /// evaluated. Such events are counted and logged but not evaluated: a partition that starts over would otherwise
     /// repeat the costs and replies of its whole history. Uses the server's clock, by which records expire.
-    pub(super) async fn is_beyond_records(&self, task: &EventTask) -> Result<bool, HandleEventError> {
+    async fn is_beyond_records(&self, task: &EventTask) -> Result<bool, HandleEventError> {
         let stored_at = task.incoming.published_at;
         let now = self.clock.now();
         if task.is_redriven() || !outlives_records(stored_at, now) {
@@ -100,7 +133,7 @@ impl EventEvaluator {
 
     /// Returns whether the id first occurred at another sequence: the read model also knows ids beyond the server's
     /// duplicate window. A dead letter that an operator republishes is meant to be evaluated.
-    pub(super) async fn is_late_duplicate(&self, task: &EventTask) -> bool {
+    async fn is_late_duplicate(&self, task: &EventTask) -> bool {
         if task.is_redriven() {
             return false;
         }

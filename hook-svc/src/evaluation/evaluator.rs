@@ -1,10 +1,12 @@
-//! Evaluation of one event, step by step: check whether it is done or a duplicate, evaluate, publish each fire as soon
-//! as it is known, decide the fallbacks, store the record, ack.
+//! Evaluation of one event, step by step: check whether it is done or a duplicate (`done_markers`), give the orders of a
+//! change (`changed_items`), choose the hooks (`hook_choice`), show them the event, publish each fire as soon as it is
+//! known, decide the fallbacks, store the record, ack.
 //!
 //! The record is the event's done-marker and is stored before the ack. The owner of a redelivered event reads the
 //! marker first, unless the read model shows that there is none (`redelivery_check`). Steps that a crash interrupted are
 //! repeated with the same ids, which changes nothing.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -98,42 +100,20 @@ impl EventEvaluator {
         again: bool,
         carrier: &TraceCarrier,
     ) -> Result<EventOutcome, HandleEventError> {
-        let meters = &self.performer.meters;
-        match self.stored_marker(task, again).await? {
-            StoredMarker::None => {}
-            StoredMarker::Done => {
-                meters.already_done.increment(1);
-                return Ok(EventOutcome::Done);
-            }
-            StoredMarker::Owes(hooks) => {
-                // Decides in the order of the conversation, as in the first attempt.
-                task.place.wait_turn().await;
-                task.place.decide_owed(hooks.clone());
-                task.place.narrow_to([]);
-                return Ok(EventOutcome::Deferred(hooks));
-            }
-        }
-
-        if task.is_shown() && self.is_late_duplicate(task).await {
-            meters.late_duplicates.increment(1);
-            return Ok(EventOutcome::Done);
-        }
-
-        if self.is_beyond_records(task).await? {
-            return Ok(EventOutcome::Done);
+        if let Some(ended) = self.ended_before(task, again).await? {
+            return Ok(ended);
         }
 
         let started_at = self.clock.now();
         let me = format!("{}/{}", self.instance, task.event.id);
+        let evaluating = pin!(self.evaluate_task(task, again, &me, started_at, carrier));
+        // The orders are stored before the record, which says that the event is done.
         let AnsweredEvent {
             outcomes,
             choice,
             set,
             signs,
-        } = self.evaluate_task(task, again, &me, started_at, carrier).await?;
-
-        // Before the record, which says that the event is done.
-        self.order_changes(task, carrier).await?;
+        } = self.order_beside(task, carrier, evaluating).await?;
 
         let evaluated = EvaluationSummary {
             event_id: task.event.id.clone(),
@@ -149,14 +129,14 @@ impl EventEvaluator {
         self.store_record(task, record(evaluated), carrier).await?;
         // Settles after storing, so that an event that is tried several times counts once.
         self.settle_outcomes(&choice, &set, &signs, &me, started_at).await;
-        meters.evaluated.increment(1);
+        self.performer.meters.evaluated.increment(1);
 
         let deferred = choice.deferred_ids(&set);
         if deferred.is_empty() {
             return Ok(EventOutcome::Done);
         }
 
-        meters.deferred.increment(1);
+        self.performer.meters.deferred.increment(1);
         Ok(EventOutcome::Deferred(deferred))
     }
 

@@ -21,6 +21,7 @@ use crate::error::HandleEventError;
 use crate::evaluation::dispatch::build_dispatch;
 use crate::evaluation::record::{DECIDED_BEFORE, TOO_MANY_HOPS, billed_invocation, failed_outcome, new_invocation};
 use crate::evaluation::task::EventTask;
+use crate::evaluation::transcripts::transcript_fault;
 use crate::health::metrics::ServiceMeters;
 use crate::host::answers::AnswerStore;
 use crate::registry::active_hooks::{HookAuthor, HookTraits};
@@ -249,6 +250,9 @@ impl FireExecutor {
         // Rights are checked when the dispatch is made: they may have changed since the hook was saved.
         if let Some(refused) = fire_refusal(&fire, &rules) {
             return Err(refused);
+        }
+        if let Some(fault) = transcript_fault(fire.event, fire.result) {
+            return Err(fault);
         }
 
         if opens_main(&fire, &rules) {

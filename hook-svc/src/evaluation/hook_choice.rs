@@ -1,4 +1,5 @@
-//! The evaluator's choice of the hooks that see an event, and the report of their health once they have answered.
+//! The evaluator's choice of the hooks that see an event, now or later, and the report of their health once they have
+//! answered.
 
 use std::sync::{Arc, PoisonError};
 
@@ -9,9 +10,10 @@ use shared::model::time::UnixMillis;
 use crate::evaluation::evaluator::EventEvaluator;
 use crate::evaluation::fire::HookAction;
 use crate::evaluation::selection::{HealthSignals, HookSelection, leave_out};
-use crate::registry::active_hooks::HookTraits;
+use crate::evaluation::task::EventTask;
+use crate::registry::active_hooks::{ActiveHooks, HookTraits};
 use crate::routing::bindings;
-use crate::runner::HookSet;
+use crate::runner::{HeldSlots, HookSet, InForce};
 
 impl EventEvaluator {
     /// Selects the hooks of `set` that see `event`, without those of `decided`, which have answered before; `me` names
@@ -59,6 +61,56 @@ impl EventEvaluator {
         let latency_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
 
         Some(HookAction::of_operator(bindings::HOOK_ID, latency_us, traits, result))
+    }
+
+    /// Decides, in the order of the conversation, which of the hooks in `choice` are called now, and returns places for
+    /// them. Deferred are hooks of authors without a place, hooks that read the read model while no copy of it answers,
+    /// and hooks that an earlier event of the conversation waits for. If there are any, `@fallback` hooks are deferred too,
+    /// and the bindings if they are a fallback (`binds_as_fallback`), because they depend on the other hooks' outcomes.
+    pub(crate) async fn seat_hooks(
+        &self,
+        task: &EventTask,
+        in_force: &InForce,
+        roster: &ActiveHooks,
+        (choice, binds_as_fallback): (&mut HookSelection, bool),
+    ) -> HeldSlots {
+        let set = in_force.set();
+        // A retry of the event must defer the same hooks, or one could be called twice.
+        let decided = task.deferred.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(deferred) = decided {
+            let is_deferred = |id: &str| deferred.iter().any(|known| known == id);
+            choice.defer_hooks(set, is_deferred);
+            choice.defers_bindings = is_deferred(bindings::HOOK_ID);
+            return HeldSlots::default();
+        }
+
+        // The places are given out in the order of the conversation: an earlier event chooses first.
+        task.place.wait_turn().await;
+        // A hook that still owes an earlier event of the conversation must see that one first.
+        let owes = task.place.owed_hooks();
+        let is_owed = |id: &str| owes.iter().any(|known| known == id);
+        choice.defer_hooks(set, is_owed);
+        if !self.model.is_available() {
+            choice.defer_readers(set);
+        }
+
+        let (seats, full) = self.pool.seat_hooks(in_force, choice.only.as_deref()).await;
+        choice.defer_hooks(set, |id| {
+            set.index(id).is_some_and(|index| full.binary_search(&index).is_ok())
+        });
+
+        // Whether a fallback may fire is known only after all other hooks, so it waits for the deferred ones.
+        let owes_bindings = binds_as_fallback && is_owed(bindings::HOOK_ID);
+        if owes_bindings || !choice.deferred.is_empty() {
+            choice.defer_hooks(set, |id| roster.hook_traits(id).fallback);
+            choice.defers_bindings = binds_as_fallback;
+        }
+
+        let deferred = choice.deferred_ids(set);
+        task.place.decide_owed(deferred.clone());
+        *task.deferred.lock().unwrap_or_else(PoisonError::into_inner) = Some(deferred);
+
+        seats
     }
 
     /// Updates the breakers, and counts fires and passes, once the answers of every hook at `now` are stored.

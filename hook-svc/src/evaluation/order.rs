@@ -27,10 +27,25 @@ impl ConversationHash {
     }
 }
 
+/// An item, identified by a hash: the item's first event and all its changes have one id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ItemHash(u64);
+
+impl ItemHash {
+    /// Returns the item of `event`.
+    #[must_use]
+    pub fn of_event(event: &Event) -> Self {
+        let mut hasher = DefaultHasher::new();
+        event.id.as_str().hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
 /// Position of an event in its conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderTicket {
     conversation: ConversationHash,
+    item: ItemHash,
     number: u64,
 }
 
@@ -118,6 +133,8 @@ struct Line {
     narrow: ByHook,
     /// Numbers of events that are open for a hook that is called later, by hook.
     owed: ByHook,
+    /// Numbers of events for which later changes of their items wait, by item.
+    unsettled: BTreeSet<(ItemHash, u64)>,
 }
 
 /// Events of one partition that are not done, by conversation, in the order of the stream.
@@ -128,8 +145,9 @@ pub struct ConversationOrder {
 }
 
 impl ConversationOrder {
-    /// Enters the next event of `conversation`, open for every hook. Must be called in the order of the stream.
-    pub fn enter_event(&mut self, conversation: ConversationHash) -> OrderTicket {
+    /// Enters the next event of `conversation`, which is about `item`, open for every hook. Must be called in the order of
+    /// the stream.
+    pub fn enter_event(&mut self, conversation: ConversationHash, item: ItemHash) -> OrderTicket {
         self.entered += 1;
         let number = self.entered;
         let entry = Entry {
@@ -141,8 +159,13 @@ impl ConversationOrder {
         line.entries.insert(number, entry);
         line.undecided.insert(number);
         line.wide.insert(number);
+        line.unsettled.insert((item, number));
 
-        OrderTicket { conversation, number }
+        OrderTicket {
+            conversation,
+            item,
+            number,
+        }
     }
 
     /// Returns whether every earlier event of the conversation has decided which hooks are called later.
@@ -152,12 +175,19 @@ impl ConversationOrder {
         !line.is_some_and(|line| is_before(&line.undecided, ticket.number))
     }
 
-    /// Returns whether every earlier event of the conversation is done, and its record is stored.
+    /// Returns whether every earlier event of the same item is settled.
     #[must_use]
-    pub fn is_first(&self, ticket: OrderTicket) -> bool {
+    pub fn is_item_free(&self, ticket: OrderTicket) -> bool {
+        let earlier = (ticket.item, 0)..(ticket.item, ticket.number);
         let line = self.conversations.get(&ticket.conversation);
-        let first = line.and_then(|line| line.entries.first_key_value());
-        first.is_none_or(|(first, _)| *first >= ticket.number)
+        line.is_none_or(|line| line.unsettled.range(earlier).next().is_none())
+    }
+
+    /// Settles the event for its item before it is done: later changes of the item need not wait for it.
+    pub fn settle_item(&mut self, ticket: OrderTicket) {
+        if let Some(line) = self.conversations.get_mut(&ticket.conversation) {
+            line.unsettled.remove(&(ticket.item, ticket.number));
+        }
     }
 
     /// Decides that the hooks `owed` are called later, and all others now.
@@ -253,6 +283,7 @@ impl ConversationOrder {
 
         line.undecided.remove(&number);
         line.wide.remove(&number);
+        line.unsettled.remove(&(ticket.item, number));
 
         if let Open::Only(open) = &entry.open {
             open.iter().for_each(|hook| line.narrow.remove(hook, number));
@@ -293,9 +324,15 @@ mod tests {
 
     use super::*;
 
-    fn conversation(peer: &str) -> ConversationHash {
-        let id = EventId::parse("webchat:1").expect("valid");
-        ConversationHash::of_event(&Event::new(id, "webchat", peer, UnixMillis(0)))
+    /// Enters the next event of the conversation with `peer`, all of one item.
+    fn enter(order: &mut ConversationOrder, peer: &str) -> OrderTicket {
+        enter_item(order, peer, "webchat:1")
+    }
+
+    fn enter_item(order: &mut ConversationOrder, peer: &str, id: &str) -> OrderTicket {
+        let id = EventId::parse(id).expect("valid");
+        let event = Event::new(id, "webchat", peer, UnixMillis(0));
+        order.enter_event(ConversationHash::of_event(&event), ItemHash::of_event(&event))
     }
 
     fn hooks(ids: &[&str]) -> Vec<String> {
@@ -305,10 +342,7 @@ mod tests {
     #[test]
     fn the_first_is_clear_and_the_second_waits() {
         let mut order = ConversationOrder::default();
-        let (first, second) = (
-            order.enter_event(conversation("a")),
-            order.enter_event(conversation("a")),
-        );
+        let (first, second) = (enter(&mut order, "a"), enter(&mut order, "a"));
         assert!(order.is_clear(first, "h"));
         assert!(!order.is_clear(second, "h"));
 
@@ -323,18 +357,15 @@ mod tests {
     #[test]
     fn conversations_do_not_wait_for_each_other() {
         let mut order = ConversationOrder::default();
-        let _first = order.enter_event(conversation("a"));
-        let other = order.enter_event(conversation("b"));
+        let _first = enter(&mut order, "a");
+        let other = enter(&mut order, "b");
         assert!(order.is_clear(other, "h"));
     }
 
     #[test]
     fn a_slow_hook_holds_back_its_own_dispatches_alone() {
         let mut order = ConversationOrder::default();
-        let (first, second) = (
-            order.enter_event(conversation("a")),
-            order.enter_event(conversation("a")),
-        );
+        let (first, second) = (enter(&mut order, "a"), enter(&mut order, "a"));
         order.narrow_to(first, hooks(&["slow"]));
         assert!(order.is_clear(second, "quick"));
         assert!(!order.is_clear(second, "slow"));
@@ -345,10 +376,7 @@ mod tests {
     #[test]
     fn narrowing_does_not_reopen() {
         let mut order = ConversationOrder::default();
-        let (first, second) = (
-            order.enter_event(conversation("a")),
-            order.enter_event(conversation("a")),
-        );
+        let (first, second) = (enter(&mut order, "a"), enter(&mut order, "a"));
         order.mark_done(first, "h");
         order.narrow_to(first, hooks(&["h", "g"]));
         assert!(order.is_clear(second, "h"));
@@ -358,7 +386,7 @@ mod tests {
     #[test]
     fn a_hook_that_is_called_later_is_owed_to_those_behind_until_it_is_done() {
         let mut order = ConversationOrder::default();
-        let tickets = [(); 3].map(|()| order.enter_event(conversation("a")));
+        let tickets = [(); 3].map(|()| enter(&mut order, "a"));
         assert!(order.is_turn(tickets[0]) && !order.is_turn(tickets[1]));
 
         order.decide_owed(tickets[0], hooks(&["slow"]));
@@ -387,7 +415,7 @@ mod tests {
 
         let tickets: Vec<OrderTicket> = (0..EVENTS)
             .map(|_| {
-                let ticket = order.enter_event(conversation("a"));
+                let ticket = enter(&mut order, "a");
                 assert!(order.is_turn(ticket) && order.owed_hooks(ticket).len() < 2);
                 order.decide_owed(ticket, hooks(&["slow"]));
                 assert!(order.is_clear(ticket, "quick"));
@@ -414,9 +442,35 @@ mod tests {
     }
 
     #[test]
+    fn a_change_waits_for_the_earlier_events_of_its_item_alone() {
+        let mut order = ConversationOrder::default();
+        let (first, _other) = (
+            enter_item(&mut order, "a", "webchat:1"),
+            enter_item(&mut order, "a", "webchat:2"),
+        );
+        let changes = [(); 2].map(|()| enter_item(&mut order, "a", "webchat:1"));
+        let free = |order: &ConversationOrder| changes.map(|change| order.is_item_free(change));
+        assert!(order.is_item_free(first));
+        assert_eq!(free(&order), [false, false]);
+
+        order.narrow_to(first, Vec::new());
+        assert_eq!(free(&order), [false, false], "its record is not stored yet");
+
+        order.leave_order(first);
+        assert_eq!(free(&order), [true, false]);
+
+        order.settle_item(changes[0]);
+        assert_eq!(free(&order), [true, true], "its own hooks are still under way");
+        for change in changes {
+            order.leave_order(change);
+        }
+        assert!(!order.is_empty(), "the other item's event is under way");
+    }
+
+    #[test]
     fn a_dispatch_waits_for_every_earlier_event() {
         let mut order = ConversationOrder::default();
-        let tickets = [(); 3].map(|()| order.enter_event(conversation("a")));
+        let tickets = [(); 3].map(|()| enter(&mut order, "a"));
         order.leave_order(tickets[1]);
         assert!(!order.is_clear(tickets[2], "h"), "the first is still open");
         order.leave_order(tickets[0]);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use shared::model::event::Event;
 use tokio::sync::Notify;
 
-use crate::evaluation::order::{ConversationHash, ConversationOrder, OrderTicket};
+use crate::evaluation::order::{ConversationHash, ConversationOrder, ItemHash, OrderTicket};
 
 /// Gate that keeps the order of one partition.
 #[derive(Debug, Clone, Default)]
@@ -29,7 +29,8 @@ impl OrderGate {
     /// Returns the place of the partition's next event. Must be called in the order of the stream.
     #[must_use]
     pub fn enter_event(&self, event: &Event) -> ConversationPlace {
-        let ticket = self.inner.lock_order().enter_event(ConversationHash::of_event(event));
+        let (conversation, item) = (ConversationHash::of_event(event), ItemHash::of_event(event));
+        let ticket = self.inner.lock_order().enter_event(conversation, item);
         ConversationPlace {
             inner: Arc::clone(&self.inner),
             ticket,
@@ -61,9 +62,22 @@ impl ConversationPlace {
         self.wait_until(|order| order.is_turn(self.ticket)).await;
     }
 
-    /// Waits until every earlier event of the conversation is done, and its record is stored.
-    pub async fn wait_first(&self) {
-        self.wait_until(|order| order.is_first(self.ticket)).await;
+    /// Waits until every earlier event of the same item is settled: its record is stored, or it is a change whose orders
+    /// are.
+    pub async fn wait_item(&self) {
+        self.wait_until(|order| order.is_item_free(self.ticket)).await;
+    }
+
+    /// Returns whether every earlier event of the same item is settled.
+    #[must_use]
+    pub fn is_item_free(&self) -> bool {
+        self.inner.lock_order().is_item_free(self.ticket)
+    }
+
+    /// Settles the event for its item before it is done: later changes of the item need not wait for it.
+    pub fn settle_item(&self) {
+        self.inner.lock_order().settle_item(self.ticket);
+        self.inner.changed.notify_waiters();
     }
 
     /// Returns the hooks that are called later for earlier events of the conversation.
@@ -147,12 +161,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_event_is_the_first_when_all_before_it_are_done_and_not_only_done_with_their_hooks() {
+    async fn a_change_waits_until_the_events_of_its_item_are_gone_and_not_only_done_with_their_hooks() {
         let gate = OrderGate::default();
-        let (first, second) = (gate.enter_event(&event(1)), gate.enter_event(&event(2)));
-        first.wait_first().await;
+        let places = [1, 2, 1, 1].map(|number| gate.enter_event(&event(number)));
+        let [first, other, change, later] = places;
+        first.wait_item().await;
 
-        let mut waiting = Box::pin(second.wait_first());
+        let mut waiting = Box::pin(change.wait_item());
         first.narrow_to([]);
         assert!(
             waiting.as_mut().now_or_never().is_none(),
@@ -160,5 +175,11 @@ mod tests {
         );
         drop(first);
         waiting.await;
+
+        let mut waiting = Box::pin(later.wait_item());
+        assert!(waiting.as_mut().now_or_never().is_none(), "the first change's orders");
+        change.settle_item();
+        waiting.await;
+        drop(other);
     }
 }

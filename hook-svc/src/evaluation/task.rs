@@ -146,6 +146,13 @@ impl EventTask {
         }
     }
 
+    /// Lets later changes of the item pass if the event is a change, because its orders are given or it leads to none.
+    pub(crate) fn settle_change(&self) {
+        if !self.is_shown() {
+            self.place.settle_item();
+        }
+    }
+
     /// Returns whether an operator has republished it from the dead letters.
     pub(crate) fn is_redriven(&self) -> bool {
         let id = self.incoming.headers.get(MSG_ID);

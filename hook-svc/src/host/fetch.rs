@@ -28,8 +28,11 @@ use tokio::sync::Semaphore;
 use crate::host::server_origin::{ParseOriginError, ServerOrigin};
 use crate::runner::{CallError, CallResult, CallUsage, HookSource, HostCall, NOT_AVAILABLE, ScriptHost};
 
-/// Longest time for a fetch, including the wait for its turn.
+/// Time for a fetch whose script names none, including the wait for its turn.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest time that a script may name: a server that writes down what is spoken takes a while.
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Most fetches that run at once; more wait for their turn.
 const AT_ONCE: usize = 16;
@@ -147,11 +150,7 @@ impl FetchHost {
             .as_ref()
             .map_err(|error| CallError::new(NOT_AVAILABLE, format!("fetch() is not available: {error}")))?;
 
-        // A script may shorten the time limit, but not extend it.
-        let longest = TIMEOUT.min(Duration::from_millis(call.hook.timeout_ms));
-        let wanted = given.timeout.filter(|ms| ms.is_finite() && *ms > 0.0);
-        let wanted = wanted.and_then(|ms| Duration::try_from_secs_f64(ms / 1_000.0).ok());
-        let timeout = wanted.unwrap_or(longest).min(longest);
+        let timeout = time_limit(given.timeout, call.hook.timeout_ms);
         let request = build_request(client, url, given)?;
         let answer = async {
             let _own = grant.turns.acquire().await;
@@ -204,6 +203,17 @@ impl ScriptHost for FetchHost {
             _ => self.rest.call(call).await,
         }
     }
+}
+
+/// Returns the time limit of a fetch whose script names `wanted`, and whose hook may take `hook_ms`, both in milliseconds.
+fn time_limit(wanted: Option<f64>, hook_ms: u64) -> Duration {
+    let wanted = wanted.filter(|ms| ms.is_finite() && *ms > 0.0);
+    let wanted = wanted.and_then(|ms| Duration::try_from_secs_f64(ms / 1_000.0).ok());
+    // Nobody waits for the answer after the hook's own time.
+    wanted
+        .unwrap_or(TIMEOUT)
+        .min(MAX_TIMEOUT)
+        .min(Duration::from_millis(hook_ms))
 }
 
 /// Returns the origin of `url`; `None` if it has none or contains credentials.

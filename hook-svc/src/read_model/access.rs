@@ -103,6 +103,11 @@ impl ModelAccess {
         &self.0.path
     }
 
+    /// Copies of other replicas.
+    pub(crate) fn peers(&self) -> &PeerCopies {
+        &self.0.peers
+    }
+
     /// Declares that this replica keeps no copy, unless it has one.
     pub(crate) fn decide_none(&self) {
         self.0.own.send_if_modified(|own| {

@@ -18,6 +18,7 @@ use shared::projection::{FeedSource, Projection, QueryProjectionError};
 use shared::wire::subject::token;
 use tokio::sync::Semaphore;
 
+use super::file_service::FileLender;
 use super::peer_api::{
     FindFirstQuestion, FirstQuestion, FirstReply, FoundFirst, InvocationsQuestion, InvocationsReply, QueryQuestion,
     QueryReply, ReachedQuestion, ReachedReply, SERVICE,
@@ -53,6 +54,7 @@ pub(crate) struct CopyService {
     clock: SharedClock,
     sessions: Mutex<HashMap<String, IdleSession>>,
     turns: Semaphore,
+    lender: Arc<FileLender>,
 }
 
 /// A session that answers nothing at the moment.
@@ -66,6 +68,7 @@ impl CopyService {
     /// Returns the service over `projection`.
     pub(crate) fn new(projection: Projection, clock: SharedClock) -> Arc<Self> {
         Arc::new(Self {
+            lender: FileLender::new(projection.clone(), Arc::clone(&clock)),
             projection,
             clock,
             sessions: Mutex::default(),
@@ -79,6 +82,7 @@ impl CopyService {
         let (query, reached, first) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
         let (find_first, invocations) = (Arc::clone(self), Arc::clone(self));
 
+        let spec = self.lender.add_endpoints(spec);
         spec.raw_endpoint("query", move |question: QueryQuestion| {
             let copy = Arc::clone(&query);
             async move { Ok(Bytes::from(copy.answer_query(question).await.to_bytes())) }
@@ -105,7 +109,7 @@ impl CopyService {
         })
     }
 
-    /// Ends old transactions and unused sessions; never returns.
+    /// Ends old transactions, unused sessions and loans; never returns.
     pub(crate) async fn end_old(&self) {
         loop {
             pause(LOOK_EVERY).await;
@@ -114,6 +118,7 @@ impl CopyService {
                 idle.session.end_old(|_| true);
                 now.saturating_duration_since(idle.used_at) < UNUSED
             });
+            self.lender.end_old();
         }
     }
 

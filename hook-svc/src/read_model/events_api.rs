@@ -215,6 +215,7 @@ mod tests {
             },
             action: None,
             send: None,
+            failed: false,
             unknown: UnknownFields::default(),
         }
     }

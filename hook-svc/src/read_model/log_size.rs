@@ -25,7 +25,7 @@ pub(crate) async fn watch_log(projection: Projection) {
         let bytes = projection.log_bytes();
         size.set(bytes as f64);
 
-        // A copy of the read model holds the log open itself, and ends soon.
+        // A copy or a loan of the read model holds the log open itself, and ends within a time of its own.
         if bytes > again_beyond && !projection.is_copied() {
             again_beyond = match projection.shorten_log().await {
                 Ok(()) => TOO_LARGE,

@@ -20,7 +20,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::access::{ModelAccess, OwnCopy};
 use super::copy_service::CopyService;
-use super::{events_api, identities, log_size, snapshot};
+use super::{events_api, identities, log_size, peer_file, snapshot};
 use crate::config::HooksConfig;
 use crate::health::admission::{JOIN_BELOW, LEAVE_ABOVE};
 use crate::health::breakers::HookBreakers;
@@ -134,7 +134,7 @@ impl CopyKeeper {
             };
             let is_spare = spare_since.is_some_and(|since| now.saturating_duration_since(since) >= LINGER);
             copy = match (role, copy) {
-                // Fetching a snapshot may take minutes, in which the slot has to be refreshed.
+                // Fetching a file may take many minutes, in which the slot has to be refreshed.
                 (SlotRole::Holder | SlotRole::Heir, CopyState::Closed) => {
                     own_events.shutdown().await;
                     let keeper = Arc::clone(&self);
@@ -206,6 +206,7 @@ impl CopyKeeper {
 
     async fn open(&self) -> anyhow::Result<OpenCopy> {
         let path = self.access.path();
+        peer_file::bootstrap_from_peer(&self.bus, self.access.peers(), path).await;
         snapshot::bootstrap_model(&self.bus, path).await;
         let projection = Projection::open(path).context("failed to open the read model")?;
 

@@ -153,6 +153,32 @@ pub(crate) struct InvocationsReply {
     pub(crate) invocations: Vec<InvocationRow>,
 }
 
+/// Question `file`: begins a loan of the copy's file, or joins the one that lasts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileQuestion {}
+
+/// Answer to `file`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LentFile {
+    /// Name of the loan, by which parts are asked for.
+    pub(crate) file: String,
+    /// Format of the file, as in the names of snapshots.
+    pub(crate) format: String,
+    /// Sequence of the last event in the file.
+    pub(crate) position: u64,
+    /// Size of the file in bytes.
+    pub(crate) bytes: u64,
+}
+
+/// Question `file_part`, answered with the bytes from an offset on; none beyond the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FilePartQuestion {
+    /// Name of the loan.
+    pub(crate) file: String,
+    /// Offset in bytes.
+    pub(crate) offset: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

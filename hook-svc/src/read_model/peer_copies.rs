@@ -14,7 +14,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use shared::bus::Bus;
+use shared::bus::{Bus, RequestError};
 use shared::clock::{SharedClock, pause};
 use shared::projection::script_query::{ModelQuery, ModelQueryError};
 use shared::wire::headers::Headers;
@@ -223,6 +223,27 @@ impl PeerCopies {
             serde_json::from_slice(&bytes).map_err(|error| error.to_string())
         })
         .await
+    }
+
+    /// Asks the replica `name`, a token, at `endpoint`, and returns its answer as it is.
+    ///
+    /// # Errors
+    /// Returns [`RequestError`] if it does not answer within `timeout`, or refuses.
+    pub(crate) async fn ask_one(
+        &self,
+        name: &str,
+        endpoint: &str,
+        question: &impl Serialize,
+        timeout: Duration,
+    ) -> Result<Bytes, RequestError> {
+        let payload = Bytes::from(serde_json::to_vec(question).unwrap_or_default());
+        let subject = subject_of(name, endpoint);
+        let answer = self
+            .0
+            .bus
+            .request_bytes(&subject, &Headers::new(), payload, timeout)
+            .await?;
+        Ok(answer.payload)
     }
 
     /// Lets a copy answer the query of `process` of this replica, as `{"page": …}`, and waits for one that can. Returns

@@ -1,6 +1,8 @@
 //! Copies of the read model in the object store: a replica without a file starts from the newest one and reads only
 //! later messages.
 //!
+//! They are bounded; larger files are fetched from another replica (`peer_file`).
+//!
 //! The content of the store shows whether a copy is due. The replica that wins a compare-and-set makes it, and no
 //! replica depends on it. A copy that is damaged or of other streams costs the same as no copy: the file is rebuilt.
 //! Source: `docs/design/hooks.md` §5.
@@ -72,8 +74,10 @@ pub enum CopyModelError {
         /// Cause of the failure.
         source: std::io::Error,
     },
-    /// The file is larger than the store allows: replicas without a file must read everything.
-    #[error("the snapshot has {bytes} bytes; at most {MAX_SNAPSHOT_BYTES} can be stored")]
+    /// The file is larger than the store allows: replicas without a file fetch it from one that has it.
+    #[error(
+        "the read model has {bytes} bytes, of which at most {MAX_SNAPSHOT_BYTES} can be stored; other replicas fetch it from this one"
+    )]
     TooLarge {
         /// Size of the file in bytes.
         bytes: u64,
@@ -102,8 +106,7 @@ pub async fn bootstrap_model(bus: &Bus, path: &Path) {
 
 async fn fetch(bus: &Bus, path: &Path) -> Result<Option<String>, CopyModelError> {
     let store = bus.objects(SNAPSHOTS);
-    let known = tokio::time::timeout(ASK, read_known(bus)).await;
-    let Some(newest) = known.map_err(|_| CopyModelError::Late(ASK))??.copies.pop() else {
+    let Some(newest) = ask_known(bus).await?.copies.pop() else {
         return Ok(None);
     };
 
@@ -112,18 +115,39 @@ async fn fetch(bus: &Bus, path: &Path) -> Result<Option<String>, CopyModelError>
     }
 
     // The file appears under its name complete or not at all; the rest of a killed process is overwritten.
-    let unfinished = path_beside(path, "fetching");
+    let unfinished = unfinished_path(path);
     let fetched = tokio::time::timeout(FETCH, store.get(&newest.name, &unfinished)).await;
     fetched.map_err(|_| CopyModelError::Late(FETCH))??;
 
+    put_in_place(&unfinished, path)?;
+    Ok(Some(newest.name))
+}
+
+/// Path of a file that is fetched for the read model at `path`, while it is incomplete.
+pub(crate) fn unfinished_path(path: &Path) -> PathBuf {
+    path_beside(path, "fetching")
+}
+
+/// Makes the complete file at `fetched` the read model at `path`.
+pub(crate) fn put_in_place(fetched: &Path, path: &Path) -> Result<(), CopyModelError> {
     for suffix in LOGS {
         let mut log = path.as_os_str().to_owned();
         log.push(suffix);
         remove(Path::new(&log))?;
     }
+    std::fs::rename(fetched, path).map_err(|source| file_error(path, source))
+}
 
-    std::fs::rename(&unfinished, path).map_err(|source| file_error(path, source))?;
-    Ok(Some(newest.name))
+/// Returns the sequence of the last event in the newest copy of the store, if there is one, and that of the last one in
+/// the stream.
+pub(crate) async fn read_stored(bus: &Bus) -> Result<(Option<u64>, u64), CopyModelError> {
+    let known = ask_known(bus).await?;
+    Ok((known.copies.last().map(|copy| copy.sequence), known.end))
+}
+
+async fn ask_known(bus: &Bus) -> Result<Known, CopyModelError> {
+    let known = tokio::time::timeout(ASK, read_known(bus)).await;
+    known.map_err(|_| CopyModelError::Late(ASK))?
 }
 
 /// Suffixes of the files that SQLite keeps beside a database: if only the database was deleted, it would apply them to
@@ -264,9 +288,19 @@ async fn copy_if_due(bus: &Bus, projection: &Projection, now: UnixMillis) -> Res
 /// Returns whether enough events came since the `newest` copy for another one up to `position`.
 fn is_due(newest: Option<&Copy>, position: u64, now: UnixMillis) -> bool {
     let sequence = newest.map_or(0, |copy| copy.sequence);
-    let since = position.saturating_sub(sequence);
     let is_old = newest.is_some_and(|copy| now.since(copy.stored_at) >= MAX_AGE_MS);
-    (since >= MIN_EVENTS && since >= sequence / SHARE) || (since > 0 && is_old)
+    is_much(sequence, position) || (position > sequence && is_old)
+}
+
+/// Returns whether so many events came after `sequence`, up to `position`, that another copy is due.
+fn is_much(sequence: u64, position: u64) -> bool {
+    let since = position.saturating_sub(sequence);
+    since >= MIN_EVENTS && since >= sequence / SHARE
+}
+
+/// Returns whether a file up to `position` saves much of the reading after the newest copy, which ends at `stored`.
+pub(crate) fn is_much_newer(stored: Option<u64>, position: u64) -> bool {
+    stored.map_or(position > 0, |stored| is_much(stored, position))
 }
 
 fn path_beside(path: &Path, what: &str) -> PathBuf {
@@ -311,6 +345,14 @@ mod tests {
         let later = UnixMillis(1_000 + MAX_AGE_MS);
         assert!(is_due(Some(&copy(10_000_000)), 10_000_001, later));
         assert!(!is_due(Some(&copy(10_000_000)), 10_000_000, later), "it says it all");
+    }
+
+    #[test]
+    fn another_replica_is_asked_if_its_file_saves_much_reading() {
+        assert!(is_much_newer(None, 1) && !is_much_newer(None, 0));
+        assert!(!is_much_newer(Some(0), MIN_EVENTS - 1) && is_much_newer(Some(0), MIN_EVENTS));
+        assert!(!is_much_newer(Some(10_000_000), 10_999_999) && is_much_newer(Some(10_000_000), 11_000_000));
+        assert!(!is_much_newer(Some(10), 5));
     }
 
     #[test]

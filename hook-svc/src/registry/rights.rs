@@ -2,7 +2,8 @@
 //!
 //! An operator's hook has its permissions as written. A hook that an agent made is limited by the turn in which it was
 //! made, and, unless the owner alone wrote there, by the sender of the event. It answers only in the conversation of
-//! the event or the one in which it was made, and adds no system prompt of its own. Source: `docs/design/trust.md` §1;
+//! the event or the one in which it was made, adds no system prompt of its own, and puts no words into the sender's
+//! mouth. Source: `docs/design/trust.md` §1;
 //! seed 001 §4.
 
 use shared::model::dispatch::DeliveryContext;
@@ -45,13 +46,20 @@ pub fn fire_permissions(fire: &HookFire<'_>, rules: &RoutingRules) -> Permission
 }
 
 /// Returns the reason why `fire` must not make a dispatch: its hook, which an agent made, wants to answer in a
-/// conversation, or write in a session of others (the owner's included), that it may not use. Returns `None` if it may.
+/// conversation, or write in a session of others (the owner's included), that it may not use, or to say what the sender has
+/// spoken. Returns `None` if it may.
 #[must_use]
 pub fn fire_refusal(fire: &HookFire<'_>, rules: &RoutingRules) -> Option<String> {
     // Operators' hooks are not restricted.
     let HookAuthor::Agent { name, made_in } = fire.traits.author.as_ref() else {
         return None;
     };
+    if !fire.result.transcripts().is_empty() {
+        return Some(format!(
+            "hook of {name} may not make transcripts: they are read as the sender's own words, so only an operator's hook may"
+        ));
+    }
+
     let made_in = made_in.as_deref();
     let target = fire.result.delivery_context.as_ref();
     let elsewhere = target.filter(|target| {

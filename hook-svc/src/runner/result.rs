@@ -6,11 +6,13 @@
 
 mod spelling;
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use shared::model::dispatch::DeliveryContext;
-use shared::model::hook::{HookContextPatch, HookResult, HookRouting};
+use shared::model::hook::{HookContextPatch, HookResult, HookRouting, Transcript};
 use shared::model::permission::PermissionSet;
 use shared::model::session::QueueMode;
 use shared::serde_text::reword_json_problem;
@@ -184,13 +186,29 @@ fn read_context(value: Option<Value>) -> Result<Option<HookContextPatch>, Invali
     let system_prompt: Option<String> = fields.take_either("systemPrompt", "prompt")?;
     let extracted: Option<Map<String, Value>> = fields.take("extracted")?;
     let include_thread_history: Option<bool> = fields.take_either("includeThreadHistory", "include_thread")?;
+    let transcripts: Option<Vec<Transcript>> = fields.take("transcripts")?;
     fields.expect_empty()?;
 
+    let transcripts = transcripts.unwrap_or_default();
+    check_transcripts(&transcripts)?;
     Ok(Some(HookContextPatch {
         system_prompt,
         extracted,
         include_thread_history,
+        transcripts,
     }))
+}
+
+/// Checks that each attachment has one transcript at most. Whether the event has the attachments is known to the caller.
+fn check_transcripts(transcripts: &[Transcript]) -> Result<(), InvalidResultError> {
+    let mut indexes = BTreeSet::new();
+    match transcripts.iter().find(|transcript| !indexes.insert(transcript.index)) {
+        None => Ok(()),
+        Some(again) => Err(InvalidResultError::Malformed {
+            field: "context.transcripts".to_owned(),
+            problem: format!("the attachment {} has two transcripts", again.index),
+        }),
+    }
 }
 
 fn check_delivery(context: Option<&DeliveryContext>) -> Result<(), InvalidResultError> {

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use shared::model::invocation::HookOutcome;
+use shared::projection::Projection;
 use shared::testing::eventually;
+use shared::wire::topology::streams::EVENTS;
 
 use crate::world::{World, event};
 
@@ -167,6 +169,39 @@ async fn a_replica_that_may_keep_no_copy_takes_no_slot_even_if_it_is_the_first_a
     })
     .await;
     assert!(!world.read_model("h-0").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_copy_begins_with_the_file_of_another_replica_if_the_store_has_no_snapshot() {
+    let mut world = world(2).await;
+    world.start("h-0");
+    world.wait_for_members(1).await;
+    let text = "hello ".repeat(300);
+    let events: Vec<_> = (0..300)
+        .map(|number| event(&format!("v{}", number % 40), number, &text))
+        .collect();
+    world.publish_all(&events).await;
+    world.wait_for_records(300).await;
+    world.wait_until_acked().await;
+
+    // The file of the first copy alone has these events.
+    let purged = world.bus.purge_subject(EVENTS, ">").await.expect("purged");
+    assert_eq!(purged, 300);
+    world.start("h-1");
+    world.wait_for_members(2).await;
+    eventually("the second copy has a file", async || world.read_model("h-1").exists()).await;
+
+    // Both go on from there: nothing is evaluated again, and nothing is missing.
+    publish(&world, 300, 100).await;
+    check(&world, 400).await;
+    world.replica("h-1").kill();
+    let fetched = Projection::open(&world.read_model("h-1")).expect("it opens");
+    let bytes = std::fs::metadata(fetched.path()).expect("its size").len();
+    assert!(bytes > 512 * 1024, "it was fetched in one part: {bytes} bytes");
+    for event in &events {
+        let first = fetched.first_sequence(&event.id).expect("readable");
+        assert!(first.is_some_and(|first| first <= 300), "{}: {first:?}", event.id);
+    }
 }
 
 fn signal(pid: &str, signal: &str) {

@@ -2,6 +2,7 @@
 
 mod agents;
 mod anew;
+mod backfilled;
 mod breakers;
 mod changed_items;
 mod copies;
@@ -16,6 +17,9 @@ mod forgery;
 mod head_of_line;
 mod hooks;
 mod hostile;
+#[path = "../runner/old_kernel.rs"]
+mod old_kernel;
+mod older_kernels;
 mod poison;
 mod read_model;
 mod reload;

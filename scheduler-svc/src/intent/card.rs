@@ -41,6 +41,7 @@ pub fn approval_card(intent: &Intent, asked: &ConfirmationTerms) -> Result<Optio
         action: None,
         unknown: UnknownFields::default(),
         send: None,
+        failed: false,
     }))
 }
 

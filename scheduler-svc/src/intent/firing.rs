@@ -202,6 +202,7 @@ pub fn firing_reply(intent: &Intent, nominal: UnixMillis) -> Result<Option<Reply
         action: None,
         unknown: UnknownFields::default(),
         send: None,
+        failed: false,
     }))
 }
 

@@ -38,6 +38,7 @@ fn held() -> HeldMessage {
         },
         action: None,
         send: None,
+        failed: false,
         unknown: UnknownFields::default(),
     };
     let out = OutgoingMessage::reply(&reply);

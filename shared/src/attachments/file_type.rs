@@ -6,6 +6,16 @@ const UNKNOWN: &str = "application/octet-stream";
 /// Image types that every provider of models takes.
 const MODEL_IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
+/// Types of recordings that providers of models name, each with the other MIME types of the same.
+const RECORDINGS: [(&str, &[&str]); 6] = [
+    ("audio/wav", &["audio/x-wav", "audio/wave", "audio/vnd.wave"]),
+    ("audio/mp3", &["audio/mpeg"]),
+    ("audio/aiff", &["audio/x-aiff"]),
+    ("audio/aac", &["audio/x-aac"]),
+    ("audio/ogg", &["audio/opus", "application/ogg"]),
+    ("audio/flac", &["audio/x-flac"]),
+];
+
 /// The type of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileType {
@@ -51,6 +61,28 @@ impl FileType {
 pub fn find_image_type(bytes: &[u8]) -> Option<&'static str> {
     let found = infer::get(bytes)?.mime_type();
     MODEL_IMAGES.into_iter().find(|known| *known == found)
+}
+
+/// Returns the type of a recording by the name that providers of models have for it; `None` if `bytes` are no recording of
+/// a type that any takes.
+#[must_use]
+pub fn find_recording_type(bytes: &[u8]) -> Option<&'static str> {
+    recording_type(infer::get(bytes)?.mime_type())
+}
+
+/// Returns the name that providers of models have for recordings of `mime_type`; `None` if none takes them.
+///
+/// ```
+/// use shared::attachments::recording_type;
+///
+/// assert_eq!(recording_type("audio/mpeg"), Some("audio/mp3"));
+/// assert_eq!(recording_type("audio/midi"), None);
+/// ```
+#[must_use]
+pub fn recording_type(mime_type: &str) -> Option<&'static str> {
+    let mut known = RECORDINGS.iter();
+    let found = known.find(|(name, others)| *name == mime_type || others.contains(&mime_type));
+    found.map(|(name, _)| *name)
 }
 
 fn family_of(mime_type: &str) -> &str {
@@ -108,5 +140,26 @@ mod tests {
         );
         let bitmap = b"BM\x46\0\0\0\0\0\0\0\x36\0";
         assert_eq!([bitmap.as_slice(), PDF, b""].map(find_image_type), [None, None, None]);
+    }
+
+    #[test]
+    fn recordings_have_the_names_of_providers() {
+        let wav = b"RIFF\x24\0\0\0WAVEfmt ";
+        let mut opus = b"OggS\0\x02".to_vec();
+        opus.resize(28, 0);
+        opus.extend(b"OpusHead\x01\x01");
+
+        let types = [wav.as_slice(), b"ID3\x04\0", OGG, opus.as_slice(), b"fLaC\0\0"].map(find_recording_type);
+        assert_eq!(
+            types,
+            [
+                Some("audio/wav"),
+                Some("audio/mp3"),
+                Some("audio/ogg"),
+                Some("audio/ogg"),
+                Some("audio/flac")
+            ]
+        );
+        assert_eq!([MP4, PNG, PAGE, b""].map(find_recording_type), [None; 4]);
     }
 }

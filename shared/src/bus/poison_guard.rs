@@ -39,8 +39,13 @@ const REST: Duration = Duration::from_secs(1);
 /// has in flight.
 const MAX_LOOKED: u64 = 2_048;
 
-/// Guards `client`, whose connection is `link` and was opened with `config`; never ends.
+/// Guards `client`, whose connection is `link` and was opened with `config`. Ends only if its user may remove no message.
 pub(super) async fn guard_connection(client: async_nats::Client, link: Arc<ServerLink>, config: NatsConfig) {
+    let role = config.role();
+    if role.is_some_and(|role| !role.clears_streams()) {
+        return;
+    }
+
     loop {
         tokio::select! {
             () = link.wait_lost() => {}
@@ -61,7 +66,7 @@ pub(super) async fn guard_connection(client: async_nats::Client, link: Arc<Serve
 
         // Its own connection has no guard, which would look for the same message.
         match Bus::open(&config, "nexus-sentry", false).await {
-            Ok(bus) => check_consumers(&bus, config.role()).await,
+            Ok(bus) => check_consumers(&bus, role).await,
             Err(error) => tracing::debug!(%error, "failed to look for the unreadable message"),
         }
 

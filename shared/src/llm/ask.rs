@@ -33,6 +33,43 @@ pub struct ModelImage {
     pub bytes: Bytes,
 }
 
+/// Length that a second of a recording counts for in a prompt, in bytes: the provider that counts most counts 32 tokens.
+const RECORDING_SECOND_BYTES: usize = 128;
+
+/// A recording of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelRecording {
+    /// MIME type of the recording, one of [`LanguageModel::recording_types`](super::LanguageModel::recording_types).
+    pub mime_type: &'static str,
+    /// Bytes of the recording.
+    pub bytes: Bytes,
+    /// Length of the recording, in seconds, by which its price is estimated.
+    pub seconds: usize,
+}
+
+/// Files of a message that a model gets as such.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ModelFiles {
+    /// Images of the message.
+    pub images: Vec<ModelImage>,
+    /// Recordings of the message.
+    pub recordings: Vec<ModelRecording>,
+}
+
+impl ModelFiles {
+    /// Returns whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.images.is_empty() && self.recordings.is_empty()
+    }
+
+    fn prompt_bytes(&self) -> usize {
+        let seconds = self.recordings.iter().map(|recording| recording.seconds);
+        let recordings = seconds.sum::<usize>().saturating_mul(RECORDING_SECOND_BYTES);
+        recordings.saturating_add(self.images.len() * IMAGE_PROMPT_BYTES)
+    }
+}
+
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ModelMessage {
@@ -40,8 +77,8 @@ pub enum ModelMessage {
     User {
         /// Text of the message.
         content: String,
-        /// Images of the message.
-        images: Vec<ModelImage>,
+        /// Files of the message.
+        files: ModelFiles,
     },
     /// Earlier answer of the model.
     Assistant {
@@ -70,7 +107,7 @@ impl ModelMessage {
     pub fn user(content: impl Into<String>) -> Self {
         Self::User {
             content: content.into(),
-            images: Vec::new(),
+            files: ModelFiles::default(),
         }
     }
 
@@ -87,7 +124,7 @@ impl ModelMessage {
     fn prompt_bytes(&self) -> usize {
         let written = |value: &Value| value.to_string().len();
         match self {
-            Self::User { content, images } => content.len() + images.len() * IMAGE_PROMPT_BYTES,
+            Self::User { content, files } => content.len().saturating_add(files.prompt_bytes()),
             Self::Tool { content, .. } => content.len(),
             Self::Assistant {
                 content,

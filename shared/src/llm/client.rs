@@ -73,6 +73,10 @@ impl LanguageModel for ModelClient {
         self.config.prices.price_of(model.unwrap_or(&self.model)).copied()
     }
 
+    fn recording_types(&self) -> &'static [&'static str] {
+        self.config.provider.recording_types()
+    }
+
     async fn answer(&self, ask: ModelRequest, tokens: &mut Tokens<'_>) -> Result<ModelReply, AskModelError> {
         self.answer_telling(ask, tokens, &mut |_| {}).await
     }

@@ -23,6 +23,25 @@ pub enum ModelProvider {
     Anthropic,
 }
 
+impl ModelProvider {
+    /// Returns the MIME types of the recordings that the provider takes within a request. Sources: OpenAI "Audio and
+    /// speech", Google "Audio understanding", Anthropic "Messages".
+    pub(super) const fn recording_types(self) -> &'static [&'static str] {
+        match self {
+            Self::Gemini => &[
+                "audio/wav",
+                "audio/mp3",
+                "audio/aiff",
+                "audio/aac",
+                "audio/ogg",
+                "audio/flac",
+            ],
+            Self::OpenAi => &["audio/wav", "audio/mp3"],
+            Self::Anthropic => &[],
+        }
+    }
+}
+
 /// Configuration section `[llm]`, read by the services that use models (broker-svc, hook-svc).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -180,6 +180,19 @@ pub struct HookContextPatch {
     /// Whether the session's history is included; absent = true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub include_thread_history: Option<bool>,
+    /// What is spoken in recordings of the event, for the sender's message.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transcripts: Vec<Transcript>,
+}
+
+/// The words of one attachment of a hook's event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Transcript {
+    /// Index of the attachment in the event.
+    pub index: usize,
+    /// Words that are spoken in it; empty for none.
+    pub text: String,
 }
 
 /// The result that a hook returns, in the unified spelling (seed 001 §2).
@@ -212,6 +225,15 @@ pub struct HookResult {
     /// Whether to disable the hook after this result.
     #[serde(default)]
     pub disable_hook: bool,
+}
+
+impl HookResult {
+    /// Returns the transcripts that the hook has made of the event's recordings.
+    #[must_use]
+    pub fn transcripts(&self) -> &[Transcript] {
+        let context = self.context.as_ref();
+        context.map_or(&[][..], |context| context.transcripts.as_slice())
+    }
 }
 
 /// The operating state of a hook.

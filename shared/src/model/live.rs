@@ -19,6 +19,9 @@ pub struct WritingBeat {
     /// The answer so far, if it is being made: accounts with previews show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<Box<AnswerPreview>>,
+    /// Whether the turn is over without a reply, and this is its last beat.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_over: bool,
 }
 
 /// The answer of a turn as far as it is made.

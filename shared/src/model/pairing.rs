@@ -326,6 +326,7 @@ pub fn code_reply(pairing: &Pairing, event: &Event) -> Option<Reply> {
         action: None,
         unknown: UnknownFields::default(),
         send: None,
+        failed: false,
     })
 }
 

@@ -37,6 +37,9 @@ pub struct Reply {
     /// What the session's own send policy says; absent = the rules of delivery-svc decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send: Option<SendDecision>,
+    /// Whether the turn has failed and the text says so, which is no answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
     /// Fields that a later release has set.
     #[serde(skip)]
     pub unknown: UnknownFields,

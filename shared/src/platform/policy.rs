@@ -53,6 +53,9 @@ pub struct AcknowledgePolicy {
     pub taken: Option<String>,
     /// Reaction to it when the answer is sent, in place of `taken`.
     pub answered: Option<String>,
+    /// Reaction to it when the turn has failed or its answer cannot be sent, in place of `taken`; `None` = `taken` is only
+    /// taken back.
+    pub failed: Option<String>,
 }
 
 /// Maximum length of a [`GroupPrompt`], in characters.

@@ -59,3 +59,25 @@ pub enum QueryProjectionError {
     #[error("the read model is closed")]
     Closed,
 }
+
+/// Reason why the file cannot be read as it is at one moment.
+#[derive(Debug, thiserror::Error)]
+pub enum FreezeFileError {
+    /// A reader keeps the log open, or the writer has stopped.
+    #[error("failed to move the read model's log into its file")]
+    Log(#[from] ApplyBatchError),
+    /// SQLite returned an error.
+    #[error("failed to begin reading the read model")]
+    Sqlite(#[from] rusqlite::Error),
+    /// The file cannot be opened.
+    #[error("failed to open the read model's file {path}")]
+    File {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error of the operating system.
+        source: std::io::Error,
+    },
+    /// Something was written to the log before reading began, or the file was rebuilt.
+    #[error("the read model was changed meanwhile")]
+    Changed,
+}

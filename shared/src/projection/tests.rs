@@ -5,6 +5,7 @@ mod contract;
 mod equal;
 mod file;
 mod follow;
+mod frozen;
 mod health;
 mod people;
 mod samples;

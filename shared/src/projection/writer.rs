@@ -37,8 +37,10 @@ pub(super) enum WriterCommand {
         work: Work,
         done: oneshot::Sender<Result<(), ApplyBatchError>>,
     },
-    /// Copy the log into the file and truncate it, unless a reader keeps it open.
+    /// Copy the log into the file and truncate it, unless a reader keeps it open. If that succeeds, `then` runs before
+    /// anything else is written.
     Shorten {
+        then: Then,
         done: oneshot::Sender<Result<(), ApplyBatchError>>,
     },
     /// The file of that generation was found damaged, or built from other streams; ignored for a later generation.
@@ -49,6 +51,9 @@ pub(super) enum WriterCommand {
 
 /// A write that does not come from a stream.
 pub(super) type Work = Box<dyn FnOnce(&Connection, &mut ContactTable) -> Result<(), rusqlite::Error> + Send>;
+
+/// What happens while the log is empty.
+pub(super) type Then = Box<dyn FnOnce() + Send>;
 
 type Waiting = (Arc<Vec<AppliedRecord>>, oneshot::Sender<Result<(), ApplyBatchError>>);
 
@@ -81,7 +86,7 @@ impl ModelWriter {
                         batches.push((batch, done));
                     }
                     WriterCommand::Write { work, done } => works.push((work, done)),
-                    WriterCommand::Shorten { done } => shorten.push(done),
+                    WriterCommand::Shorten { then, done } => shorten.push((then, done)),
                     WriterCommand::Damaged { detail, generation } => {
                         if generation == self.generation.load(Ordering::Acquire) {
                             damage = Some(detail);
@@ -157,11 +162,14 @@ impl ModelWriter {
     /// Copies the log into the file and truncates it, for each waiting caller.
     fn checkpoint_log(
         &mut self,
-        waiting: Vec<oneshot::Sender<Result<(), ApplyBatchError>>>,
+        waiting: Vec<(Then, oneshot::Sender<Result<(), ApplyBatchError>>)>,
     ) -> Result<(), OpenProjectionError> {
-        for done in waiting {
+        for (then, done) in waiting {
             let outcome = match schema::checkpoint_log(&self.connection) {
-                Ok(()) => Ok(()),
+                Ok(()) => {
+                    then();
+                    Ok(())
+                }
                 Err(error) if schema::is_damage(&error) => Err(self.rebuild_file(&error.to_string())?),
                 Err(error) => Err(ApplyBatchError::Passing(Arc::new(error))),
             };

@@ -301,10 +301,28 @@ impl BusRole {
     /// Whether its users may read `stream` and remove single messages of it, as who repairs a reader does.
     #[must_use]
     pub fn may_clear(self, stream: &str) -> bool {
-        let subject = format!("$JS.API.STREAM.MSG.DELETE.{stream}");
-        self.rights()
+        let calls = [
+            format!("$JS.API.CONSUMER.LIST.{stream}"),
+            format!("$JS.API.STREAM.MSG.DELETE.{stream}"),
+        ];
+        calls
             .iter()
-            .any(|right| right.publishes().iter().any(|allowed| covers(allowed, &subject)))
+            .all(|call| self.is_granted(|allowed| covers(allowed, call)))
+    }
+
+    /// Whether there is any stream of which its users may remove single messages.
+    #[must_use]
+    pub fn clears_streams(self) -> bool {
+        let of_one = "$JS.API.STREAM.MSG.DELETE.";
+        self.is_granted(|allowed| allowed.starts_with(of_one) || covers(allowed, "$JS.API.STREAM.MSG.DELETE.EVENTS"))
+    }
+
+    /// Whether one of the subjects on which its users may publish is `wanted`.
+    fn is_granted(self, wanted: impl Fn(&str) -> bool) -> bool {
+        let rights = self.rights().iter();
+        rights
+            .flat_map(|right| right.publishes())
+            .any(|allowed| wanted(&allowed))
     }
 }
 

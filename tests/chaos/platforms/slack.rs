@@ -1,10 +1,11 @@
-//! A stand-in of Slack with one app: it posts events over HTTP until they are taken, and takes messages. It has no
-//! idempotency.
+//! A stand-in of Slack with one app: it posts events over HTTP until they are taken, takes messages, and shows what a
+//! conversation has. It has no idempotency.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::extract::{Json, Path, State};
+use axum::extract::{Json, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::{Router, routing::post};
@@ -18,6 +19,9 @@ use super::ANSWERED_AFTER;
 /// Pause before a post that was not taken is repeated. The vendor waits longer and gives up after three; the order of a chat
 /// is that of its posts.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// Most messages of a page, whatever is asked for: Slack gives an app outside its marketplace no more.
+const PAGE: usize = 15;
 
 /// The stand-in; clones are the same server.
 #[derive(Debug, Clone)]
@@ -33,6 +37,48 @@ struct App {
     stamps: u64,
     /// Channels and texts of the app's messages.
     sent: Vec<(String, String)>,
+    /// The messages of all, by channel, oldest first.
+    messages: BTreeMap<String, Vec<Value>>,
+}
+
+impl App {
+    /// Returns the messages that `method` shows for `query`: of a conversation the newest first, and of a thread the oldest.
+    fn read(&self, method: &str, query: &BTreeMap<String, String>) -> Value {
+        let value = |key: &str| query.get(key).map(String::as_str).unwrap_or_default();
+        let Some(all) = self.messages.get(value("channel")) else {
+            return json!({"ok": false, "error": "channel_not_found"});
+        };
+
+        let is_thread = method == "conversations.replies";
+        let has_metadata = value("include_all_metadata") == "true";
+        let is_here = |message: &&Value| {
+            let (ts, thread) = (message["ts"].as_str(), message["thread_ts"].as_str());
+            let is_of = match is_thread {
+                true => ts == Some(value("ts")) || thread == Some(value("ts")),
+                false => thread.is_none_or(|thread| ts == Some(thread)),
+            };
+            // Stamps of one length are in the order of their times.
+            is_of && ts.is_some_and(|ts| ts >= value("oldest"))
+        };
+        let mut shown: Vec<Value> = all.iter().filter(is_here).cloned().collect();
+        if !is_thread {
+            shown.reverse();
+        }
+        for message in shown.iter_mut().filter(|_| !has_metadata) {
+            message["metadata"] = Value::Null;
+        }
+
+        let from: usize = value("cursor").parse().unwrap_or(0);
+        let limit = value("limit").parse().unwrap_or(PAGE).min(PAGE);
+        let page: Vec<&Value> = shown.iter().skip(from).take(limit).collect();
+        let has_more = from + page.len() < shown.len();
+        let next = if has_more {
+            (from + page.len()).to_string()
+        } else {
+            String::new()
+        };
+        json!({"ok": true, "messages": page, "has_more": has_more, "response_metadata": {"next_cursor": next}})
+    }
 }
 
 impl Slack {
@@ -47,7 +93,7 @@ impl Slack {
             gateways,
         };
         let routes = Router::new()
-            .route("/api/{method}", post(answer))
+            .route("/api/{method}", post(answer).get(read))
             .with_state(this.clone());
         tokio::spawn(async move { axum::serve(listener, routes).await });
         this
@@ -84,6 +130,11 @@ impl Slack {
             "type": "message", "channel": format!("D{chat}"), "channel_type": "im", "user": format!("U{chat}"), "ts": ts,
             "event_ts": ts, "text": text,
         });
+        self.lock()
+            .messages
+            .entry(format!("D{chat}"))
+            .or_default()
+            .push(event.clone());
         let body = envelope(&event);
         for turn in 0.. {
             if self.post(turn, &body).await {
@@ -108,6 +159,30 @@ impl Slack {
     pub(super) fn sent(&self) -> Vec<(String, String)> {
         self.lock().sent.clone()
     }
+
+    /// Notes the message of the app that `body` is, with its stamp `ts`, its channel and its text.
+    fn note_sent(&self, body: &Value, ts: &str, (channel, text): (String, String)) {
+        let mut message = json!({"type": "message", "ts": ts, "user": "U7", "bot_id": "B7", "text": text,
+            "metadata": body["metadata"]});
+        if let Some(thread) = body.get("thread_ts") {
+            message["thread_ts"] = thread.clone();
+        }
+        let mut state = self.lock();
+        state.messages.entry(channel.clone()).or_default().push(message);
+        state.sent.push((channel, text));
+    }
+}
+
+/// Shows what a conversation, or a thread of it, has.
+async fn read(
+    State(slack): State<Slack>,
+    Path(method): Path<String>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Response {
+    match method.as_str() {
+        "conversations.history" | "conversations.replies" => Json(slack.lock().read(&method, &query)).into_response(),
+        _ => StatusCode::NOT_IMPLEMENTED.into_response(),
+    }
 }
 
 async fn answer(State(slack): State<Slack>, Path(method): Path<String>, body: Option<Json<Value>>) -> Response {
@@ -116,7 +191,7 @@ async fn answer(State(slack): State<Slack>, Path(method): Path<String>, body: Op
         ("chat.postMessage", Some(Json(body))) => {
             let text = |key: &str| body[key].as_str().expect("a text").to_owned();
             let ts = slack.next_stamp();
-            slack.lock().sent.push((text("channel"), text("text")));
+            slack.note_sent(&body, &ts, (text("channel"), text("text")));
             pause(ANSWERED_AFTER).await;
             json!({"ok": true, "channel": body["channel"], "ts": ts, "message": {}})
         }

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::container::{Images, Parts, Running};
 use super::environment::{PodFacts, command_line, variables};
 use super::manifest::{Container, Handler, PodSpec, PortRef, Probe};
+use super::memory;
 use super::network::{self, NODE, Network};
 use super::objects::Objects;
 use super::probe::{ProbeRecord, Verdict, back_off, patience, period};
@@ -22,6 +23,9 @@ use super::volume;
 
 /// Interval at which a pod looks for what it waits for, and at its volumes.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Interval at which a container's memory is compared with its limit.
+const WEIGH_EVERY: Duration = Duration::from_millis(500);
 
 /// Asks the pods from the node's address, over a connection for each question.
 static PROBER: LazyLock<reqwest::Client> = LazyLock::new(|| {
@@ -161,6 +165,10 @@ impl Pod {
         let failed = tokio::select! {
             _ = child.wait() => None,
             why = self.probe(container, &running, is_job) => Some(why),
+            why = exceed_memory(container, &running) => {
+                order = Order::Kill;
+                Some(why)
+            }
             told = orders.wait_for(|order| *order != Order::Run) => {
                 order = told.map_or(Order::Kill, |told| *told);
                 Some("was told to end")
@@ -361,6 +369,19 @@ impl Pod {
                 // What is gone stays as it was.
                 drop(placed);
             }
+        }
+    }
+}
+
+/// Returns once the processes of `container` have more memory than it may have.
+async fn exceed_memory(container: &Container, running: &Running) -> &'static str {
+    let Some(limit) = memory::limit(container) else {
+        return std::future::pending().await;
+    };
+    loop {
+        pause(WEIGH_EVERY).await;
+        if memory::used(running.pid) as f64 > limit {
+            return "had more memory than its limit (OOMKilled)";
         }
     }
 }

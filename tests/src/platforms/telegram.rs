@@ -1,12 +1,14 @@
 //! A stand-in of Telegram's Bot API with one bot. It has no idempotency.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::{Json, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use axum::{Router, routing::post};
+use axum::routing::{get, post};
 use serde_json::{Value, json};
 use shared::clock::{Clock as _, SystemClock, pause};
 use tokio::sync::watch;
@@ -41,6 +43,8 @@ struct Bot {
     buttons: Vec<(i64, Vec<String>)>,
     /// Bodies of the edits of messages.
     edits: Vec<Value>,
+    /// Files that people have sent, by id.
+    files: BTreeMap<String, Vec<u8>>,
 }
 
 impl Telegram {
@@ -59,6 +63,7 @@ impl Telegram {
         };
         let routes = Router::new()
             .route("/{bot}/{method}", post(answer))
+            .route("/file/{bot}/files/{id}", get(hand_out))
             .with_state(this.clone());
         tokio::spawn(async move { axum::serve(listener, routes).await });
         this
@@ -98,6 +103,22 @@ impl Telegram {
             message(state.messages, (person, false), person, text)
         };
         self.bring("message", &message);
+    }
+
+    /// A person sends the voice note `bytes` of `seconds` to the bot.
+    pub fn speak(&self, person: i64, bytes: &[u8], seconds: u64) {
+        let said = {
+            let mut state = self.lock();
+            state.messages += 1;
+            let file = format!("voice-{}", state.messages);
+            state.files.insert(file.clone(), bytes.to_vec());
+            let voice = json!({
+                "file_id": file, "file_unique_id": format!("u-{file}"), "file_size": bytes.len(), "duration": seconds,
+                "mime_type": "audio/ogg",
+            });
+            with_voice(message(state.messages, (person, false), person, ""), voice)
+        };
+        self.bring("message", &said);
     }
 
     /// A person presses the button with `data` of the message `number`.
@@ -175,6 +196,22 @@ pub fn message(id: i64, (from, is_bot): (i64, bool), chat: i64, text: &str) -> V
     })
 }
 
+/// Returns `message` with `voice` in place of its text.
+fn with_voice(mut message: Value, voice: Value) -> Value {
+    if let Value::Object(fields) = &mut message {
+        fields.remove("text");
+        fields.insert("voice".to_owned(), voice);
+    }
+    message
+}
+
+async fn hand_out(State(telegram): State<Telegram>, Path((_, id)): Path<(String, String)>) -> Response {
+    match telegram.lock().files.get(&id) {
+        Some(bytes) => bytes.clone().into_response(),
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
 async fn answer(
     State(telegram): State<Telegram>,
     Path((_, method)): Path<(String, String)>,
@@ -187,6 +224,11 @@ async fn answer(
             let _reads = OpenReader::open(&telegram.readers);
             let offset = body["offset"].as_u64().unwrap_or(1);
             telegram.updates_from(usize::try_from(offset).unwrap_or(1)).await
+        }
+        "getFile" => {
+            let id = body["file_id"].as_str().expect("an id");
+            let size = telegram.lock().files.get(id).map(Vec::len);
+            json!({ "file_id": id, "file_size": size, "file_path": format!("files/{id}") })
         }
         "sendMessage" => {
             let sent = telegram.create(&body);

@@ -63,6 +63,16 @@ pub(super) struct HeldDispatch {
     held: Option<OwnedSemaphorePermit>,
 }
 
+impl LinkItem {
+    /// Returns whether a session begins with this.
+    fn begins_session(&self) -> bool {
+        match self {
+            Self::Dispatch(held) => held.dispatch.kind == "READY",
+            Self::Alive => false,
+        }
+    }
+}
+
 impl HeldDispatch {
     /// Returns a dispatch of `bytes` bytes that counts against no bound.
     #[must_use]
@@ -115,7 +125,8 @@ impl std::fmt::Debug for LinkDriver<'_> {
 
 impl LinkDriver<'_> {
     /// Drives `socket` with `link` until it is left. Everything that was handed over before is with the reader then,
-    /// unless the session is resumed, which brings it again.
+    /// unless the session is resumed, which brings it again. A session of which the reader was not told cannot be resumed, and
+    /// the vendor counts each one that is begun.
     pub(super) async fn drive<S: SocketStream>(
         mut self,
         mut socket: WebSocketStream<S>,
@@ -139,7 +150,7 @@ impl LinkDriver<'_> {
             tracing::debug!("failed to close a socket in time");
         }
 
-        if !reason.is_resumable() {
+        if !reason.is_resumable() || waiting.iter().any(LinkItem::begins_session) {
             for item in waiting {
                 if self.items.send(item).await.is_err() {
                     break;

@@ -4,7 +4,7 @@
 //! read from its newest stored message on; channels of a guild that have none, from the time at which the guild was
 //! first seen. Nothing is replayed that is older than the first start, or than the bot's entry into a guild.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use serde::{Deserialize, Serialize};
@@ -73,6 +73,9 @@ pub(super) struct DiscordProgress {
     /// Time up to which everything was stored when the session was begun.
     complete_before: UnixMillis,
     noted_at: UnixMillis,
+    /// Channels whose histories were to be read before the session was begun, or before this process: `complete_before` says
+    /// nothing about them.
+    owed: BTreeSet<String>,
     /// Whether histories are left out that would have been read, and that is not told yet.
     is_left_out: bool,
     /// Whether that was told in this session.
@@ -99,6 +102,7 @@ impl DiscordProgress {
             complete_until: now,
             complete_before: now,
             noted_at: UnixMillis(0),
+            owed: BTreeSet::new(),
             is_left_out: false,
             is_told: false,
         };
@@ -114,6 +118,7 @@ impl DiscordProgress {
         // A session belongs to its token.
         position.session = position.session.filter(|_| from.of == fresh.of);
         Self {
+            owed: position.pending.keys().cloned().collect(),
             position,
             is_first: false,
             complete_until: from.complete_until,
@@ -157,6 +162,7 @@ impl DiscordProgress {
             self.enter_guild(guild, now);
         }
         self.is_told = false;
+        self.owed = self.position.pending.keys().cloned().collect();
         // Direct channels are in no list, and threads may be archived.
         for (channel, newest) in self.position.channels.clone() {
             self.add_pending(&channel, before(newest));
@@ -241,9 +247,10 @@ impl DiscordProgress {
             return;
         }
         position.hidden.remove(channel);
+        let is_owed = self.owed.contains(channel);
         match position.channels.get(channel) {
             // One of the same time with a lower id would have come by then.
-            Some(mark) if newest <= *mark && time_of(*mark).plus(OVERLAP_MS) < self.complete_before => {
+            Some(mark) if !is_owed && newest <= *mark && time_of(*mark).plus(OVERLAP_MS) < self.complete_before => {
                 position.pending.remove(channel);
             }
             // It is to be read already.
@@ -295,6 +302,7 @@ impl DiscordProgress {
                 self.position.pending.insert(channel.to_owned(), last);
             }
             None => {
+                self.owed.remove(channel);
                 if let Some(after) = self.position.pending.remove(channel) {
                     self.mark(channel, after);
                 }

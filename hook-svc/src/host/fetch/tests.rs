@@ -169,6 +169,27 @@ async fn what_is_too_large_too_late_or_no_text_is_an_error() {
     assert_eq!(refused(&[&origin], asks, args).await, "timed_out");
 }
 
+#[test]
+fn a_script_names_the_time_of_a_fetch_up_to_a_minute_and_its_own() {
+    for (wanted, hook_ms, expected_ms) in [
+        (None, 300_000, 10_000),
+        (None, 5_000, 5_000),
+        (Some(50_000.0), 300_000, 50_000),
+        (Some(60_001.0), 300_000, 60_000),
+        (Some(50_000.0), 20_000, 20_000),
+        (Some(50.0), 300_000, 50),
+        (Some(0.0), 300_000, 10_000),
+        (Some(-1.0), 300_000, 10_000),
+        (Some(f64::NAN), 300_000, 10_000),
+    ] {
+        assert_eq!(
+            time_limit(wanted, hook_ms).as_millis(),
+            expected_ms,
+            "{wanted:?} {hook_ms}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn what_cannot_be_sent_is_refused() {
     let there = "http://127.0.0.1:1";

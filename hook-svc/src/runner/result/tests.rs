@@ -60,6 +60,7 @@ fn the_older_spelling() {
                 system_prompt: Some("Call Tyler!".to_owned()),
                 extracted: None,
                 include_thread_history: Some(true),
+                transcripts: Vec::new(),
             }),
             disable_hook: true,
             ..routed(HookRouting {
@@ -70,6 +71,28 @@ fn the_older_spelling() {
             })
         }
     );
+}
+
+#[test]
+fn transcripts_are_of_attachments() {
+    let spoken = json!([{"index": 0, "text": "hello"}, {"index": 2, "text": ""}]);
+    let answer = check(&json!({"fire": true, "context": {"transcripts": spoken}})).expect("valid");
+    let read: Vec<(usize, &str)> = answer
+        .transcripts()
+        .iter()
+        .map(|transcript| (transcript.index, transcript.text.as_str()))
+        .collect();
+    assert_eq!(read, [(0, "hello"), (2, "")]);
+
+    for wrong in [
+        json!({"index": -1, "text": "a"}),
+        json!({"index": 0}),
+        json!({"index": 0, "text": "a", "by": "b"}),
+    ] {
+        let told = check(&json!({"fire": true, "context": {"transcripts": [wrong]}})).expect_err("invalid");
+        assert!(told.starts_with("`context.transcripts`: "), "{told}");
+    }
+    assert!(HookResult::default().transcripts().is_empty());
 }
 
 #[test]
@@ -156,6 +179,14 @@ fn what_is_wrong_is_named() {
             "`deliveryContext.channel` holds a control character",
         ),
         (
+            json!({"fire": true, "context": {"transcripts": "hello"}}),
+            "`context.transcripts`: expected a list, found string \"hello\"",
+        ),
+        (
+            json!({"fire": true, "context": {"transcripts": [{"index": 1, "text": "a"}, {"index": 1, "text": "b"}]}}),
+            "`context.transcripts`: the attachment 1 has two transcripts",
+        ),
+        (
             json!({"fire": true, "disableHook": true, "disable_hook": false}),
             "`disableHook` and `disable_hook` name the same field with different values",
         ),
@@ -196,6 +227,9 @@ fn any_json() -> impl Strategy<Value = Value> {
         "prompt",
         "systemPrompt",
         "extracted",
+        "transcripts",
+        "index",
+        "text",
         "deliveryContext",
         "channel",
         "permissions",

@@ -7,10 +7,11 @@ mod schema;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::llm::answer::ToolRequest;
-use crate::llm::ask::{JsonMode, ModelImage, ModelRequest};
+use crate::llm::ask::{JsonMode, ModelRequest};
 use crate::llm::config::ModelProvider;
 
 /// Sentence for a model that must answer with any JSON object.
@@ -44,9 +45,9 @@ fn system_prompt(ask: &ModelRequest) -> String {
     }
 }
 
-/// Returns the bytes of `image` as all providers take them.
-fn image_data(image: &ModelImage) -> String {
-    STANDARD.encode(&image.bytes)
+/// Returns the bytes of a file as all providers take them.
+fn file_data(bytes: &Bytes) -> String {
+    STANDARD.encode(bytes)
 }
 
 /// Returns the arguments of an earlier call. Providers accept only objects back.
@@ -59,10 +60,17 @@ fn call_arguments(call: &ToolRequest) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
-    use crate::llm::ask::ModelMessage;
+    use crate::llm::ask::{ModelFiles, ModelImage, ModelMessage, ModelRecording};
+
+    /// A question without files, and one with `files`.
+    fn asked_with(files: ModelFiles) -> ModelRequest {
+        let content = "look".to_owned();
+        ModelRequest {
+            messages: vec![ModelMessage::user("before"), ModelMessage::User { content, files }],
+            ..ModelRequest::default()
+        }
+    }
 
     #[test]
     fn images_are_parts_in_the_form_of_each_provider() {
@@ -70,16 +78,10 @@ mod tests {
             mime_type: "image/png",
             bytes: Bytes::from_static(b"\x89PNG"),
         };
-        let ask = ModelRequest {
-            messages: vec![
-                ModelMessage::user("before"),
-                ModelMessage::User {
-                    content: "look".to_owned(),
-                    images: vec![image],
-                },
-            ],
-            ..ModelRequest::default()
-        };
+        let ask = asked_with(ModelFiles {
+            images: vec![image],
+            ..ModelFiles::default()
+        });
 
         // By the vendors' references: OpenAI "Images and vision", Anthropic "Vision", Google "Image understanding".
         let body = request_body("m", &ask, ModelProvider::OpenAi);
@@ -114,19 +116,63 @@ mod tests {
     }
 
     #[test]
-    fn an_image_counts_in_the_price_of_a_prompt() {
-        let length = |images: Vec<ModelImage>| {
-            let content = "look".to_owned();
-            ModelRequest {
-                messages: vec![ModelMessage::User { content, images }],
-                ..ModelRequest::default()
-            }
-            .prompt_bytes()
+    fn recordings_are_parts_where_the_provider_takes_them() {
+        let recording = |mime_type: &'static str| ModelRecording {
+            mime_type,
+            bytes: Bytes::from_static(b"RIFF"),
+            seconds: 2,
         };
+        let both = ["audio/wav", "audio/mp3"].map(recording).to_vec();
+        let ask = asked_with(ModelFiles {
+            recordings: both,
+            ..ModelFiles::default()
+        });
+
+        // By the vendors' references: OpenAI "Audio and speech", Google "Audio understanding".
+        let body = request_body("m", &ask, ModelProvider::OpenAi);
+        let expected = json!([
+            {"type": "text", "text": "look"},
+            {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
+            {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "mp3"}},
+        ]);
+        assert_eq!(body["messages"][1]["content"], expected);
+
+        let body = request_body("gemini-3-flash-preview", &ask, ModelProvider::Gemini);
+        let expected = json!([
+            {"inlineData": {"mimeType": "audio/wav", "data": "UklGRg=="}},
+            {"inlineData": {"mimeType": "audio/mp3", "data": "UklGRg=="}},
+            {"text": "look"},
+        ]);
+        assert_eq!(body["contents"][1]["parts"], expected);
+
+        assert_eq!(ModelProvider::Anthropic.recording_types(), [""; 0]);
+        let body = request_body("claude-sonnet-4-6", &ask, ModelProvider::Anthropic);
+        assert_eq!(body["messages"][1]["content"], "look");
+    }
+
+    #[test]
+    fn files_count_in_the_price_of_a_prompt() {
+        let length = |files: ModelFiles| asked_with(files).prompt_bytes();
+        let none = length(ModelFiles::default());
         let image = ModelImage {
             mime_type: "image/png",
             bytes: Bytes::new(),
         };
-        assert_eq!(length(vec![image; 2]) - length(Vec::new()), 12_800);
+        let images = ModelFiles {
+            images: vec![image; 2],
+            ..ModelFiles::default()
+        };
+        assert_eq!(length(images) - none, 12_800);
+
+        let recording = ModelRecording {
+            mime_type: "audio/wav",
+            bytes: Bytes::new(),
+            seconds: 60,
+        };
+        let recordings = ModelFiles {
+            recordings: vec![recording; 2],
+            ..ModelFiles::default()
+        };
+        assert_eq!(length(recordings) - none, 4 * 2 * 60 * 32, "32 tokens a second");
     }
 }

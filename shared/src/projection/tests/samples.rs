@@ -195,6 +195,7 @@ pub(super) fn completed(n: u64) -> LedgerEntry {
         action: None,
         unknown: UnknownFields::default(),
         send: None,
+        failed: false,
     };
 
     LedgerEntry::TurnCompleted {

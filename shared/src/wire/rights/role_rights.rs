@@ -49,9 +49,9 @@ const ADAPTER: &[Right] = &[
     Publish("nexus.event.*.*.*"),
     // Codes for strangers, and the decisions about them.
     Publish("nexus.delivery.*.*.*"),
-    Publish("nexus.audit.pairing.>"),
+    Publish("nexus.audit.pairing.*.*.*"),
     Publish("nexus.audit.owner.*"),
-    Publish("nexus.audit.backfill.>"),
+    Publish("nexus.audit.backfill.*.*"),
     Publish("nexus.dlq.*"),
     Hear("nexus.webchat.*.*"),
     Ask("approval.get"),
@@ -89,7 +89,7 @@ const HOOK: &[Right] = &[
     Publish("nexus.dispatch.*.*.*"),
     Publish("nexus.claim.*.*.*"),
     Publish("nexus.invocation.*.*"),
-    Publish("nexus.audit.breaker.>"),
+    Publish("nexus.audit.breaker.*"),
     Publish("nexus.dlq.*"),
     Ask("events.search"),
     Ask("model.*.*"),
@@ -153,7 +153,9 @@ const BROKER: &[Right] = &[
     Publish("nexus.dispatch.*.*.*"),
     Publish("nexus.claim.*.*.*"),
     Publish("nexus.event.*.*.*"),
-    Publish("nexus.audit.>"),
+    Publish("nexus.audit.turn"),
+    Publish("nexus.audit.agent"),
+    Publish("nexus.audit.approval.*"),
     Publish("nexus.schedule.approval.*"),
     Publish("nexus.dlq.*"),
     Publish("nexus.agent.*"),
@@ -162,9 +164,19 @@ const BROKER: &[Right] = &[
     Publish("nexus.webchat.*.*"),
     Hear("nexus.dispatch.*.*.*"),
     Hear("nexus.out.*.*"),
-    Ask("hook.*"),
+    Ask("hook.run"),
+    Ask("hook.create"),
+    Ask("hook.list"),
+    Ask("hook.get"),
+    Ask("hook.disable"),
+    Ask("hook.delete"),
     Ask("events.search"),
-    Ask("intent.*"),
+    Ask("intent.propose"),
+    Ask("intent.reschedule"),
+    Ask("intent.cancel"),
+    Ask("intent.list"),
+    Ask("intent.decide"),
+    Ask("intent.session_reset"),
     Ask("session.show"),
     Serve("session.*"),
     Serve("approval.*"),
@@ -185,7 +197,6 @@ const BROKER: &[Right] = &[
     Read(streams::SCHEDULES),
     Read(streams::INVOCATIONS),
     Read(streams::DLQ),
-    Read(streams::DELIVERIES),
     ReadKeys(buckets::APPROVALS),
     WriteKeys(buckets::APPROVALS),
     ReadKeys(buckets::SESSION_OVERRIDES),
@@ -200,12 +211,10 @@ const BROKER: &[Right] = &[
     WriteKeys(buckets::POSITIONS),
     ReadKeys(buckets::HELD),
     WriteKeys(buckets::HELD),
-    ReadKeys(buckets::LEASES),
     WriteKeys(buckets::LEASES),
     ReadKeys(buckets::MEMBERS),
     WriteKeys(buckets::MEMBERS),
     ReadKeys(buckets::IDENTITIES),
-    ReadKeys(buckets::RESTORE),
     ReadFiles(objects::ATTACHMENTS),
     WriteFiles(objects::ATTACHMENTS),
 ];
@@ -222,7 +231,6 @@ const DELIVERY: &[Right] = &[
     Ask("delivery-call.*"),
     Serve("delivery-call.*"),
     Serve("replica.status"),
-    Api("INFO"),
     Api("STREAM.NAMES"),
     Api("STREAM.INFO.*"),
     Api("CONSUMER.INFO.*.*"),
@@ -240,8 +248,6 @@ const DELIVERY: &[Right] = &[
     WriteKeys(buckets::CHANNELS),
     ReadKeys(buckets::STOPPED_ACCOUNTS),
     WriteKeys(buckets::STOPPED_ACCOUNTS),
-    ReadKeys(buckets::ATTEMPTS),
-    WriteKeys(buckets::ATTEMPTS),
     ReadKeys(buckets::POSITIONS),
     WriteKeys(buckets::POSITIONS),
     ReadKeys(buckets::HELD),
@@ -273,7 +279,6 @@ const SCHEDULER: &[Right] = &[
     Publish("nexus.dlq.*"),
     Hear("nexus.ledger.*.*"),
     Ask("hook.get"),
-    Ask("hook.list"),
     Ask("events.trace"),
     Serve("intent.*"),
     Serve("schedule.*"),
@@ -312,7 +317,6 @@ const SCHEDULER: &[Right] = &[
     ReadKeys(buckets::LEASES),
     WriteKeys(buckets::LEASES),
     ReadKeys(buckets::IDENTITIES),
-    ReadKeys(buckets::HOOKS),
     ReadKeys(buckets::SESSION_OVERRIDES),
     ReadKeys(buckets::ATTEMPTS),
     ReadKeys(buckets::POSITIONS),
@@ -325,8 +329,6 @@ const SCHEDULER: &[Right] = &[
 ];
 
 const TOPOLOGY: &[Right] = &[
-    Api("INFO"),
-    Api("STREAM.NAMES"),
     Api("STREAM.INFO.*"),
     Api("STREAM.CREATE.*"),
     Api("STREAM.UPDATE.*"),
@@ -339,7 +341,6 @@ const BACKUP: &[Right] = &[
     Publish("$JS.SNAPSHOT.ACK.>"),
     // A copy of one moment is one that no service works beside.
     Ask("replica.status"),
-    Api("INFO"),
     Api("STREAM.NAMES"),
     Api("STREAM.INFO.*"),
     Api("STREAM.SNAPSHOT.*"),
@@ -360,14 +361,7 @@ const RESTORE: &[Right] = &[
 ];
 
 /// It hears no inboxes: the answers to others are theirs.
-const ADMIN: &[Right] = &[
-    Publish(">"),
-    Hear("nexus.>"),
-    Hear("$KV.>"),
-    Hear("$O.>"),
-    Hear("$SRV.>"),
-    Hear("$JS.EVENT.>"),
-];
+const ADMIN: &[Right] = &[Publish(">"), Hear("nexus.>")];
 
 /// History is written by the services alone, and never taken away.
 const NOT_BY_ADMIN: &[&str] = &[

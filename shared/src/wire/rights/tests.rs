@@ -115,3 +115,17 @@ fn no_right_stands_twice_or_is_covered_by_another() {
         }
     }
 }
+
+#[test]
+fn unreadable_messages_are_removed_by_those_who_read_the_stream() {
+    assert!(BusRole::Hook.may_clear("EVENTS") && BusRole::Delivery.may_clear("RECEIPTS"));
+    assert!(BusRole::Scheduler.may_clear("KV_leases") && BusRole::Admin.may_clear("EVENTS"));
+    // It writes the keys, and reads none.
+    assert!(!BusRole::Broker.may_clear("KV_leases") && !BusRole::Broker.may_clear("LEDGER"));
+
+    for role in BusRole::ALL {
+        let streams = topology(1).streams;
+        let clears = streams.iter().any(|stream| role.may_clear(&stream.name));
+        assert_eq!(role.clears_streams(), clears, "{role:?}");
+    }
+}

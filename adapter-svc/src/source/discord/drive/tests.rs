@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -50,6 +50,8 @@ struct Gateway {
     sent: Arc<AtomicUsize>,
     /// Number of heartbeats.
     beats: Arc<AtomicUsize>,
+    /// Whether the client has closed the socket.
+    is_left: Arc<AtomicBool>,
 }
 
 /// Returns a socket, and the gateway behind it, which begins a session.
@@ -69,7 +71,8 @@ async fn connect() -> (WebSocketStream<tokio::io::DuplexStream>, Gateway) {
         frames.try_send(frame).expect("sent");
     }
     let (sent, beats) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let (counted, beaten) = (Arc::clone(&sent), Arc::clone(&beats));
+    let is_left = Arc::new(AtomicBool::new(false));
+    let (counted, beaten, left) = (Arc::clone(&sent), Arc::clone(&beats), Arc::clone(&is_left));
     tokio::spawn(async move {
         loop {
             let (next, count) = tokio::select! {
@@ -92,21 +95,36 @@ async fn connect() -> (WebSocketStream<tokio::io::DuplexStream>, Gateway) {
                 let _closed = answers.try_send(text(&json!({"op": 11})));
             }
         }
+        left.store(true, Ordering::SeqCst);
     });
-    (socket, Gateway { frames, sent, beats })
+    let gateway = Gateway {
+        frames,
+        sent,
+        beats,
+        is_left,
+    };
+    (socket, gateway)
 }
 
-/// Drives `socket` for an account at the API at `address`. Returns what it brings, the way to confirm, and its end.
-fn drive(
-    socket: WebSocketStream<tokio::io::DuplexStream>,
-    address: &str,
-) -> (
+/// What a socket brings, the way to confirm, and its end.
+type Driven = (
     mpsc::Receiver<LinkItem>,
     watch::Sender<u64>,
     tokio::task::JoinHandle<CloseReason>,
-) {
+);
+
+/// Drives `socket` for an account at the API at `address`.
+fn drive(socket: WebSocketStream<tokio::io::DuplexStream>, address: &str) -> Driven {
+    drive_behind(socket, address, None)
+}
+
+/// As [`drive`], for a reader that has not taken `earlier` yet: it takes one item at a time.
+fn drive_behind(socket: WebSocketStream<tokio::io::DuplexStream>, address: &str, earlier: Option<LinkItem>) -> Driven {
     let context = context(address);
     let (items, received) = mpsc::channel(1);
+    if let Some(earlier) = earlier {
+        items.try_send(earlier).expect("there is room");
+    }
     let (stored, confirmed) = watch::channel(0);
     let driving = tokio::spawn(async move {
         let client = DiscordClient::new(&context);
@@ -198,4 +216,25 @@ async fn presses_beyond_the_bound_are_handed_over_and_not_answered() {
         made == MAX_PRESSES || !is_within,
         "{made} presses were answered at a time"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_was_begun_is_handed_over_although_its_socket_is_left_first() {
+    let (socket, gateway) = connect().await;
+    let reconnect = json!({"op": 7, "d": null});
+    gateway.frames.try_send(text(&reconnect)).expect("sent");
+    let (mut received, stored, driving) = drive_behind(socket, "127.0.0.1:9", Some(LinkItem::Alive));
+    eventually("the socket is left", async || gateway.is_left.load(Ordering::SeqCst)).await;
+
+    assert!(matches!(received.recv().await, Some(LinkItem::Alive)));
+    let Some(LinkItem::Dispatch(ready)) = received.recv().await else {
+        panic!("the session is not handed over");
+    };
+    assert_eq!(
+        (ready.dispatch.kind.as_str(), ready.dispatch.session.as_str()),
+        ("READY", "s")
+    );
+    let left = driving.await.expect("it ends in order");
+    assert_eq!(left, CloseReason::Resume("the gateway asks to reconnect".to_owned()));
+    drop(stored);
 }

@@ -144,6 +144,38 @@ fn what_comes_while_a_history_is_read_does_not_hide_the_rest_of_it() {
 }
 
 #[test]
+fn a_history_that_is_still_to_be_read_stays_so_whatever_the_next_session_lists() {
+    let mut progress = DiscordProgress::resume("77", "t", None, NOW);
+    let guilds = ["g".to_owned()];
+    progress.begin_session(session(0), &guilds, NOW);
+    progress.note_message("c", id(1_000));
+    progress.note_complete(NOW.plus(2_000));
+
+    // One that was written before the newest one may be on its way when the session ends: the history has it. The next
+    // session ends before that is read, and so does this process.
+    progress.start_session(session(1), &guilds, NOW.plus(90_000));
+    let mut same = progress.clone();
+    let mut other = restart(&mut progress, "t", NOW.plus(95_000));
+    for progress in [&mut same, &mut other] {
+        progress.start_session(session(2), &guilds, NOW.plus(99_000));
+        progress.note_listed("g", "c", Some(id(1_000)), 0);
+        assert_eq!(next_pending(progress, None), Some(("c".to_owned(), id(-9_000))));
+    }
+    // As if the session had not ended.
+    let mut resumed = restart(&mut same, "t", NOW.plus(100_000));
+    resumed.note_listed("g", "c", Some(id(1_000)), 0);
+    assert_eq!(next_pending(&resumed, None), Some(("c".to_owned(), id(-9_000))));
+
+    // Once it is read, the list says enough.
+    resumed.note_page("c", id(-9_000), Some(id(1_000)));
+    resumed.note_page("c", id(1_000), None);
+    resumed.note_complete(NOW.plus(101_000));
+    resumed.start_session(session(3), &guilds, NOW.plus(200_000));
+    resumed.note_listed("g", "c", Some(id(1_000)), 0);
+    assert_eq!(next_pending(&resumed, None), None);
+}
+
+#[test]
 fn a_new_token_keeps_the_channels_and_another_bot_nothing() {
     let mut progress = DiscordProgress::resume("77", "t", None, NOW);
     progress.begin_session(session(5), &[], NOW);

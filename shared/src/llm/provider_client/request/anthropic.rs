@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::schema::close_objects;
-use super::{call_arguments, image_data, system_prompt};
+use super::{call_arguments, file_data, system_prompt};
 use crate::llm::ask::{JsonMode, ModelMessage, ModelRequest};
 use crate::llm::config::ModelProvider;
 use crate::llm::opaque::OpaqueBlocks;
@@ -68,12 +68,14 @@ fn message_list(messages: &[ModelMessage]) -> Value {
         said.extend(flush_results(&mut results));
 
         match message {
-            ModelMessage::User { content, images } if images.is_empty() => {
+            // This provider takes no recordings, and gets none.
+            ModelMessage::User { content, files } if files.images.is_empty() => {
                 said.push(json!({ "role": "user", "content": content }));
             }
-            ModelMessage::User { content, images } => {
-                let images = images.iter().map(|image| {
-                    let source = json!({ "type": "base64", "media_type": image.mime_type, "data": image_data(image) });
+            ModelMessage::User { content, files } => {
+                let images = files.images.iter().map(|image| {
+                    let data = file_data(&image.bytes);
+                    let source = json!({ "type": "base64", "media_type": image.mime_type, "data": data });
                     json!({ "type": "image", "source": source })
                 });
                 // The provider advises to send images before the text.

@@ -1,8 +1,9 @@
 //! Requests for Google's `streamGenerateContent`. *Pure.*
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::{call_arguments, image_data, system_prompt};
+use super::{call_arguments, file_data, system_prompt};
 use crate::llm::answer::ToolRequest;
 use crate::llm::ask::{JsonMode, ModelMessage, ModelRequest};
 use crate::llm::config::ModelProvider;
@@ -60,12 +61,15 @@ fn content_list(messages: &[ModelMessage], signs: bool) -> Value {
         said.extend(flush_results(&mut results));
 
         match message {
-            ModelMessage::User { content, images } => {
-                let images = images
+            ModelMessage::User { content, files } => {
+                let images = files
+                    .images
                     .iter()
-                    .map(|image| json!({ "inlineData": { "mimeType": image.mime_type, "data": image_data(image) } }));
-                let parts: Value = images.chain([json!({ "text": content })]).collect();
-                said.push(json!({ "role": "user", "parts": parts }));
+                    .map(|image| inline_data(image.mime_type, &image.bytes));
+                let recordings = files.recordings.iter();
+                let recordings = recordings.map(|recording| inline_data(recording.mime_type, &recording.bytes));
+                let parts = images.chain(recordings).chain([json!({ "text": content })]);
+                said.push(json!({ "role": "user", "parts": parts.collect::<Value>() }));
             }
             ModelMessage::Tool { .. } => {}
             ModelMessage::Assistant {
@@ -85,6 +89,10 @@ fn content_list(messages: &[ModelMessage], signs: bool) -> Value {
 
     said.extend(flush_results(&mut results));
     Value::Array(said)
+}
+
+fn inline_data(mime_type: &str, bytes: &Bytes) -> Value {
+    json!({ "inlineData": { "mimeType": mime_type, "data": file_data(bytes) } })
 }
 
 fn flush_results(results: &mut Vec<Value>) -> Option<Value> {

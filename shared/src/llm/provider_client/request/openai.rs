@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::schema::close_objects;
-use super::{call_arguments, image_data, system_prompt};
-use crate::llm::ask::{JsonMode, ModelMessage, ModelRequest};
+use super::{call_arguments, file_data, system_prompt};
+use crate::llm::ask::{JsonMode, ModelFiles, ModelMessage, ModelRequest};
 use crate::llm::config::ModelProvider;
 use crate::llm::opaque::OpaqueBlocks;
 
@@ -54,16 +54,8 @@ pub(super) fn request_body(model: &str, ask: &ModelRequest) -> Value {
 
 fn message_json(message: &ModelMessage) -> Value {
     match message {
-        ModelMessage::User { content, images } if images.is_empty() => json!({ "role": "user", "content": content }),
-        ModelMessage::User { content, images } => {
-            let text = json!({ "type": "text", "text": content });
-            let images = images.iter().map(|image| {
-                let url = format!("data:{};base64,{}", image.mime_type, image_data(image));
-                json!({ "type": "image_url", "image_url": { "url": url } })
-            });
-            let parts: Value = std::iter::once(text).chain(images).collect();
-            json!({ "role": "user", "content": parts })
-        }
+        ModelMessage::User { content, files } if files.is_empty() => json!({ "role": "user", "content": content }),
+        ModelMessage::User { content, files } => json!({ "role": "user", "content": content_parts(content, files) }),
         ModelMessage::Tool { id, content, .. } => json!({ "role": "tool", "content": content, "tool_call_id": id }),
         ModelMessage::Assistant {
             content,
@@ -94,4 +86,21 @@ fn message_json(message: &ModelMessage) -> Value {
             message
         }
     }
+}
+
+fn content_parts(content: &str, files: &ModelFiles) -> Value {
+    let text = json!({ "type": "text", "text": content });
+    let images = files.images.iter().map(|image| {
+        let url = format!("data:{};base64,{}", image.mime_type, file_data(&image.bytes));
+        json!({ "type": "image_url", "image_url": { "url": url } })
+    });
+
+    let recordings = files.recordings.iter().map(|recording| {
+        // The interface names a format, `wav` or `mp3`, in place of a MIME type.
+        let format = recording.mime_type.trim_start_matches("audio/");
+        let audio = json!({ "data": file_data(&recording.bytes), "format": format });
+        json!({ "type": "input_audio", "input_audio": audio })
+    });
+
+    std::iter::once(text).chain(images).chain(recordings).collect()
 }

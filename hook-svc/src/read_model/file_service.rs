@@ -1,0 +1,170 @@
+//! Lends the file of this replica's copy of the read model to replicas that have none: `nexus.svc.model.{instance}.file`
+//! begins a loan, `….file_part` gives a part of the file as it was then.
+//!
+//! No second file is made, so a loan needs no room for one; but the log beside the file grows while it lasts. All that
+//! ask at the same time read the same state. A loan has no owner: it ends when nobody has read for some time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use shared::bus::ServiceSpec;
+use shared::clock::SharedClock;
+use shared::error_chain::describe_error;
+use shared::projection::Projection;
+use shared::projection::snapshot::{FrozenFile, name_prefix};
+
+use super::peer_api::{FilePartQuestion, FileQuestion, LentFile};
+
+/// Error code of a loan that cannot begin now.
+const UNAVAILABLE: usize = 503;
+
+/// Error code of a part of a loan that has ended.
+const ENDED: usize = 410;
+
+/// Size of a part in bytes: below the default limit of a server.
+const PART_BYTES: usize = 512 * 1024;
+
+/// Time without a question after which a loan ends.
+const UNUSED: Duration = Duration::from_secs(30);
+
+/// Longest loan: at 8 MiB/s a file of 28 GiB is read in this time.
+const LONGEST: Duration = Duration::from_hours(1);
+
+/// Size of the log in bytes at which a loan ends, since the log cannot be shortened before.
+const MAX_LOG_BYTES: u64 = 4 << 30;
+
+/// This replica's file, as others read it.
+#[derive(Debug)]
+pub(crate) struct FileLender {
+    projection: Projection,
+    clock: SharedClock,
+    lent: Mutex<Option<Loan>>,
+    /// Lets one loan begin at a time.
+    beginning: tokio::sync::Mutex<()>,
+    /// Number of loans that have begun.
+    begun: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Loan {
+    name: String,
+    file: Arc<FrozenFile>,
+    begun_at: Instant,
+    used_at: Instant,
+}
+
+impl FileLender {
+    /// Returns the lender of the file of `projection`.
+    pub(crate) fn new(projection: Projection, clock: SharedClock) -> Arc<Self> {
+        Arc::new(Self {
+            projection,
+            clock,
+            lent: Mutex::default(),
+            beginning: tokio::sync::Mutex::default(),
+            begun: AtomicU64::new(0),
+        })
+    }
+
+    /// Adds the endpoints to `spec`.
+    pub(crate) fn add_endpoints(self: &Arc<Self>, spec: ServiceSpec) -> ServiceSpec {
+        let (file, part) = (Arc::clone(self), Arc::clone(self));
+        spec.endpoint("file", move |_: FileQuestion| {
+            let lender = Arc::clone(&file);
+            async move { lender.begin_loan().await }
+        })
+        .raw_endpoint("file_part", move |question: FilePartQuestion| {
+            let lender = Arc::clone(&part);
+            async move { lender.read_part(&question).await }
+        })
+    }
+
+    fn lent(&self) -> MutexGuard<'_, Option<Loan>> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the loan that lasts, as used now.
+    fn current(&self) -> Option<LentFile> {
+        let now = self.clock.monotonic();
+        self.lent().as_mut().map(|loan| {
+            loan.used_at = now;
+            described(loan)
+        })
+    }
+
+    async fn begin_loan(&self) -> Result<LentFile, (usize, String)> {
+        let _turn = self.beginning.lock().await;
+        if let Some(lent) = self.current() {
+            return Ok(lent);
+        }
+
+        let frozen = self.projection.freeze().await;
+        let file = frozen.map_err(|error| (UNAVAILABLE, describe_error(&error)))?;
+        // A loan of an earlier process of this name must not be taken for this one.
+        let number = self.begun.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}-{number}", self.clock.now().0);
+        tracing::info!(
+            bytes = file.bytes(),
+            events = file.position(),
+            "the read model's file is lent to another replica"
+        );
+
+        let now = self.clock.monotonic();
+        let loan = Loan {
+            name,
+            file: Arc::new(file),
+            begun_at: now,
+            used_at: now,
+        };
+        let lent = described(&loan);
+        *self.lent() = Some(loan);
+        Ok(lent)
+    }
+
+    async fn read_part(&self, question: &FilePartQuestion) -> Result<Bytes, (usize, String)> {
+        let now = self.clock.monotonic();
+        let file = {
+            let mut lent = self.lent();
+            let loan = lent.as_mut().filter(|loan| loan.name == question.file);
+            let loan = loan.ok_or_else(|| (ENDED, "the loan has ended".to_owned()))?;
+            loan.used_at = now;
+            Arc::clone(&loan.file)
+        };
+
+        let offset = question.offset;
+        let read = tokio::task::spawn_blocking(move || file.read_part(offset, PART_BYTES)).await;
+        let part = read.map_err(|error| (UNAVAILABLE, error.to_string()))?;
+        part.map(Bytes::from).map_err(|error| (ENDED, error.to_string()))
+    }
+
+    /// Ends a loan that nobody uses, or that lasts too long for the log beside the file.
+    pub(crate) fn end_old(&self) {
+        let now = self.clock.monotonic();
+        let mut lent = self.lent();
+        let Some(loan) = &*lent else { return };
+
+        let is_unused = now.saturating_duration_since(loan.used_at) >= UNUSED;
+        let is_too_long = now.saturating_duration_since(loan.begun_at) >= LONGEST;
+        let log_bytes = self.projection.log_bytes();
+        let is_log_full = log_bytes >= MAX_LOG_BYTES;
+        if is_too_long || is_log_full {
+            tracing::warn!(
+                log_bytes,
+                "the loan of the read model's file is ended before it was read"
+            );
+        }
+        if is_unused || is_too_long || is_log_full {
+            *lent = None;
+        }
+    }
+}
+
+fn described(loan: &Loan) -> LentFile {
+    LentFile {
+        file: loan.name.clone(),
+        format: name_prefix(),
+        position: loan.file.position(),
+        bytes: loan.file.bytes(),
+    }
+}
