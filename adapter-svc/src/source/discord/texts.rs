@@ -1,4 +1,5 @@
-//! Texts that wait for those that follow, until they are stored as one event: with `debounce_ms`, and everything else at once.
+//! Texts that wait for those that follow, until they are stored as one event, with `debounce_ms`. Everything else waits for
+//! nothing but its place in the channel's order.
 //!
 //! The session is not confirmed beyond the first that waits, and its channel has no mark of it, so that a crash brings all of
 //! them again, from the session or from the history.
