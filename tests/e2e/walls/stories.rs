@@ -1,11 +1,18 @@
 //! Whole stories under the users of the services: nothing that they do is refused.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use cli::auth::folder::{AuthFolder, credentials_path};
+use cli::auth::registry::WantedUser;
+use cli::auth::seconds_now;
+use cli::launch::users;
+use serde_json::{Value, json};
 use shared::bus::Bus;
 use shared::testing::connect;
+use shared::wire::headers::Headers;
 use shared::wire::rights::BusRole;
-use tests::command::nexus;
+use tests::command::{command, nexus};
 use tests::eventually::eventually;
 use tests::record::Record;
 use tests::subject_record::read_violations;
@@ -93,4 +100,86 @@ async fn a_conversation_and_the_commands_about_it_go_without_a_refusal() {
 
     let log = std::fs::read_to_string(log).expect("the server's log");
     assert_eq!(read_violations(&log), Vec::<&str>::new());
+}
+
+/// What a viewer asks for.
+const LOOKS: [&[&str]; 17] = [
+    &["status"],
+    &["hook", "list"],
+    &["hook", "show", "answer"],
+    &["session", "list"],
+    &["session", "show", "default", "s-p"],
+    &["session", "wait", "default", "s-p"],
+    &["schedule", "list"],
+    &["schedule", "next", "every 5m"],
+    &["intent", "list"],
+    &["approval", "list"],
+    &["dlq", "list"],
+    &["breaker", "list"],
+    &["recover", "list"],
+    &["audit"],
+    &["events", "search", "hello"],
+    &["trace", "e2e:p/0"],
+    &["owner", "list"],
+];
+
+/// What a viewer may not ask for.
+const CHANGES: [&str; 5] = [
+    "hook.disable",
+    "session.reset",
+    "approval.decide",
+    "dlq.drop",
+    "owner.offer",
+];
+
+/// How long is waited for an answer that does not come.
+const SILENCE: Duration = Duration::from_secs(2);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_viewer_sees_what_there_is_and_changes_nothing() {
+    let (world, _agent) = world().await;
+    answered(&world, 1).await;
+    let folder = users::folder(world.path());
+    let wanted = WantedUser {
+        name: "vera".to_owned(),
+        role: BusRole::Viewer,
+        channel: None,
+        personas: Vec::new(),
+        expires: None,
+    };
+    let mut keys = AuthFolder::open(&folder, false).expect("the folder of keys");
+    keys.add(wanted, seconds_now()).expect("added");
+    drop(keys);
+
+    // The servers need not hear of a user: the key of its role has made it.
+    let as_viewer = async |arguments: &[&str]| {
+        let mut command = command(world.path(), arguments);
+        command.env("NEXUS__NATS__CREDENTIALS", credentials_path(&folder, "vera"));
+        command.output().await.expect("nexus starts")
+    };
+    for arguments in LOOKS {
+        let said = as_viewer(arguments).await;
+        assert!(said.status.success(), "{arguments:?}: {said:?}");
+    }
+
+    let mut config = world.stack.nats_config(BusRole::Operator);
+    config.credentials = credentials_path(&folder, "vera").display().to_string();
+    let vera = connect(&config, "vera").await;
+    for endpoint in CHANGES {
+        let subject = format!("nexus.svc.{endpoint}");
+        let asked = vera.request::<_, Value>(&subject, Headers::new(), &json!({}), SILENCE);
+        assert!(asked.await.is_err(), "{endpoint}");
+    }
+
+    let log = world.path().join("log/nats-0.log");
+    let log = std::fs::read_to_string(log).expect("the server's log");
+    let violations = read_violations(&log);
+    let is_one = |line: &&str| {
+        CHANGES
+            .iter()
+            .any(|endpoint| line.contains(&format!("nexus.svc.{endpoint}")))
+    };
+    assert!(violations.iter().all(is_one), "{violations:?}");
+    assert!(violations.len() >= CHANGES.len(), "{violations:?}");
+    world.stack.stop().await;
 }
