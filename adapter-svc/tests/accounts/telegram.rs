@@ -255,7 +255,7 @@ async fn an_album_that_was_decided_before_a_crash_has_the_same_messages_after_it
     }
 
     // The third message came after the album of two was decided, and then the process was killed.
-    let account = &shared::platform::accounts::read_platforms(&text)
+    let account = &read_platforms(&text)
         .expect("sound")
         .telegram
         .accounts["main"];

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use notify::event::{AccessKind, AccessMode};
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use sha2::{Digest, Sha256};
 use shared::bus::{Bus, CasError, Kv};
 use shared::clock::{SharedClock, pause};
@@ -125,7 +126,11 @@ impl HooksDirectory {
 
     fn watch_files(&self, dirty: &Arc<Notify>) -> Option<RecommendedWatcher> {
         let dirty = Arc::clone(dirty);
-        let watcher = notify::recommended_watcher(move |_event: notify::Result<notify::Event>| dirty.notify_one());
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            if may_change_files(&event) {
+                dirty.notify_one();
+            }
+        });
         let watching = watcher.and_then(|mut watcher| {
             watcher.watch(&self.path, RecursiveMode::Recursive)?;
             Ok(watcher)
@@ -240,6 +245,15 @@ impl HooksDirectory {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// Returns whether files may have changed with `event`. Files that are only opened are those that replicas read: each scan would
+/// lead to the next one, of this replica and of all others on the directory.
+fn may_change_files(event: &notify::Result<notify::Event>) -> bool {
+    match event.as_ref().map(|event| event.kind) {
+        Ok(EventKind::Access(access)) => access == AccessKind::Close(AccessMode::Write),
+        Ok(_) | Err(_) => true,
     }
 }
 

@@ -208,6 +208,8 @@ pub(super) struct WorkerPulse {
     still: Duration,
     /// Its own time that has passed since the first look.
     age: Duration,
+    /// Whether it computed next to nothing since the look before the last.
+    is_quiet: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -227,7 +229,14 @@ impl WorkerPulse {
             passed: Duration::ZERO,
             still: Duration::ZERO,
             age: Duration::ZERO,
+            is_quiet: false,
         }
+    }
+
+    /// Returns whether the process computed next to nothing between the last two looks. Without work, it need not be watched
+    /// closely then.
+    pub(super) const fn is_quiet(&self) -> bool {
+        self.is_quiet
     }
 
     /// Returns the time that has passed for the process, without the time that it waited for a processor or the host
@@ -250,6 +259,7 @@ impl WorkerPulse {
 
         let gone = self.gone_since(&last, times, now);
         self.age += gone.passed;
+        self.is_quiet = times.is_some() && gone.computed <= TICK;
 
         let is_next = sight.ended != last.sight.ended || !sight.work.is_as(last.sight.work);
         let is_new_period = sight.work == WorkerTask::Nothing && self.passed >= IDLE_PERIOD;

@@ -64,6 +64,9 @@ const GROWN_MEMORY_MB: u64 = 384;
 /// Time after which a worker that runs only on demand ends if it has no work. It ends at once if its pool has no hooks.
 const IDLE: Duration = Duration::from_mins(1);
 
+/// Interval of looks at a process without work that computes nothing.
+const REST: Duration = Duration::from_secs(1);
+
 /// Hard budgets granted to a suspect, because its code is not compiled.
 const APART_BUDGETS: u32 = 2;
 
@@ -207,6 +210,8 @@ struct Run<'a> {
     moved: Arc<Notify>,
     /// Answers to scripts' calls that have not been sent to the process.
     replies: Arc<Mutex<Vec<CallReply>>>,
+    /// Notifies the watch that the process has got work.
+    begun: Notify,
     /// Notifies the query loop that a query has arrived, or that an evaluation that may have made one is over.
     asked: Notify,
     /// Allowance for logging the worker's output.
@@ -296,6 +301,7 @@ impl<'a> Run<'a> {
             state: Mutex::new(state),
             moved: Arc::default(),
             replies: Arc::default(),
+            begun: Notify::new(),
             asked: Notify::new(),
             output,
         }
@@ -374,7 +380,11 @@ impl<'a> Run<'a> {
         };
 
         let mut pulse = WorkerPulse::new(budget);
+        let mut rests = false;
         loop {
+            if rests {
+                let _begun = tokio::time::timeout(REST, self.begun.notified()).await;
+            }
             pause(budget / progress_watch::LOOKS_PER_BUDGET).await;
             let now = self.clock.monotonic();
             let mut state = self.state();
@@ -398,6 +408,7 @@ impl<'a> Run<'a> {
             sight.has_unread = progress_watch::has_unread_bytes(&output);
             let look = pulse.judge_sight(sight, times, now);
             state.age = pulse.process_age();
+            rests = !is_needed && pulse.is_quiet();
 
             match look {
                 progress_watch::WatchResult::Moving => {}

@@ -167,7 +167,8 @@ async fn a_viewer_sees_what_there_is_and_changes_nothing() {
     let vera = connect(&config, "vera").await;
     for endpoint in CHANGES {
         let subject = format!("nexus.svc.{endpoint}");
-        let asked = vera.request::<_, Value>(&subject, Headers::new(), &json!({}), SILENCE);
+        let question = json!({});
+        let asked = vera.request::<_, Value>(&subject, Headers::new(), &question, SILENCE);
         assert!(asked.await.is_err(), "{endpoint}");
     }
 

@@ -136,3 +136,64 @@ fn a_file_that_is_no_text_or_too_large_is_an_error_of_that_hook() {
 fn an_absent_directory_is_an_error_and_not_an_empty_one() {
     assert!(scan_directory(Path::new("/no/such/directory")).is_err());
 }
+
+#[test]
+fn a_scan_leads_to_no_other_scan() {
+    use notify::event::{AccessKind, AccessMode, CreateKind, EventAttributes, ModifyKind, RemoveKind};
+
+    let event = |kind| {
+        Ok(notify::Event {
+            kind,
+            paths: Vec::new(),
+            attrs: EventAttributes::default(),
+        })
+    };
+    for read in [
+        AccessKind::Any,
+        AccessKind::Read,
+        AccessKind::Open(AccessMode::Any),
+        AccessKind::Close(AccessMode::Read),
+        AccessKind::Other,
+    ] {
+        assert!(!may_change_files(&event(EventKind::Access(read))), "{read:?}");
+    }
+
+    for change in [
+        EventKind::Any,
+        EventKind::Access(AccessKind::Close(AccessMode::Write)),
+        EventKind::Create(CreateKind::File),
+        EventKind::Modify(ModifyKind::Any),
+        EventKind::Remove(RemoveKind::Any),
+        EventKind::Other,
+    ] {
+        assert!(may_change_files(&event(change)), "{change:?}");
+    }
+    assert!(may_change_files(&Err(notify::Error::generic("events were lost"))));
+}
+
+#[test]
+fn the_events_of_a_scan_are_of_files_that_are_opened_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("one.ts"), HOOK).expect("written");
+    let (events, received) = std::sync::mpsc::channel();
+    let mut watcher = notify::recommended_watcher(move |event| {
+        let _ended = events.send(event);
+    })
+    .expect("a watcher");
+    watcher
+        .watch(folder.path(), RecursiveMode::Recursive)
+        .expect("a watched folder");
+
+    assert_eq!(ids(folder.path()), ["one"]);
+    std::fs::create_dir(folder.path().join("last")).expect("made");
+    loop {
+        let event = received.recv_timeout(Duration::from_secs(30)).expect("an event");
+        let is_last = event
+            .as_ref()
+            .is_ok_and(|event| event.paths.iter().any(|path| path.ends_with("last")));
+        if is_last {
+            break;
+        }
+        assert!(!may_change_files(&event), "{event:?}");
+    }
+}

@@ -309,3 +309,36 @@ fn a_pipe_holds_bytes_until_they_are_read() {
     reader.read_exact(&mut [0; 4]).expect("read");
     assert!(!has_unread_bytes(&reader));
 }
+
+#[test]
+fn a_process_is_quiet_while_it_computes_next_to_nothing() {
+    let mut watched = Watched::new(WorkerTask::Nothing);
+    assert!(!watched.pulse.is_quiet(), "of one look nothing is known");
+    for (computed, quiet) in [(0, true), (10, true), (20, false), (50, false), (0, true)] {
+        watched.pass(computed, 0);
+        assert_eq!(watched.pulse.is_quiet(), quiet, "{computed} ms");
+    }
+
+    // Without the kernel's figures it is not known.
+    watched.at += ms(LOOK);
+    watched.pulse.judge_sight(watched.sight, None, watched.at);
+    assert!(!watched.pulse.is_quiet());
+}
+
+#[test]
+fn a_process_that_computes_without_work_is_found_although_it_rested() {
+    let mut watched = Watched::new(WorkerTask::Nothing);
+    watched.pass(0, 0);
+    let begun = watched.at;
+    // As the watch does: a second more before a look at a process that was quiet.
+    let stuck = loop {
+        let rest = if watched.pulse.is_quiet() { 1_000 } else { 0 };
+        watched.at += ms(rest);
+        if let WatchResult::Stuck(computed) = watched.pass(LOOK + rest, 0) {
+            break computed;
+        }
+    };
+    assert!(stuck >= BUDGET * IDLE_BUDGETS);
+    let took = watched.at.duration_since(begun);
+    assert!(took <= ms(3_500), "{took:?}");
+}

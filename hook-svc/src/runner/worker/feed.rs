@@ -141,6 +141,7 @@ impl Run<'_> {
             state.turn = state.turn.or(Some(now));
             state.mine = alone;
             state.loading = Some(loaded);
+            self.begun.notify_one();
             return Ok(true);
         }
 
@@ -169,6 +170,7 @@ impl Run<'_> {
 
         // An event beyond the window stays queued until there is room.
         batch.finish_batch();
+        self.begun.notify_one();
         Ok(true)
     }
 }
