@@ -4,10 +4,13 @@
 //! turns of the history and old dispatch ids by its own content alone.
 
 mod edits;
+mod history;
 mod intents;
 mod notes;
+mod orders;
 mod post_hooks;
 mod replies;
+mod run_state;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -16,7 +19,6 @@ use serde_json::Value;
 use shared::model::ledger::{
     AppendId, DispatchRef, DropReason, LedgerCursor, LedgerEntry, LedgerRecord, TurnLimits, TurnUsage,
 };
-use shared::model::order::{OrderKind, SessionOrder};
 use shared::model::permission::PermissionSet;
 use shared::model::reply::Reply;
 use shared::model::reply::SendDecision;
@@ -31,6 +33,7 @@ pub use self::intents::{MAX_OWED_INTENTS, OwedIntent, SessionIntents};
 pub use self::notes::{DroppedNotes, MAX_NOTES};
 pub use self::post_hooks::{MAX_PENDING_POST_HOOKS, PendingPostHooks, PostHookQueue};
 pub use self::replies::ReplyOutbox;
+pub use self::run_state::{RunState, is_runnable};
 use crate::turn::journal::{AwaitedApproval, RunningTurn, sum_usage};
 use crate::turn::used::{RecordTime, UsedTime};
 
@@ -279,24 +282,6 @@ impl SessionState {
         }
     }
 
-    fn obey(&mut self, order: &SessionOrder, cursor: &LedgerCursor) {
-        self.note_consumed(order.id);
-        self.advance(Some(cursor));
-        match &order.wanted {
-            OrderKind::Queue { settings } => self.queue = *settings,
-            OrderKind::Send { decision } => self.send = *decision,
-            // The dispatch may come after the order that withdraws it.
-            OrderKind::Withdraw { dispatch, .. } => self.note_consumed(*dispatch),
-            OrderKind::Edit {
-                dispatch,
-                from,
-                content,
-                edited_at,
-            } => self.edit_dispatch(*dispatch, from, content, *edited_at),
-            OrderKind::Abort | OrderKind::Interrupt | OrderKind::Reset => {}
-        }
-    }
-
     fn reset(&mut self) {
         self.history.clear();
         self.summary = None;
@@ -492,51 +477,5 @@ pub fn advance_cursor(
     }
 }
 
-/// The parts of a fold that decide whether the session is runnable.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RunState {
-    /// Position of the session in `DISPATCHES`.
-    pub cursor: LedgerCursor,
-    /// Whether a turn was begun and is not over.
-    pub in_turn: bool,
-    /// The approval that the turn waits for.
-    pub awaits: Option<AwaitedApproval>,
-    /// Whether a committed reply is not known to be published, or a finished turn's post-turn hooks have not all run.
-    pub owes: bool,
-}
-
-impl RunState {
-    /// Returns the standing of `fold`; `published` are turns whose replies are known to be published although the
-    /// ledger does not note it yet.
-    #[must_use]
-    pub fn from_fold(fold: &SessionState, published: &[Ulid]) -> Self {
-        Self {
-            cursor: fold.cursor.clone(),
-            in_turn: fold.running.is_some(),
-            awaits: fold.awaited_approval().cloned(),
-            owes: !fold.post_hooks.is_empty()
-                || fold
-                    .replies
-                    .unpublished
-                    .iter()
-                    .any(|reply| !published.contains(&reply.turn)),
-        }
-    }
-}
-
-/// Returns whether there is anything to do in a session. Taking, releasing and looking all decide by this function
-/// (`docs/design/sessions.md` §1.6).
-///
-/// `pending` is the lowest sequence in `DISPATCHES` that was seen beyond the cursor's floor. A session suspended on
-/// an approval is runnable only once the approval lapsed; its decision ends the suspension through the ledger.
-#[must_use]
-pub fn is_runnable(standing: &RunState, pending: Option<u64>, now: UnixMillis) -> bool {
-    if let Some(awaited) = &standing.awaits {
-        return now >= awaited.expires_at;
-    }
-    standing.in_turn || standing.owes || pending.is_some_and(|sequence| !standing.cursor.contains(sequence))
-}
-
-mod history;
 #[cfg(test)]
 mod tests;
