@@ -7,7 +7,8 @@
 //!
 //! The rooms inside. Connection: `connect`, `login`, `guarded_connect`, `link`, `connection_count`, `poison_guard`, `header_block`.
 //! Topology: `ensure`, `durability`. Messages: `publish`, `message`, `core_message`, `request`, `service`, `object`. Reading:
-//! `read`, `newest`, `pages`, `consume`, `fetch`, `fanout`. Sharing work: `claim`, `partition`, `floor`, `slot_lease`, `task_lease`.
+//! `read`, `stream_info`, `newest`, `pages`, `consume`, `fetch`, `fanout`. Sharing work: `claim`, `partition`, `floor`,
+//! `slot_lease`, `task_lease`.
 //! KV: `kv`, `writer`, `breakers`. Losses by a restore: `position`, `witness`, `letter_witness`, `held`, `restored_replies`, `swept`,
 //! `snapshot`. Records: `ledger`, `dead_letter`. Time: `server_clock`, `pulse`.
 
@@ -52,6 +53,7 @@ pub mod server_clock;
 mod service;
 mod slot_lease;
 mod snapshot;
+mod stream_info;
 mod swept;
 mod task_lease;
 mod witness;
@@ -79,9 +81,9 @@ pub use newest::NewestPage;
 pub use object::{BucketSpace, FoundObject, ObjectBucket, StoreObjectError, StoredObject};
 pub use pages::StreamPages;
 pub use publish::{OutgoingMessage, PublishedMessage};
-pub use read::{ConsumerLag, StreamInfo, StreamState};
 pub use service::{ServiceHandle, ServiceSpec};
 pub use slot_lease::{SlotLeases, SlotRole};
 pub use snapshot::{RestoreRightsError, SnapshotError, StreamHead};
+pub use stream_info::{ConsumerLag, StreamInfo, StreamState};
 pub use task_lease::TaskLease;
 pub use witness::{MarkedStream, StreamWitness, WitnessError};

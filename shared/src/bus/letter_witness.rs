@@ -17,7 +17,7 @@ use super::connect::Bus;
 use super::error::{CasError, ReadStreamError};
 use super::kv::Kv;
 use super::position::{told_degraded, told_sound, told_void};
-use super::read::StreamInfo;
+use super::stream_info::StreamInfo;
 use super::witness::WitnessError;
 
 /// Interval at which the witness is updated.

@@ -19,7 +19,7 @@ use crate::model::position::StreamLineage;
 use super::connect::Bus;
 use super::position::{INCARNATION, LINEAGE};
 use super::publish::ApiError;
-use super::read::StreamState;
+use super::stream_info::StreamState;
 
 /// Size of a snapshot's chunks, in bytes.
 const PIECE_BYTES: usize = 256 * 1024;

@@ -16,7 +16,7 @@ use crate::wire::envelope::{DecodeError, WireMessage};
 use super::super::consume::{ConnectionWatch, PullRequest, REPAIR_PAUSE};
 use super::super::error::ReadStreamError;
 use super::super::message::{IncomingMessage, StoredMessage};
-use super::super::read::StreamInfo;
+use super::super::stream_info::StreamInfo;
 use super::told_keys::{ToldKeys, ToldVerdict};
 use super::{Kv, KvEvent, is_marker};
 

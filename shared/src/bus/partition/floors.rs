@@ -22,7 +22,7 @@ use super::super::error::{CasError, ReadStreamError};
 use super::super::floor::Floor;
 use super::super::kv::Kv;
 use super::super::position::told_sound;
-use super::super::read::StreamInfo;
+use super::super::stream_info::StreamInfo;
 
 /// Interval at which floors are stored.
 const STORE_EVERY: Duration = Duration::from_secs(1);
