@@ -13,6 +13,7 @@ pub mod identities;
 pub mod key;
 pub mod lifecycle;
 mod name;
+mod prepare;
 mod run;
 pub mod secret;
 mod shell;
@@ -28,6 +29,7 @@ pub use lifecycle::ShutdownSignal;
 /// allocator took a quarter of hook-svc's processor time (`docs/performance.md`).
 pub use mimalloc::MiMalloc as Allocator;
 pub use name::ProcessName;
-pub use run::{PreparedService, ServiceExit, WARNING, inspect_section, prepare_service, run};
+pub use prepare::{PreparedService, inspect_section, prepare_service};
+pub use run::{ServiceExit, WARNING, run};
 pub use secret::SecretValue;
 pub use shell::{Service, ServiceShell};

@@ -212,13 +212,6 @@ fn all_faults_of_all_its_sections_are_told() {
     );
 }
 
-#[test]
-fn minted_instances_differ_and_fit_a_file_name() {
-    let (one, other) = (new_instance(Some("host.example")), new_instance(None));
-    assert_ne!(one, other);
-    assert!(one.starts_with("hostexample-"), "{one}");
-}
-
 #[tokio::test]
 async fn a_process_says_how_it_ended() {
     let server = NatsServer::start().await;
