@@ -4,6 +4,7 @@
 //! only if its outcome is not recorded, and an event only under its own id.
 
 mod call;
+mod outcome_receipts;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +12,13 @@ use std::time::Duration;
 use shared::bus::partition::PartitionLease;
 use shared::bus::{Bus, ReadStreamError};
 use shared::clock::IdSource;
-use shared::model::receipt::{AttemptOutcome, ReceiptStep};
+use shared::model::receipt::AttemptOutcome;
 use shared::model::restore::HeldDelivery;
 use shared::model::time::UnixMillis;
 use shared::process::trace::{carrier_of, consumer_span};
 use shared::wire::held::HeldUntil;
 use tracing::Instrument as _;
 
-use crate::acknowledgements::{show_given_up, show_sent};
 use crate::attempt::{AttemptVerdict, CallSituation, Repetition, judge_call};
 use crate::calls::CallId;
 use crate::changed_message::has_newer_change;
@@ -31,6 +31,7 @@ use crate::previews::end_preview;
 use crate::receipts::{PartitionReceipts, ReceiptWrite};
 use crate::resume::{DeliveryStanding, RemainingWork, StandingPlan, attempts_before, keep_doubt, keep_ids, sent_part};
 use call::{Made, PartsBefore, call};
+use outcome_receipts::{deny, finish_delivery, give_up, postpone};
 
 /// Maximum number of times that another owner may settle a delivery during one attempt.
 const MAX_OVERTAKEN: u32 = 8;
@@ -299,13 +300,6 @@ async fn open(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> Result
     send_parts(effects, remaining).await
 }
 
-/// Settles the delivery without a call, as `rule` says.
-async fn deny(effects: &DeliveryEffects<'_>, rule: &str) -> Result<Step, DeliverError> {
-    let denied = ReceiptStep::DeniedByPolicy { rule: rule.to_owned() };
-    let written = effects.write_receipt(effects.now(), denied).await?;
-    Ok(Step::after_receipt(written, DeliveryProgress::Settled))
-}
-
 /// Returns the outcome of a restore's hold for the delivery.
 async fn restore_decision(effects: &DeliveryEffects<'_>) -> Result<HeldDelivery, DeliverError> {
     match &effects.outfit.restored {
@@ -415,101 +409,4 @@ fn end_doubt(effects: &DeliveryEffects<'_>, unconfirmed: &mut Vec<u32>, part: u3
 fn jitter(ids: &dyn IdSource) -> f64 {
     let low = ids.ulid().random() & u128::from(u32::MAX);
     u32::try_from(low).map_or(0.5, |low| f64::from(low) / (f64::from(u32::MAX) + 1.0))
-}
-
-/// Records that the platform has all parts, as `before` has them, and publishes the last one's event.
-async fn finish_delivery(
-    effects: &DeliveryEffects<'_>,
-    attempts: u32,
-    before: PartsBefore,
-    live: Option<bool>,
-) -> Result<Step, DeliverError> {
-    let PartsBefore {
-        platform_ids,
-        unconfirmed,
-        plan,
-        ..
-    } = before;
-    if !unconfirmed.is_empty() {
-        metrics::counter!("nexus_delivery_unconfirmed_total").increment(1);
-    }
-
-    // Its turn writes no more, whatever beats are still on their way. A card or a change is not yet the turn's answer.
-    let reply = &effects.job.reply;
-    if reply.id == reply.turn {
-        effects.outfit.typing.note_sent(reply.turn);
-    }
-
-    let at = effects.now();
-    let parts = count(effects.parts);
-    let last = sent_part(parts.saturating_sub(1), at, &platform_ids, &unconfirmed);
-    let delivered = ReceiptStep::Delivered {
-        attempts,
-        parts,
-        platform_ids,
-        unconfirmed,
-        live,
-        plan: plan.reference(),
-    };
-
-    if let ReceiptWrite::Superseded(found) = effects.write_receipt(at, delivered).await? {
-        return Ok(Step::Superseded(found));
-    }
-
-    effects.publish_event(&last).await?;
-    show_sent(effects.outfit, reply, effects.lease);
-
-    metrics::counter!("nexus_delivery_delivered_total").increment(1);
-    Ok(Step::SETTLED)
-}
-
-/// Records how the attempt `ended`, and leaves the rest of the delivery for `after_ms` milliseconds. `message` says
-/// why.
-async fn postpone(
-    effects: &DeliveryEffects<'_>,
-    ended: ReceiptStep,
-    after_ms: u64,
-    message: &str,
-) -> Result<Step, DeliverError> {
-    let DeliveryEffects { job, .. } = effects;
-    let reason = if let ReceiptStep::AttemptFinished {
-        outcome: AttemptOutcome::Retry { reason, .. } | AttemptOutcome::Limited { reason, .. },
-        ..
-    } = &ended
-    {
-        reason.as_str()
-    } else {
-        ""
-    };
-    tracing::warn!(
-        delivery_id = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
-        destination = job.destination.as_str(), retry_in_ms = after_ms, error = reason, "{message}"
-    );
-    let at = effects.now();
-    let again = at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX));
-    Ok(Step::after_receipt(
-        effects.write_receipt(at, ended).await?,
-        DeliveryProgress::Later(again),
-    ))
-}
-
-async fn give_up(effects: &DeliveryEffects<'_>, reason: String, attempts: u32) -> Result<Step, DeliverError> {
-    let DeliveryEffects { job, .. } = effects;
-    metrics::counter!("nexus_delivery_gave_up_total").increment(1);
-    tracing::error!(
-        delivery_id = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
-        destination = job.destination.as_str(), attempts, reason, "delivery failed permanently"
-    );
-
-    let gave_up = ReceiptStep::GaveUp {
-        attempts,
-        reason: reason.clone(),
-    };
-    if let ReceiptWrite::Superseded(found) = effects.write_receipt(effects.now(), gave_up).await? {
-        return Ok(Step::Superseded(found));
-    }
-
-    effects.dead_letter(reason, attempts).await?;
-    show_given_up(effects.outfit, &job.reply, effects.lease);
-    Ok(Step::SETTLED)
 }
