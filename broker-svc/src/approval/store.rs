@@ -6,6 +6,7 @@
 //! record of a change is part of the value that the change led to, and is in `AUDIT` before the next change begins.
 
 mod audit_records;
+mod card_sending;
 mod codes;
 mod external_calls;
 pub mod lost;
@@ -17,19 +18,17 @@ use std::time::Duration;
 use shared::bus::{Bus, CasError, Kv, KvEntry, OutgoingMessage, PublishError, ReadStreamError, claim};
 use shared::clock::{IdSource as _, SharedClock, SystemIds};
 use shared::model::approval::{
-    ApprovalDecision, ApprovalParty, ApprovalRecord, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, CardReason,
+    ApprovalDecision, ApprovalParty, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, CardReason,
     ConfirmationTerms, SessionDecision,
 };
 use shared::model::identity::Identities;
-use shared::model::reply::Reply;
 use shared::wire::headers::TraceCarrier;
 use shared::wire::subject;
 use shared::wire::topology::buckets::APPROVALS;
 
-use self::audit_records::AuditPosition;
 use self::codes::ApprovalCodes;
 use self::refused_decisions::RefusalCounts;
-use super::card::{build_cards, build_decided_cards, mint_code, plan_cards};
+use super::card::{mint_code, plan_cards};
 use super::machine::{DecisionEffect, DecisionInput, DecisionRejection, advance_status, apply_decision, by_ledger};
 use super::scope::identify_party;
 use super::timers;
@@ -221,67 +220,6 @@ impl ApprovalStore {
         }
 
         Ok(standing)
-    }
-
-    async fn send(&self, confirmation: &ConfirmationTerms, why: CardReason) -> Result<(), KeepApprovalError> {
-        for card in build_cards(confirmation, why, &self.config) {
-            self.send_reply(&card).await?;
-        }
-        Ok(())
-    }
-
-    /// Sends the changes that turn the cards of `confirmation` into its decision. A change that was sent before is made
-    /// once.
-    ///
-    /// # Errors
-    /// Returns [`KeepApprovalError`]; repeating the decision repeats the changes.
-    pub(super) async fn send_decision(&self, confirmation: &ConfirmationTerms) -> Result<(), KeepApprovalError> {
-        for card in build_decided_cards(confirmation) {
-            self.send_reply(&card).await?;
-        }
-        Ok(())
-    }
-
-    /// Publishes `reply`; a reply that was published before is delivered once.
-    ///
-    /// # Errors
-    /// Returns [`KeepApprovalError`] if the server does not take it now.
-    pub async fn send_reply(&self, reply: &Reply) -> Result<(), KeepApprovalError> {
-        match self.bus.publish(OutgoingMessage::reply(reply).repeated()).await {
-            Ok(_) => Ok(()),
-            // A card that no server takes must not keep a human from deciding in another way.
-            Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
-                tracing::warn!(
-                    delivery_id = %reply.id, event_id = %reply.causation.event, session = %reply.session, %error,
-                    "failed to send an approval card"
-                );
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Returns `next` with the `AUDIT` record of its change: `what`, by whom and how, numbered after the last record.
-    fn with_record(
-        &self,
-        next: ConfirmationTerms,
-        newest: AuditPosition,
-        what: &str,
-        by_via: (Option<&str>, Option<&str>),
-    ) -> ConfirmationTerms {
-        let mut next = next;
-        let audited = newest.sequence;
-        let n = next.trail.record.as_ref().map_or(0, |before| before.n).max(newest.n) + 1;
-        let record = ApprovalRecord {
-            at: self.clock.now(),
-            n,
-            ..record(&next, what, by_via.0, by_via.1)
-        };
-
-        next.trail.record = Some(Box::new(record));
-        next.trail.audited = audited;
-
-        next
     }
 
     /// Writes `next` in place of `before`, whose record is in `AUDIT` then; `None` if another process wrote first.
@@ -526,22 +464,5 @@ impl ApprovalStore {
         claim::publish(&self.bus, &asked.session, &TraceCarrier::default()).await?;
 
         Ok(())
-    }
-}
-
-fn record(confirmation: &ConfirmationTerms, what: &str, by: Option<&str>, via: Option<&str>) -> ApprovalRecord {
-    let request = &confirmation.request;
-    ApprovalRecord {
-        approval: request.id.clone(),
-        what: what.to_owned(),
-        n: 0,
-        at: confirmation.requested_at,
-        by: by.map(str::to_owned),
-        via: via.map(str::to_owned),
-        response: confirmation.response.clone(),
-        before_hash: request.arguments_hash.clone(),
-        after_hash: confirmation.standing_hash().to_owned(),
-        session: request.asked_in.as_deref().map(|asked| asked.session.clone()),
-        tool: request.tool.clone(),
     }
 }

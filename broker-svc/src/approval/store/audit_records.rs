@@ -31,6 +31,29 @@ fn ended_by_turn(what: &str) -> Option<ApprovalStatus> {
 }
 
 impl ApprovalStore {
+    /// Returns `next` with the `AUDIT` record of its change: `what`, by whom and how, numbered after the last record.
+    pub(super) fn with_record(
+        &self,
+        next: ConfirmationTerms,
+        newest: AuditPosition,
+        what: &str,
+        by_via: (Option<&str>, Option<&str>),
+    ) -> ConfirmationTerms {
+        let mut next = next;
+        let audited = newest.sequence;
+        let n = next.trail.record.as_ref().map_or(0, |before| before.n).max(newest.n) + 1;
+        let record = ApprovalRecord {
+            at: self.clock.now(),
+            n,
+            ..record(&next, what, by_via.0, by_via.1)
+        };
+
+        next.trail.record = Some(Box::new(record));
+        next.trail.audited = audited;
+
+        next
+    }
+
     /// Returns the newest record of the approval `id` in `AUDIT`, searched from behind the sequence `after`.
     ///
     /// # Errors
@@ -163,5 +186,28 @@ impl ApprovalStore {
         }
 
         Err(KeepApprovalError::Contended(record.approval.clone()))
+    }
+}
+
+/// Returns the record of the change `what` of `confirmation`, by whom and how, without its number.
+pub(super) fn record(
+    confirmation: &ConfirmationTerms,
+    what: &str,
+    by: Option<&str>,
+    via: Option<&str>,
+) -> ApprovalRecord {
+    let request = &confirmation.request;
+    ApprovalRecord {
+        approval: request.id.clone(),
+        what: what.to_owned(),
+        n: 0,
+        at: confirmation.requested_at,
+        by: by.map(str::to_owned),
+        via: via.map(str::to_owned),
+        response: confirmation.response.clone(),
+        before_hash: request.arguments_hash.clone(),
+        after_hash: confirmation.standing_hash().to_owned(),
+        session: request.asked_in.as_deref().map(|asked| asked.session.clone()),
+        tool: request.tool.clone(),
     }
 }

@@ -9,7 +9,8 @@ use shared::wire::subject;
 use shared::wire::topology::streams::AUDIT;
 
 use super::super::machine::{DecisionInput, DecisionRejection};
-use super::{ApprovalStore, KeepApprovalError, record};
+use super::audit_records::record;
+use super::{ApprovalStore, KeepApprovalError};
 
 /// Maximum number of refusals of one approval in `AUDIT`; without it, a person who knows its code could fill the
 /// stream. Two brokers that refuse at once may keep a few more.
