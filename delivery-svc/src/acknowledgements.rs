@@ -42,7 +42,7 @@ enum MessageEnd {
     /// Its turn has failed, or its answer cannot be sent.
     Failed,
     /// Its turn has no reply.
-    Silent,
+    Unanswered,
 }
 
 /// Marks the message that the turn of `beat` answers as taken, once, if its account does that and this replica owns the
@@ -101,7 +101,7 @@ pub(crate) fn show_given_up(outfit: &Arc<DelivererContext>, reply: &Reply, lease
 pub fn show_over(outfit: &Arc<DelivererContext>, beat: &WritingBeat) {
     let Some(reply) = beat_reply(outfit, beat) else { return };
     if let Some(lease) = outfit.typing.lease_of(partition_of(&beat.target)) {
-        show_end(outfit, reply, lease, MessageEnd::Silent);
+        show_end(outfit, reply, lease, MessageEnd::Unanswered);
     }
 }
 
@@ -124,7 +124,7 @@ fn show_end(outfit: &Arc<DelivererContext>, reply: Reply, lease: PartitionLease,
         let mut stage = mark.lock().await;
         let was = std::mem::replace(&mut *stage, MarkStage::Over);
         // The last beat may come again, and says nothing new.
-        if was == MarkStage::Over && end == MessageEnd::Silent {
+        if was == MarkStage::Over && end == MessageEnd::Unanswered {
             return;
         }
 
@@ -145,7 +145,7 @@ fn end_changes(found: Acknowledgement<'_>, end: MessageEnd) -> Vec<(String, bool
     let added = match end {
         MessageEnd::Answered => answered.as_ref(),
         MessageEnd::Failed => failed.as_ref(),
-        MessageEnd::Silent => None,
+        MessageEnd::Unanswered => None,
     };
 
     // Without a sign of its own for answers, an account leaves the first one. A platform may replace it by itself.
@@ -368,11 +368,11 @@ mod tests {
         assert_eq!(shown(&all, true, MessageEnd::Answered), "ok");
         assert_eq!(shown(&all, false, MessageEnd::Failed), "bad -eyes");
         assert_eq!(shown(&all, true, MessageEnd::Failed), "bad");
-        assert_eq!(shown(&all, true, MessageEnd::Silent), "-eyes");
+        assert_eq!(shown(&all, true, MessageEnd::Unanswered), "-eyes");
 
         let first_alone = policy(None, None);
         assert_eq!(shown(&first_alone, false, MessageEnd::Answered), "", "it stays");
-        for end in [MessageEnd::Failed, MessageEnd::Silent] {
+        for end in [MessageEnd::Failed, MessageEnd::Unanswered] {
             assert_eq!(shown(&first_alone, true, end), "-eyes");
         }
         let same = policy(Some("eyes"), None);

@@ -65,7 +65,7 @@ use readers::ReaderPool;
 use search::SearchIndex;
 use seen::{SeenMessages, SeenVerdict};
 use snapshot::OpenedFiles;
-use writer::{ModelWriter, Then, WriterCommand};
+use writer::{AfterShortening, ModelWriter, WriterCommand};
 
 /// The read model of one process. Clones share it; the writer stops with the last of them.
 #[derive(Debug, Clone)]
@@ -228,7 +228,7 @@ impl Projection {
     }
 
     /// As [`Self::shorten_log`]; if it succeeds, `then` runs while the log is still empty.
-    async fn shorten_then(&self, then: Then) -> Result<(), ApplyBatchError> {
+    async fn shorten_then(&self, then: AfterShortening) -> Result<(), ApplyBatchError> {
         self.send_command(|done| WriterCommand::Shorten { then, done }).await
     }
 

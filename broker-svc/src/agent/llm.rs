@@ -20,7 +20,7 @@ use shared::model::ledger::{ToolCall as Asked, ToolOutcome, TurnUsage};
 use shared::wire::agent::{AgentRequest, LineRole, ToolDescription};
 
 use super::model_files::{
-    ChosenFiles, FileDesk, FileKind, MessageFiles, choose_files, estimated_files, load_files, remove_kind,
+    ChosenFiles, FileBudget, FileKind, MessageFiles, choose_files, estimated_files, load_files, remove_kind,
 };
 use super::port::{
     Agent, AskedCall, ModelAnswer, ModelCall, ModelQuestion, OfferedTool, StepAgent, ToolInvocation, TurnOrigin,
@@ -48,7 +48,7 @@ pub struct LlmAgent {
     personas: Arc<Personas>,
     credentials: Arc<SecretReferences>,
     attachments: AttachmentStore,
-    files: FileDesk,
+    files: FileBudget,
     bus: Bus,
 }
 
@@ -61,7 +61,7 @@ impl LlmAgent {
             toolbox: Toolbox::new(&bus, clock, &personas),
             credentials: Arc::new(personas.credentials.clone()),
             attachments: AttachmentStore::new(&bus, Arc::clone(clock)),
-            files: FileDesk::default(),
+            files: FileBudget::default(),
             personas,
             bus,
         }

@@ -106,12 +106,12 @@ impl ChosenFiles {
 
 /// The memory of files of requests, and the files that models refused.
 #[derive(Debug)]
-pub(super) struct FileDesk {
+pub(super) struct FileBudget {
     room: Semaphore,
     refused: Mutex<BTreeSet<(String, Vec<ChosenFile>)>>,
 }
 
-impl Default for FileDesk {
+impl Default for FileBudget {
     fn default() -> Self {
         Self {
             room: Semaphore::new(ROOM),
@@ -120,7 +120,7 @@ impl Default for FileDesk {
     }
 }
 
-impl FileDesk {
+impl FileBudget {
     /// Waits for the memory of `chosen`, at most for half of `left`. The files may be in memory while the result lives;
     /// `None` if there is no room in time.
     pub(super) async fn reserve(&self, chosen: &ChosenFiles, left: Duration) -> Option<SemaphorePermit<'_>> {
@@ -436,21 +436,21 @@ mod tests {
     #[tokio::test]
     async fn files_wait_for_memory_and_a_refusal_holds_for_the_same_ones_alone() {
         let full = message((1..=4).map(|number| image(number, 3_000_000)).collect());
-        let (desk, chosen) = (FileDesk::default(), choose_files(&[full], true, &TYPES));
+        let (budget, chosen) = (FileBudget::default(), choose_files(&[full], true, &TYPES));
         let mut held = Vec::new();
-        while let Some(room) = desk.reserve(&chosen, Duration::from_millis(20)).await {
+        while let Some(room) = budget.reserve(&chosen, Duration::from_millis(20)).await {
             held.push(room);
         }
         assert_eq!(held.len(), 5, "five of twelve million bytes are in 64 MiB");
         held.pop();
-        assert!(desk.reserve(&chosen, Duration::from_secs(20)).await.is_some());
+        assert!(budget.reserve(&chosen, Duration::from_secs(20)).await.is_some());
 
-        desk.note_refused("m", chosen.of_kind(FileKind::Image));
+        budget.note_refused("m", chosen.of_kind(FileKind::Image));
         let mut fewer = chosen.clone();
         fewer.images.pop();
-        assert_eq!(desk.without_refused("m", chosen.clone()), ChosenFiles::default());
+        assert_eq!(budget.without_refused("m", chosen.clone()), ChosenFiles::default());
         for (model, files) in [("n", chosen), ("m", fewer)] {
-            assert_eq!(desk.without_refused(model, files.clone()), files);
+            assert_eq!(budget.without_refused(model, files.clone()), files);
         }
     }
 }

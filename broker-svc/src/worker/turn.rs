@@ -57,7 +57,7 @@ impl TurnOutcome {
     }
 
     /// Returns whether the turn is over without a reply.
-    fn is_mute(&self) -> bool {
+    fn ends_without_reply(&self) -> bool {
         match self {
             Self::Answered(AgentAnswer {
                 content, attachments, ..
@@ -239,8 +239,8 @@ impl Worker<'_> {
         if let Some(ending) = ended.ending() {
             self.owe_hooks(turn, pendings, ending);
         }
-        if ended.is_mute() {
-            self.turns.note_mute(LastBeat::of_turn(turn.id, &turn.origin()));
+        if ended.ends_without_reply() {
+            self.turns.note_last_beat(LastBeat::of_turn(turn.id, &turn.origin()));
         }
 
         let text: usize = pendings.iter().map(|p| p.dispatch.message.content.len()).sum();

@@ -113,7 +113,7 @@ impl TurnRunner {
     }
 
     /// Keeps the last `beat`, if any, of a turn without a reply until its end is appended.
-    pub(super) fn note_mute(&mut self, beat: Option<LastBeat>) {
+    pub(super) fn note_last_beat(&mut self, beat: Option<LastBeat>) {
         self.last_beats.extend(beat);
     }
 

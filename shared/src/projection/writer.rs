@@ -40,7 +40,7 @@ pub(super) enum WriterCommand {
     /// Copy the log into the file and truncate it, unless a reader keeps it open. If that succeeds, `then` runs before
     /// anything else is written.
     Shorten {
-        then: Then,
+        then: AfterShortening,
         done: oneshot::Sender<Result<(), ApplyBatchError>>,
     },
     /// The file of that generation was found damaged, or built from other streams; ignored for a later generation.
@@ -53,7 +53,7 @@ pub(super) enum WriterCommand {
 pub(super) type Work = Box<dyn FnOnce(&Connection, &mut ContactTable) -> Result<(), rusqlite::Error> + Send>;
 
 /// What happens while the log is empty.
-pub(super) type Then = Box<dyn FnOnce() + Send>;
+pub(super) type AfterShortening = Box<dyn FnOnce() + Send>;
 
 type Waiting = (Arc<Vec<AppliedRecord>>, oneshot::Sender<Result<(), ApplyBatchError>>);
 
@@ -162,7 +162,7 @@ impl ModelWriter {
     /// Copies the log into the file and truncates it, for each waiting caller.
     fn checkpoint_log(
         &mut self,
-        waiting: Vec<(Then, oneshot::Sender<Result<(), ApplyBatchError>>)>,
+        waiting: Vec<(AfterShortening, oneshot::Sender<Result<(), ApplyBatchError>>)>,
     ) -> Result<(), OpenProjectionError> {
         for (then, done) in waiting {
             let outcome = match schema::checkpoint_log(&self.connection) {

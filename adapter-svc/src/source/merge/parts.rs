@@ -29,8 +29,8 @@ pub(super) fn message_number(event: &Event) -> i64 {
     last.and_then(|last| last.parse().ok()).unwrap_or_default()
 }
 
-/// Returns the event of an album: its first message with the files, captions and ids of all `parts`, which are in the
-/// order of their ids and at least one.
+/// Returns the event of an album or a burst: its first message with the files, texts and ids of all `parts`, which are in
+/// the order of their ids and at least one.
 pub(super) fn merge_parts(mut parts: Vec<Event>) -> Event {
     let raws: Vec<Value> = parts
         .iter()
@@ -55,7 +55,7 @@ pub(super) fn merge_parts(mut parts: Vec<Event>) -> Event {
         }
         event.content.push_str(&part.content);
 
-        // A mention in any caption counts.
+        // A mention in any of the texts counts.
         if !event.mention.is_some_and(|mention| mention.me) {
             event.mention = part.mention;
         }

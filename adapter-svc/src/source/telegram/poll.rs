@@ -106,7 +106,7 @@ struct UpdatePoller<'a> {
     client: BotClient,
     bot: BotAccount,
     progress: UpdateProgress,
-    albums: MessageMerger<i64>,
+    merger: MessageMerger<i64>,
     /// Updates that were handled and are not yet confirmed, so that the server sends them again.
     handled: BTreeSet<i64>,
     /// Number of calls that failed one after the other.
@@ -133,7 +133,7 @@ impl<'a> UpdatePoller<'a> {
                 username: String::new(),
             },
             progress: UpdateProgress::resume(0, "", None, now),
-            albums: MessageMerger::new(MergeWaits::default(), MergeMemory::default()),
+            merger: MessageMerger::new(MergeWaits::default(), MergeMemory::default()),
             handled: BTreeSet::new(),
             failures: 0,
             completed_at: source.clock.monotonic(),
@@ -177,7 +177,7 @@ impl<'a> UpdatePoller<'a> {
             until: None,
             decided: poller.progress.position.closed.clone(),
         };
-        poller.albums = MessageMerger::new(waits, memory);
+        poller.merger = MessageMerger::new(waits, memory);
         poller.bot.bot_id = bot.id;
         poller.bot.username = bot.username;
         poller.failures = 0;
@@ -254,9 +254,9 @@ impl<'a> UpdatePoller<'a> {
             }
         }
 
-        let ready = self.albums.take_ready(now);
+        let ready = self.merger.take_ready(now);
         let is_quiet = ready.is_empty() && numbers.is_empty();
-        self.decide_albums(&ready).await?;
+        self.decide_merges(&ready).await?;
 
         // A message that waits for its album is not confirmed, and nothing behind it.
         let floor = self.first_waiting();
@@ -273,7 +273,7 @@ impl<'a> UpdatePoller<'a> {
             self.store(ready).await?;
         }
 
-        if let Some(due) = self.albums.next_due() {
+        if let Some(due) = self.merger.next_due() {
             // What waits must not hold up other chats for long, and the clock may have been set back.
             let left = due.since(now).clamp(1, LOOK_EVERY_MS);
             pause(Duration::from_millis(u64::try_from(left).unwrap_or(1))).await;
@@ -283,12 +283,12 @@ impl<'a> UpdatePoller<'a> {
 
     /// Returns the lowest number of the updates that wait; `None` if none waits. Nothing from it on may be confirmed.
     fn first_waiting(&self) -> Option<i64> {
-        self.albums.keys().copied().min()
+        self.merger.keys().copied().min()
     }
 
-    /// Hands the events of the update `number` to the albums. Returns the reason if it has none.
+    /// Hands the events of the update `number` to the merger. Returns the reason if it has none.
     fn take_update(&mut self, number: i64, raw: &Value) -> Result<(), RefuseUpdateError> {
-        if self.handled.contains(&number) || self.albums.keys().any(|waiting| *waiting == number) {
+        if self.handled.contains(&number) || self.merger.keys().any(|waiting| *waiting == number) {
             return Ok(());
         }
 
@@ -297,7 +297,7 @@ impl<'a> UpdatePoller<'a> {
             self.progress.follow_move(&mut event);
             let chat = event.peer.id.clone();
             // One that is stored already is confirmed with the others.
-            self.albums.push(&chat, number, event, now);
+            self.merger.push(&chat, number, event, now);
         }
         Ok(())
     }
@@ -322,16 +322,16 @@ impl<'a> UpdatePoller<'a> {
         Ok(())
     }
 
-    /// Stores which messages the albums among `ready` have, before their events are published.
-    async fn decide_albums(&mut self, ready: &[ReadyEvent<i64>]) -> Ended<()> {
+    /// Stores which messages the albums and bursts among `ready` have, before their events are published.
+    async fn decide_merges(&mut self, ready: &[ReadyEvent<i64>]) -> Ended<()> {
         let decided: Vec<_> = ready.iter().filter_map(|ready| ready.decision.clone()).collect();
         if decided.is_empty() {
             return Ok(());
         }
 
         let closed = &mut self.progress.position.closed;
-        decided.into_iter().for_each(|album| note_decision(closed, album));
-        // Only albums in the window of one call can come again.
+        decided.into_iter().for_each(|decision| note_decision(closed, decision));
+        // Only those in the window of one call can come again.
         let excess = closed.len().saturating_sub(2 * BATCH);
         closed.drain(..excess);
 
@@ -343,7 +343,7 @@ impl<'a> UpdatePoller<'a> {
         self.handled
             .extend(ready.iter().flat_map(|ready| ready.keys.iter().copied()));
         let decided: Vec<_> = ready.iter().filter_map(|ready| ready.decision.clone()).collect();
-        self.albums.note_stored(&decided);
+        self.merger.note_stored(&decided);
         // Their events are stored when the position is.
         for closed in &mut self.progress.position.closed {
             closed.is_stored |= decided.iter().any(|one| one == closed);
