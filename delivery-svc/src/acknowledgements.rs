@@ -297,7 +297,7 @@ impl Marking {
         let MessageReaction { emoji, removed } = reaction;
         let limit = match outcome {
             CallOutcome::Accepted { .. } => return false,
-            // A refused token stops the account whoever finds it; other outcomes hold no message back.
+            // A refused token stops the account, whichever call finds it; other outcomes hold no message back.
             CallOutcome::Reauth { .. } => {
                 self.outfit.gates.note_outcome(&self.reply.delivery_context, outcome);
                 return false;

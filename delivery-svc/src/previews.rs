@@ -141,6 +141,7 @@ async fn show(outfit: Arc<DelivererContext>, preview: Arc<TurnPreview>, reply: R
     let pace = channel.pace(target);
     let every = pace.map_or(MIN_EVERY, |pace| pace.pace.chat.interval.max(MIN_EVERY));
     let mut next: Option<Instant> = None;
+
     loop {
         let now = outfit.clock.monotonic();
         let (text, alive_at) = {
@@ -148,6 +149,7 @@ async fn show(outfit: Arc<DelivererContext>, preview: Arc<TurnPreview>, reply: R
             (wanted.text.clone(), wanted.alive_at)
         };
         let is_due = next.is_none_or(|next| now >= next);
+
         {
             let mut message = preview.message.lock().await;
             if message.is_closed() {
@@ -165,6 +167,7 @@ async fn show(outfit: Arc<DelivererContext>, preview: Arc<TurnPreview>, reply: R
                 outfit.previews.forget(reply.turn);
                 return;
             }
+
             let is_new = !text.is_empty() && !message.shows(&text);
             // What is shown is worth no call that a message needs.
             if is_due && is_new && outfit.gates.admit_spare(target, pace) {
@@ -177,6 +180,7 @@ async fn show(outfit: Arc<DelivererContext>, preview: Arc<TurnPreview>, reply: R
                 next = Some(outfit.clock.monotonic() + every.max(wait));
             }
         }
+
         pause(LOOK_EVERY).await;
     }
 }

@@ -269,7 +269,7 @@ impl<K> MessageMerger<K> {
     pub fn to_stored(&self) -> MergeMemory {
         let decided = &self.memory.decided;
         let last = decided.iter().filter_map(|one| one.messages.last().copied()).max();
-        // While texts are not merged, nothing is known of them: the next start that merges them begins anew.
+        // While texts are not merged, nothing is known of them: the next start that merges them takes earlier ones for stored.
         let until = self.memory.until.filter(|_| self.waits.burst_ms > 0);
         let several = decided.iter().filter(|one| one.messages.len() > 1);
         let excess = several.clone().count().saturating_sub(MAX_STORED);

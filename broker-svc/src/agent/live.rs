@@ -66,7 +66,7 @@ pub fn is_silent(event: &EventId) -> bool {
     event.adapter() == TIMER || event.as_str().contains(REACTION)
 }
 
-/// Returns whether a platform may show that a turn with `origin` runs: somebody waits there, and what it says is sent.
+/// Returns whether a platform may show that a turn with `origin` runs: a sender waits there, and the turn's reply is sent.
 #[must_use]
 pub fn is_shown(origin: &TurnOrigin) -> bool {
     let is_denied = origin.send == Some(SendDecision::Deny);

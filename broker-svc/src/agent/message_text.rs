@@ -26,7 +26,7 @@ pub fn is_unheard(file: &Attachment) -> bool {
 }
 
 /// Returns lines that say how many images and recordings of `attachments` the model does not get, of which it gets `images`
-/// and `recordings`; empty if it gets all. A transcript stands for its recording.
+/// and `recordings`; empty if it gets all. A transcript replaces its recording.
 #[must_use]
 pub fn hidden_notes(attachments: &[Attachment], images: usize, recordings: usize) -> String {
     let all_images = attachments.iter().filter(|file| is_image(file)).count();

@@ -31,7 +31,7 @@ const RECORDINGS: KindBounds = KindBounds {
 };
 /// Maximum time for loading the files of a request.
 const LOAD_WITHIN: Duration = Duration::from_secs(10);
-/// Size of a second of a recording whose length nobody has said, in bytes: less than most recordings have.
+/// Size of a second of a recording of unknown length, in bytes: less than most recordings have.
 const SECOND_BYTES: u64 = 2_000;
 /// Size that a second of a recording has at least, in bytes: what its sender says of it must not raise the price further.
 const LEAST_SECOND_BYTES: u64 = 250;

@@ -1,7 +1,7 @@
 //! Beats of a turn that runs, by which its platform shows that the agent writes.
 //!
 //! Beats begin with the turn and end with it, before its reply leaves; if the broker dies, they end at once. The end of a
-//! turn without a reply is told by a last beat, once the ledger has it. Nothing is stored, and no turn waits for beats. A
+//! turn without a reply is announced by a last beat, once the ledger has it. Nothing is stored, and no turn waits for beats. A
 //! turn without a waiting sender is silent: a timer's, which mostly has nothing to say, a reaction's, and one whose session
 //! sends nothing.
 
@@ -54,7 +54,7 @@ impl LastBeat {
     }
 }
 
-/// Returns a beat of `turn`, which has this origin; `None` if nobody waits for its answer on a platform.
+/// Returns a beat of `turn`, which has this origin; `None` if no sender waits for its answer on a platform.
 fn beat_of(turn: Ulid, origin: &TurnOrigin) -> Option<WritingBeat> {
     is_shown(origin).then(|| WritingBeat {
         turn,

@@ -2,7 +2,7 @@
 //! begins a loan, `….file_part` gives a part of the file as it was then.
 //!
 //! No second file is made, so a loan needs no room for one; but the log beside the file grows while it lasts. All that
-//! ask at the same time read the same state. A loan has no owner: it ends when nobody has read for some time.
+//! ask at the same time read the same state. A loan has no owner: it ends when no part was read for some time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -138,7 +138,7 @@ impl FileLender {
         part.map(Bytes::from).map_err(|error| (ENDED, error.to_string()))
     }
 
-    /// Ends a loan that nobody uses, or that lasts too long for the log beside the file.
+    /// Ends a loan that is not used, or that lasts too long for the log beside the file.
     pub(crate) fn end_old(&self) {
         let now = self.clock.monotonic();
         let mut lent = self.lent();

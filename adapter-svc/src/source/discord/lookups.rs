@@ -206,6 +206,7 @@ impl GatewayReader<'_> {
                 let Some(place) = self.settle_call(&route, answer, fallback)? else {
                     return self.store_overdue().await;
                 };
+
                 self.places.note_channel(&channel, place);
                 return self.store_released().await;
             }
@@ -215,6 +216,7 @@ impl GatewayReader<'_> {
                 let Some(roles) = self.settle_call(&route, answer, Vec::new())? else {
                     return self.store_overdue().await;
                 };
+
                 self.wanted_roles.remove(&guild);
                 let roles: BTreeSet<String> = roles.into_iter().collect();
                 self.places.note_roles(&guild, roles);

@@ -144,6 +144,7 @@ impl<'a> GatewayReader<'a> {
             self.start_calls(now);
             let wait = self.until_next_call(now);
             let due = self.texts.until_due(self.sink.now());
+
             tokio::select! {
                 count = items.recv_many(&mut batch, BATCH) => {
                     if count == 0 {
@@ -155,6 +156,7 @@ impl<'a> GatewayReader<'a> {
                 () = pause(due.unwrap_or_default()), if due.is_some() => self.store_ready_texts().await?,
                 () = pause(wait.unwrap_or_default()), if wait.is_some() => continue,
             }
+
             if let Some(session) = &self.progress.position.session {
                 stored.send_replace(session.seq);
             }

@@ -1,7 +1,7 @@
 //! The words with which a person decides an approval in a channel. *Pure.*
 //!
-//! Whoever reads a decision and whoever must leave one alone use the same words: a text that begins with one of them may be
-//! `approve CODE`, whose code is for no agent, so that no source merges it with other texts.
+//! The broker reads decisions by these words, and sources leave texts alone that begin with one: such a text may be
+//! `approve CODE`, whose code is for no agent, so that it is not merged with other texts.
 
 /// Returns whether `word`, the first one of a message, approves (`true`) or denies (`false`); `None` = it is no word of a
 /// decision. A leading `/` and the case do not count.
