@@ -19,9 +19,7 @@ use shared::platform::discord::{DISCORD, message_name};
 use super::content::content_of;
 use super::message::{Deletion, Interaction, Member, Message, PRESS, Reaction, User};
 use super::{DiscordBot, MessagePlace, RefuseDispatchError};
-
-/// Maximum size of a payload in `metadata.raw`, in bytes of JSON.
-const MAX_RAW_BYTES: usize = 64 * 1024;
+use crate::source::raw_payload::keep_raw;
 
 /// Number of hexadecimal digits of a hash that tells two reactions of one user apart.
 const HASH_DIGITS: usize = 12;
@@ -146,12 +144,7 @@ impl DispatchReader<'_> {
         let is_edit = self.payload.kind == "MESSAGE_UPDATE";
         let payload = kept_payload(self.payload.data, &self.bot.user_id, is_edit);
         let raw = json!({self.payload.kind: payload});
-        let size = serde_json::to_vec(&raw).map_or(usize::MAX, |bytes| bytes.len());
-        if size <= MAX_RAW_BYTES {
-            metadata.insert("raw".to_owned(), raw);
-        } else {
-            metadata.insert("raw_bytes".to_owned(), json!(size));
-        }
+        keep_raw(&mut metadata, raw);
         metadata
     }
 

@@ -4,8 +4,7 @@ use serde_json::{Value, json};
 use shared::model::approval::read_decision_word;
 use shared::model::event::{Event, EventDirection, MAX_ATTACHMENTS, PlatformIds};
 
-/// Maximum size of the payloads in `metadata.raw` of a merged event, in bytes of JSON.
-const MAX_RAW_BYTES: usize = 64 * 1024;
+use crate::source::raw_payload::{MAX_RAW_BYTES, RAW};
 
 /// Returns the album of which `event` is a message; `None` if it is none, or an edit of one.
 pub(super) fn album_of(event: &Event) -> Option<String> {
@@ -34,7 +33,7 @@ pub(super) fn message_number(event: &Event) -> i64 {
 pub(super) fn merge_parts(mut parts: Vec<Event>) -> Event {
     let raws: Vec<Value> = parts
         .iter()
-        .filter_map(|part| part.metadata.get("raw").cloned())
+        .filter_map(|part| part.metadata.get(RAW).cloned())
         .collect();
     let is_whole = raws.len() == parts.len() && parts.len() > 1;
     let named = parts.iter().filter_map(PlatformIds::from_event);
@@ -66,7 +65,7 @@ pub(super) fn merge_parts(mut parts: Vec<Event>) -> Event {
 
     let raws = json!(raws);
     if is_whole && raws.to_string().len() <= MAX_RAW_BYTES {
-        event.metadata.insert("raw".to_owned(), raws);
+        event.metadata.insert(RAW.to_owned(), raws);
     }
 
     event

@@ -11,9 +11,7 @@ use shared::platform::slack_api::{is_conversation_id, is_user_id, message_name, 
 use super::payload::required;
 use super::privacy::kept_payload;
 use super::{RefusePayloadError, SlackBot};
-
-/// Maximum size of a payload in `metadata.raw`, in bytes of JSON.
-pub const MAX_RAW_BYTES: usize = 64 * 1024;
+use crate::source::raw_payload::keep_raw;
 
 /// A payload, its account and the time of its reception.
 pub(super) struct PayloadReader<'a> {
@@ -54,12 +52,7 @@ impl PayloadReader<'_> {
     pub(super) fn write_raw(&self, event: &mut Event, kind: &str, payload: &Value) {
         event.metadata.insert("event_type".to_owned(), json!(kind));
         let raw = kept_payload(self.bot, self.app_id, payload);
-        let size = serde_json::to_vec(&raw).map_or(usize::MAX, |bytes| bytes.len());
-        if size <= MAX_RAW_BYTES {
-            event.metadata.insert("raw".to_owned(), raw);
-        } else {
-            event.metadata.insert("raw_bytes".to_owned(), json!(size));
-        }
+        keep_raw(&mut event.metadata, raw);
     }
 
     /// Sets the user `id` as the sender of `event`. An action of the bot itself is no event.

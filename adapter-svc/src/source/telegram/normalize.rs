@@ -24,9 +24,8 @@ use super::update::{
     full_name,
 };
 use super::{BotAccount, RefuseUpdateError};
+use crate::source::raw_payload::keep_raw;
 
-/// Maximum size of a payload in `metadata.raw`, in bytes of JSON.
-pub const MAX_RAW_BYTES: usize = 64 * 1024;
 /// Number of hexadecimal digits of a hash that tells two changes of one second apart.
 const HASH_DIGITS: usize = 12;
 
@@ -100,12 +99,7 @@ impl UpdateReader<'_> {
         // Without `update_id`, so that the same item has the same contents whenever the vendor sends it again.
         let payload = without_own_messages(self.update.payload, self.account.bot_id);
         let raw = json!({self.update.kind: payload});
-        let size = serde_json::to_vec(&raw).map_or(usize::MAX, |bytes| bytes.len());
-        if size <= MAX_RAW_BYTES {
-            metadata.insert("raw".to_owned(), raw);
-        } else {
-            metadata.insert("raw_bytes".to_owned(), json!(size));
-        }
+        keep_raw(&mut metadata, raw);
 
         metadata
     }

@@ -12,6 +12,7 @@ use shared::wire::headers::TraceCarrier;
 
 use super::*;
 use crate::encoded_event::EncodedEvent;
+use crate::source::raw_payload::MAX_RAW_BYTES;
 
 const NOW: UnixMillis = UnixMillis(1_800_000_000_000);
 

@@ -13,6 +13,7 @@ use shared::wire::headers::TraceCarrier;
 use super::super::mention::utf16_slice;
 use super::*;
 use crate::encoded_event::EncodedEvent;
+use crate::source::raw_payload::MAX_RAW_BYTES;
 
 const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
 
