@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use shared::bus::partition::PartitionLease;
 use shared::bus::{Bus, ReadStreamError};
-use shared::clock::IdSource;
 use shared::model::receipt::AttemptOutcome;
 use shared::model::restore::HeldDelivery;
 use shared::model::time::UnixMillis;
@@ -316,7 +315,7 @@ fn call_situation(effects: &DeliveryEffects<'_>, part: u32, attempt: u32, uncoun
     CallSituation {
         scheduled: outfit
             .schedule
-            .delay(attempt.saturating_sub(uncounted), jitter(outfit.ids.as_ref())),
+            .delay(attempt.saturating_sub(uncounted), outfit.ids.draw_jitter()),
         uncounted,
         repetition: traits.repetition,
         finds_parts: traits.finds_parts,
@@ -403,10 +402,4 @@ fn end_doubt(effects: &DeliveryEffects<'_>, unconfirmed: &mut Vec<u32>, part: u3
     if repetition.at_age(effects.age()) == Repetition::Recognised {
         unconfirmed.retain(|doubtful| *doubtful != part);
     }
-}
-
-/// Returns a number in 0..1 from the randomness of a new id.
-fn jitter(ids: &dyn IdSource) -> f64 {
-    let low = ids.ulid().random() & u128::from(u32::MAX);
-    u32::try_from(low).map_or(0.5, |low| f64::from(low) / (f64::from(u32::MAX) + 1.0))
 }

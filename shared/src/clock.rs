@@ -142,6 +142,13 @@ impl Clock for OffsetClock {
 pub trait IdSource: std::fmt::Debug + Send + Sync + 'static {
     /// Returns a new ULID.
     fn ulid(&self) -> Ulid;
+
+    /// Returns a random number in 0..1, the jitter of a wait. It is drawn from the randomness of a new id.
+    #[must_use]
+    fn draw_jitter(&self) -> f64 {
+        let low = self.ulid().random() & u128::from(u32::MAX);
+        u32::try_from(low).map_or(0.5, |low| f64::from(low) / (f64::from(u32::MAX) + 1.0))
+    }
 }
 
 /// An id source that is passed between the parts of a service.

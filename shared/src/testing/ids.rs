@@ -57,4 +57,13 @@ mod tests {
         assert_ne!(minted, first(8, 1_000));
         assert!(minted.is_sorted_by(|earlier, later| earlier < later));
     }
+
+    #[test]
+    fn jitters_are_spread_over_0_to_1() {
+        let ids = SeededIds::new(7);
+        let drawn: Vec<f64> = std::iter::repeat_with(|| ids.draw_jitter()).take(1_000).collect();
+        assert!(drawn.iter().all(|one| (0.0..1.0).contains(one)));
+        let mean = drawn.iter().sum::<f64>() / 1_000.0;
+        assert!((0.4..0.6).contains(&mean), "{mean}");
+    }
 }

@@ -45,25 +45,16 @@ pub struct AccountContext {
 }
 
 impl AccountContext {
-    /// Returns a random number in 0..1.
-    #[must_use]
-    pub(super) fn draw_jitter(&self) -> f64 {
-        let random = self.ids.ulid().random() & 0xFFFF;
-        #[expect(clippy::cast_precision_loss, reason = "16 bits fit")]
-        let drawn = random as f64 / 65_536.0;
-        drawn
-    }
-
     /// Returns the wait after the connection or call number `failures` in succession failed.
     #[must_use]
     pub(super) fn retry_wait(&self, failures: u32) -> Duration {
-        CALL_RETRY.delay(failures, self.draw_jitter()).unwrap_or(AGAIN)
+        CALL_RETRY.delay(failures, self.ids.draw_jitter()).unwrap_or(AGAIN)
     }
 
     /// Returns the wait before another session after `starts` in succession that did not last.
     #[must_use]
     pub(super) fn start_wait(&self, starts: u32) -> Duration {
-        START_AGAIN.delay(starts, self.draw_jitter()).unwrap_or(AGAIN)
+        START_AGAIN.delay(starts, self.ids.draw_jitter()).unwrap_or(AGAIN)
     }
 
     /// Returns the wait after the call number `failures` in succession failed with `error`.

@@ -134,7 +134,7 @@ impl<'a> GatewayConnector<'a> {
                 Ok(CloseReason::Identify(words)) => {
                     reader.progress.position.session = None;
                     // The vendor asks for one to five seconds.
-                    let wait = Duration::from_secs(1) + Duration::from_secs(4).mul_f64(self.context.draw_jitter());
+                    let wait = Duration::from_secs(1) + Duration::from_secs(4).mul_f64(self.context.ids.draw_jitter());
                     self.wait(&words, wait).await?;
                 }
                 Ok(CloseReason::Stop(words)) => return Err(stopped(words)),
@@ -234,7 +234,7 @@ impl<'a> GatewayConnector<'a> {
         let driver = LinkDriver {
             client: &self.client,
             token: self.context.account.token.reveal(),
-            jitter: self.context.draw_jitter(),
+            jitter: self.context.ids.draw_jitter(),
             items,
             stored: confirmed,
             account: &self.context.name,

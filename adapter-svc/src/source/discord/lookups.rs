@@ -265,7 +265,7 @@ impl GatewayReader<'_> {
         if let ApiCallError::Unauthorized(_) = error {
             return Err(stopped(error.to_string()));
         }
-        let jitter = self.context.draw_jitter();
+        let jitter = self.context.ids.draw_jitter();
         self.waits.note_failure(route, error, jitter, self.instant());
         tracing::warn!(account = self.context.name, call = route.describe(), %error, "call of Discord's API failed; retrying");
         self.report();

@@ -133,15 +133,12 @@ impl HistoryCalls {
     }
 
     fn wait_after(&self, error: &HistoryCallError, failures: u32) -> Duration {
-        let random = self.ids.ulid().random() & 0xFFFF;
-        #[expect(clippy::cast_precision_loss, reason = "16 bits fit")]
-        let drawn = random as f64 / 65_536.0;
         match error {
             HistoryCallError::Limited { after, .. } => *after,
             HistoryCallError::Unauthorized(_) => TOKEN_AGAIN,
-            HistoryCallError::Unreachable(_) | HistoryCallError::Refused { .. } => {
-                CALL_RETRY.delay(failures, drawn).unwrap_or(TOKEN_AGAIN)
-            }
+            HistoryCallError::Unreachable(_) | HistoryCallError::Refused { .. } => CALL_RETRY
+                .delay(failures, self.ids.draw_jitter())
+                .unwrap_or(TOKEN_AGAIN),
         }
     }
 }

@@ -80,10 +80,7 @@ impl IdentityKeeper {
     }
 
     fn wait_after(&self, error: &WebCallError, failures: u32) -> Duration {
-        let random = self.ids.ulid().random() & 0xFFFF;
-        #[expect(clippy::cast_precision_loss, reason = "16 bits fit")]
-        let drawn = random as f64 / 65_536.0;
-        error.wait(failures, drawn)
+        error.wait(failures, self.ids.draw_jitter())
     }
 
     fn report(&self, state: Result<&str, &str>) {

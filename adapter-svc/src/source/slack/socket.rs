@@ -457,9 +457,7 @@ async fn acknowledge(socket: &mut Socket, envelopes: Vec<String>) -> bool {
 
 /// Waits as long as `error` asks for.
 async fn wait_after(source: &SlackSocketSource, sink: &SourceSink, error: &WebCallError, failures: u32) -> Ended<()> {
-    let random = source.ids.ulid().random() & 0xFFFF;
-    #[expect(clippy::cast_precision_loss, reason = "16 bits fit")]
-    let wait = error.wait(failures, random as f64 / 65_536.0);
+    let wait = error.wait(failures, source.ids.draw_jitter());
     match error {
         WebCallError::Unauthorized(_) => {
             return Err(SourceEnd::Stopped {

@@ -376,7 +376,7 @@ impl<'a> UpdatePoller<'a> {
     async fn wait_after(&mut self, error: BotCallError) -> Ended<()> {
         self.failures = self.failures.saturating_add(1);
         let scheduled = CALL_RETRY
-            .delay(self.failures, self.draw_jitter())
+            .delay(self.failures, self.source.ids.draw_jitter())
             .unwrap_or(CONFLICT_WAIT);
         let told = error.to_string();
 
@@ -422,13 +422,6 @@ impl<'a> UpdatePoller<'a> {
         }
         pause(wait).await;
         Ok(())
-    }
-
-    fn draw_jitter(&self) -> f64 {
-        let random = self.source.ids.ulid().random() & 0xFFFF;
-        #[expect(clippy::cast_precision_loss, reason = "16 bits fit")]
-        let drawn = random as f64 / 65_536.0;
-        drawn
     }
 }
 

@@ -155,13 +155,6 @@ impl TelegramWebhookSource {
         progress.position = TelegramPosition::default();
         progress
     }
-
-    fn draw_jitter(&self) -> f64 {
-        let random = self.ids.ulid().random() & 0xFFFF;
-        #[expect(clippy::cast_precision_loss, reason = "16 bits fit")]
-        let drawn = random as f64 / 65_536.0;
-        drawn
-    }
 }
 
 #[async_trait]
@@ -201,7 +194,7 @@ impl Source for TelegramWebhookSource {
                     failures += 1;
                     metrics::counter!("nexus_source_failures_total", "source" => TELEGRAM).increment(1);
                     sink.report(Err(&format!("failed to look at the webhook: {error}")));
-                    wait_after(&error, failures, self.draw_jitter())
+                    wait_after(&error, failures, self.ids.draw_jitter())
                 }
             };
             pause(wait).await;
@@ -337,10 +330,7 @@ async fn learn_identity(name: String, client: BotClient, known: watch::Sender<Op
             Err(error) => {
                 failures += 1;
                 tracing::warn!(account = name, failures, %error, "failed to identify an account of Telegram");
-                let random = ids.ulid().random() & 0xFFFF;
-                #[expect(clippy::cast_precision_loss, reason = "16 bits fit")]
-                let drawn = random as f64 / 65_536.0;
-                pause(wait_after(&error, failures, drawn)).await;
+                pause(wait_after(&error, failures, ids.draw_jitter())).await;
             }
         }
     }
