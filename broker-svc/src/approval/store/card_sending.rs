@@ -28,10 +28,7 @@ impl ApprovalStore {
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`]; repeating the decision repeats the changes.
-    pub(in crate::approval) async fn send_decision(
-        &self,
-        confirmation: &ConfirmationTerms,
-    ) -> Result<(), KeepApprovalError> {
+    pub(super) async fn send_decision(&self, confirmation: &ConfirmationTerms) -> Result<(), KeepApprovalError> {
         for card in build_decided_cards(confirmation) {
             self.send_reply(&card).await?;
         }
