@@ -31,6 +31,9 @@ const MOST_WAITS: i64 = 5;
 /// Maximum number of messages of a burst.
 const MAX_BURST: usize = 20;
 
+/// Maximum length of the texts of a burst, in bytes: an event that the server does not take would be lost.
+const MAX_BURST_BYTES: usize = 64 * 1024;
+
 /// Time for which the messages of a decision are awaited whose event may not be stored, in milliseconds. What came by then is
 /// an event without the others.
 const REBUILD_MS: i64 = 30_000;
@@ -418,16 +421,20 @@ impl<K> Waiting<K> {
     }
 
     /// Returns the name of the burst that it is, if the text `event` continues it: of the same person and thread, and no
-    /// answer to another message.
+    /// answer to another message. The merged event has the sender and the tags of its first text, so that what a program
+    /// writes in a person's name, or somebody else under another name or with other roles, is none of its texts.
     fn burst_before(&self, event: &Event) -> Option<&str> {
         let open = match self {
             Self::Merge(open) if open.expected.is_none() && !open.is_closed => open,
             Self::Merge(_) | Self::Single { .. } => return None,
         };
         let first = open.parts.first()?;
-        let is_same = (&first.from.id, &first.thread_id) == (&event.from.id, &event.thread_id);
+        let is_same = (&first.from, &first.tags, &first.thread_id) == (&event.from, &event.tags, &event.thread_id);
         let goes_on = event.reply_to.is_none() || event.reply_to == first.reply_to;
-        let continues = open.name.starts_with(BURST) && is_same && goes_on && open.parts.len() < MAX_BURST;
+        let texts = open.parts.iter().chain([event]);
+        let bytes: usize = texts.map(|text| text.content.len()).sum();
+        let has_room = open.parts.len() < MAX_BURST && bytes <= MAX_BURST_BYTES;
+        let continues = open.name.starts_with(BURST) && is_same && goes_on && has_room;
         continues.then_some(open.name.as_str())
     }
 

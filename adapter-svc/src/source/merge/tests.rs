@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::json;
-use shared::model::event::{EventDirection, PlatformIds};
+use shared::model::event::{EventDirection, FROM_BOT, PlatformIds};
 
 use super::*;
 use crate::source::telegram::BotAccount;
@@ -260,6 +260,36 @@ fn what_comes_between_ends_a_burst_and_the_chat_keeps_its_order() {
     merger.push(CHAT, 5, edit, UnixMillis(4));
     merger.push(CHAT, 6, event(6, Some("a")), UnixMillis(5));
     assert_eq!(contents(&mut merger, 2_003), ["t1", "t2", "t3", "t4", "t4", "c6"]);
+}
+
+#[test]
+fn what_a_program_or_somebody_under_another_name_writes_is_in_no_burst_of_a_person() {
+    let changes: [fn(&mut Event); 3] = [
+        |event| event.add_tag(FROM_BOT),
+        |event| event.from.display_name = Some("Ann".to_owned()),
+        |event| event.from.roles.push("admin".to_owned()),
+    ];
+    for change in changes {
+        let mut merger = merger(BURSTS, &[]);
+        let mut other = text(2, 7);
+        change(&mut other);
+        merger.push(CHAT, 1, text(1, 7), UnixMillis(0));
+        merger.push(CHAT, 2, other, UnixMillis(1));
+        merger.push(CHAT, 3, text(3, 7), UnixMillis(2));
+        assert_eq!(contents(&mut merger, 5_000), ["t1", "t2", "t3"]);
+    }
+}
+
+#[test]
+fn a_burst_has_no_more_text_than_an_event_can_carry() {
+    let mut merger = merger(BURSTS, &[]);
+    for id in 1..=3 {
+        let mut long = text(id, 7);
+        long.content = "x".repeat(MAX_BURST_BYTES / 2);
+        merger.push(CHAT, id, long, UnixMillis(0));
+    }
+    let sizes: Vec<usize> = contents(&mut merger, 5_000).iter().map(String::len).collect();
+    assert_eq!(sizes, [MAX_BURST_BYTES + 1, MAX_BURST_BYTES / 2]);
 }
 
 #[test]
