@@ -8,7 +8,8 @@
 //! Which messages an event has is decided once: its [`MergeDecision`] is stored before the event is published, and again once
 //! the event is. Otherwise a message that came late, and was an event of its own, could be in the merged event after a crash,
 //! which is a repetition that no service reads: it would be lost. A decision whose event is stored drops its messages when
-//! they come again; one whose event may be missing merges them as before.
+//! they come again; one whose event may be missing merges them as before. A text that was written before a run started, and of
+//! which no decision is known, is an event of its own: it may be stored, by a run whose decisions are lost.
 
 mod decision;
 mod parts;
@@ -56,6 +57,9 @@ pub struct MergeWaits {
     pub burst_ms: i64,
     /// Maximum time for which a burst is open.
     pub burst_most_ms: i64,
+    /// Time up to which texts are events of their own unless it was decided otherwise: an earlier run may have stored them,
+    /// and what it decided may be lost. For a platform whose messages have no numbers that say it ([`MergeMemory::until`]).
+    pub alone_until: UnixMillis,
 }
 
 impl MergeWaits {
@@ -68,6 +72,7 @@ impl MergeWaits {
             album_ms: 0,
             burst_ms,
             burst_most_ms: burst_ms.saturating_mul(MOST_WAITS),
+            alone_until: UnixMillis::default(),
         }
     }
 }
@@ -218,7 +223,8 @@ impl<K> MessageMerger<K> {
             return Belonging::Part(album, None);
         }
 
-        let may_be_stored = self.memory.until.is_some_and(|until| number <= until);
+        let is_before = self.memory.until.is_some_and(|until| number <= until);
+        let may_be_stored = is_before || event.timestamp <= self.waits.alone_until;
         if self.waits.burst_ms <= 0 || may_be_stored {
             return Belonging::Alone;
         }

@@ -255,10 +255,7 @@ async fn an_album_that_was_decided_before_a_crash_has_the_same_messages_after_it
     }
 
     // The third message came after the album of two was decided, and then the process was killed.
-    let account = &read_platforms(&text)
-        .expect("sound")
-        .telegram
-        .accounts["main"];
+    let account = &read_platforms(&text).expect("sound").telegram.accounts["main"];
     let decided = SourceWatermark {
         of: format!("bot 77 {}", account.token_hash()),
         position: json!({"closed": [{"place": "100", "name": "a", "messages": [7, 14]}]}),
@@ -287,10 +284,12 @@ async fn texts_that_follow_each_other_are_one_event_and_none_is_lost_by_a_crash(
     let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
     let text = channels(&world, &api, MAIN).replacen("album_wait_ms: 300", "debounce_ms: 300", 1);
 
+    // What was written up to a start may be stored by an earlier run.
+    let after = START.plus(1_000);
     // Two texts of a person wait, and the replica is gone before they are an event.
-    api.add(MAIN, "message", &message(7, START));
-    api.add(MAIN, "message", &message(14, START));
-    api.add(MAIN, "message", &message(15, START));
+    api.add(MAIN, "message", &message(7, after));
+    api.add(MAIN, "message", &message(14, after));
+    api.add(MAIN, "message", &message(15, after));
     let replica = world.replica("adapter-svc-0", &text).await;
     eventually("the texts are read", async || api.handed(MAIN) >= 3).await;
     replica.stop().await;
@@ -300,7 +299,7 @@ async fn texts_that_follow_each_other_are_one_event_and_none_is_lost_by_a_crash(
     let replica = world.replica("adapter-svc-1", &text).await;
     let handed = api.handed(MAIN);
     eventually("the texts are read again", async || api.handed(MAIN) >= handed + 6).await;
-    api.add(MAIN, "message", &message(21, START));
+    api.add(MAIN, "message", &message(21, after));
     let handed = api.handed(MAIN);
     eventually("the last text is read", async || api.handed(MAIN) >= handed + 8).await;
     world.clock.advance(300);
@@ -318,6 +317,35 @@ async fn texts_that_follow_each_other_are_one_event_and_none_is_lost_by_a_crash(
         ("telegram:main/101/15", "message 15"),
     ];
     assert_eq!(found, expected.map(|(id, content)| (id.to_owned(), content.to_owned())));
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_watermark_loses_no_text_that_is_written_behind_a_stored_one() {
+    let world = World::start().await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
+    let text = channels(&world, &api, MAIN).replacen("album_wait_ms: 300", "debounce_ms: 300", 1);
+
+    // The first text was stored before the process was killed, and its watermark is that of a time before.
+    let stored = world.replica("adapter-svc-0", &text).await;
+    api.add(MAIN, "message", &message(7, START));
+    eventually("the first text is stored", async || world.events().await.len() == 1).await;
+    eventually("it is confirmed", async || api.confirmed(MAIN) == 1).await;
+    stored.stop().await;
+    let kept = world.bus.kv::<SourceWatermark>("watermarks");
+    let watermark = world.watermark(TELEGRAM, "main").await.expect("a watermark");
+    let older = SourceWatermark {
+        position: json!({}),
+        ..watermark
+    };
+    kept.put("telegram.main", &older).await.expect("written");
+    api.add(MAIN, "message", &message(7, START));
+    api.add(MAIN, "message", &message(14, START));
+
+    let replica = world.replica("adapter-svc-1", &text).await;
+    eventually("everything is confirmed", async || api.confirmed(MAIN) == 3).await;
+    let contents: Vec<String> = world.events().await.into_iter().map(|event| event.content).collect();
+    assert_eq!(contents, ["message 7", "message 14"]);
     replica.stop().await;
 }
 

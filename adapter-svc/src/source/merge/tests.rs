@@ -15,6 +15,7 @@ const WAITS: MergeWaits = MergeWaits {
     album_ms: 1_000,
     burst_ms: 0,
     burst_most_ms: 0,
+    alone_until: UnixMillis(0),
 };
 
 /// The same with bursts.
@@ -378,11 +379,29 @@ fn texts_that_may_be_stored_alone_are_not_merged_where_numbers_ascend() {
     assert_eq!(stored.until, Some(4));
     assert_eq!(stored.decided, [decided("burst/3", &[3, 4])]);
     assert!(MergeMemory::default().is_empty() && !stored.is_empty());
-    assert_eq!(stored.with_ascending_numbers(9).until, Some(4));
+    // An older memory lets what was stored since then come again, and nothing is merged with that.
+    assert_eq!(stored.clone().with_ascending_numbers(9).until, Some(9));
+    assert_eq!(stored.with_ascending_numbers(3).until, Some(4));
 
     // Without `debounce_ms` nothing is noted, so that the next start with it begins anew.
     let memory = MergeMemory::default().with_ascending_numbers(9);
     assert!(MessageMerger::<i64>::new(WAITS, memory).to_stored().is_empty());
+}
+
+#[test]
+fn texts_of_before_are_not_merged_unless_that_was_decided() {
+    let waits = MergeWaits {
+        alone_until: UnixMillis(10_000),
+        ..BURSTS
+    };
+    let mut merger = merger(waits, &[decided("burst/1", &[1, 2])]);
+    for id in 1..=6 {
+        let mut text = text(id, 7);
+        text.timestamp = UnixMillis(if id <= 4 { 10_000 } else { 11_000 });
+        merger.push(CHAT, id, text, UnixMillis(0));
+    }
+    assert_eq!(contents(&mut merger, 0), ["t1\nt2", "t3", "t4"]);
+    assert_eq!(contents(&mut merger, 2_000), ["t5\nt6"]);
 }
 
 #[test]

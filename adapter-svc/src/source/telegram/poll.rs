@@ -170,6 +170,7 @@ impl<'a> UpdatePoller<'a> {
         poller.progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, vendor_now);
         let waits = MergeWaits {
             album_ms: i64::try_from(source.account.album_wait_ms).unwrap_or(i64::MAX),
+            alone_until: vendor_now,
             ..MergeWaits::of_texts(source.account.debounce_ms)
         };
         // The numbers of messages ascend within a chat alone.
