@@ -368,6 +368,15 @@ impl<K> MessageMerger<K> {
         opened.min()
     }
 
+    /// Returns the time up to which everything is stored that happened by `now`, both by the platform's clock: a moment before
+    /// the oldest event that waits.
+    #[must_use]
+    pub fn complete_until(&self, now: UnixMillis) -> UnixMillis {
+        let waiting = self.places.values().flatten().flat_map(Waiting::events);
+        let oldest = waiting.map(|event| event.timestamp).min();
+        oldest.map_or(now, |oldest| oldest.plus(-1).min(now))
+    }
+
     /// Returns the keys of everything that waits. None of it may be confirmed.
     pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.places.values().flatten().flat_map(Waiting::keys)
@@ -442,6 +451,13 @@ impl<K> Waiting<K> {
         let has_room = open.parts.len() < MAX_BURST && bytes <= MAX_BURST_BYTES;
         let continues = open.name.starts_with(BURST) && is_same && goes_on && has_room;
         continues.then_some(open.name.as_str())
+    }
+
+    fn events(&self) -> &[Event] {
+        match self {
+            Self::Single { event, .. } => std::slice::from_ref(event.as_ref()),
+            Self::Merge(open) => &open.parts,
+        }
     }
 
     fn keys(&self) -> &[K] {

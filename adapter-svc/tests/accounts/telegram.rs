@@ -321,6 +321,31 @@ async fn texts_that_follow_each_other_are_one_event_and_none_is_lost_by_a_crash(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_account_in_which_something_waits_at_all_times_is_complete_up_to_that() {
+    let world = World::start().await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
+    let text = channels(&world, &api, MAIN).replacen("album_wait_ms: 300", "debounce_ms: 4000", 1);
+    let replica = world.replica("adapter-svc-0", &text).await;
+
+    // Before the first text is an event, another person's waits. The watermark of then is not only that of the start:
+    // otherwise a day later it would look as if the vendor had thrown updates away.
+    api.add(MAIN, "message", &message(7, START.plus(1_000)));
+    eventually("the first text waits", async || api.handed(MAIN) >= 2).await;
+    world.clock.advance(2_000);
+    api.add(MAIN, "message", &message(8, START.plus(2_000)));
+    let handed = api.handed(MAIN);
+    eventually("the second text waits", async || api.handed(MAIN) >= handed + 6).await;
+    world.clock.advance(2_000);
+    eventually("the first text is stored", async || world.events().await.len() == 1).await;
+    eventually("the watermark says so", async || {
+        let watermark = world.watermark(TELEGRAM, "main").await;
+        watermark.is_some_and(|watermark| watermark.complete_until == START.plus(1_999))
+    })
+    .await;
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_older_watermark_loses_no_text_that_is_written_behind_a_stored_one() {
     let world = World::start().await;
     let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;

@@ -475,6 +475,23 @@ fn a_burst_ends_with_what_follows_and_where_nothing_more_is_awaited() {
 }
 
 #[test]
+fn everything_is_stored_up_to_the_oldest_that_waits() {
+    let mut merger = merger(BURSTS, &[]);
+    let complete = |merger: &MessageMerger<i64>, now: i64| merger.complete_until(UnixMillis(now)).0;
+    assert_eq!(complete(&merger, 60_000), 60_000);
+
+    // The album holds back what follows it.
+    let mut older = text(2, 7);
+    older.timestamp = UnixMillis(9_000);
+    merger.push(CHAT, 1, event(1, Some("a")), UnixMillis(0));
+    merger.push(CHAT, 2, older, UnixMillis(0));
+    assert_eq!((complete(&merger, 60_000), complete(&merger, 5_000)), (8_999, 5_000));
+    assert_eq!(contents(&mut merger, 1_000), ["c1"]);
+    assert_eq!(contents(&mut merger, 2_000), ["t2"]);
+    assert_eq!(complete(&merger, 60_000), 60_000);
+}
+
+#[test]
 fn answers_to_one_message_are_one_event_and_a_message_may_be_handed_over_twice() {
     let mut merger = merger(BURSTS, &[]);
     let answer = |id: i64| {

@@ -265,9 +265,10 @@ impl<'a> UpdatePoller<'a> {
         self.progress.position.offset = floor.or(beyond);
         if floor.is_none() {
             self.progress.position.closed.clear();
-            if updates.len() < BATCH {
-                self.progress.note_complete(vendor_now);
-            }
+        }
+        // In a busy account something waits at all times.
+        if updates.len() < BATCH {
+            self.progress.note_complete(self.albums.complete_until(vendor_now));
         }
 
         if !is_quiet || self.progress.is_note_due(now) {
