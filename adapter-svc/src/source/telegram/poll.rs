@@ -222,9 +222,23 @@ impl<'a> UpdatePoller<'a> {
                         .retain(|number| offset.is_some_and(|offset| *number >= offset));
                     self.take_updates(&updates).await?;
                 }
-                Err(error) => self.wait_after(error).await?,
+                Err(error) => {
+                    self.store_due().await?;
+                    self.wait_after(error).await?;
+                }
             }
         }
+    }
+
+    /// Stores the events that wait no more while no updates come. They are confirmed after the next call that succeeds: it
+    /// brings them again.
+    async fn store_due(&mut self) -> Ended<()> {
+        let ready = self.albums.take_ready(self.sink.now());
+        if ready.is_empty() {
+            return Ok(());
+        }
+        self.decide_albums(&ready).await?;
+        Ok(self.store(ready).await?)
     }
 
     /// Stores the events of `updates`, and notes how far they may be confirmed.
