@@ -308,9 +308,10 @@ impl<'a> UpdatePoller<'a> {
             return Ok(());
         }
 
-        let now = self.sink.now();
+        let (now, groups) = (self.sink.now(), self.source.account.groups.as_ref());
+        let is_named = |group: &str| groups.is_some_and(|groups| groups.contains_key(group));
         for mut event in update_events(&self.bot, raw, now)? {
-            self.progress.follow_move(&mut event);
+            self.progress.follow_move(&mut event, is_named);
             let chat = event.peer.id.clone();
             // One that is stored already is confirmed with the others.
             self.albums.push(&chat, number, event, now);
