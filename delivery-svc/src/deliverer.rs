@@ -18,7 +18,7 @@ use shared::process::trace::{carrier_of, consumer_span};
 use shared::wire::held::HeldUntil;
 use tracing::Instrument as _;
 
-use crate::acknowledgements::{show_given_up, show_sent};
+use crate::acknowledgements::{show_denied, show_given_up, show_sent};
 use crate::attempt::{AttemptVerdict, CallSituation, Repetition, judge_call};
 use crate::calls::CallId;
 use crate::changed_message::has_newer_change;
@@ -303,6 +303,7 @@ async fn open(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> Result
 async fn deny(effects: &DeliveryEffects<'_>, rule: &str) -> Result<Step, DeliverError> {
     let denied = ReceiptStep::DeniedByPolicy { rule: rule.to_owned() };
     let written = effects.write_receipt(effects.now(), denied).await?;
+    show_denied(effects.outfit, &effects.job.reply, effects.lease);
     Ok(Step::after_receipt(written, DeliveryProgress::Settled))
 }
 
