@@ -342,6 +342,14 @@ impl<K> MessageMerger<K> {
             .for_each(|open| open.is_closed = true);
     }
 
+    /// Awaits nothing more for what may still grow. What was decided before is still awaited: it may be stored whole.
+    pub fn close_growing(&mut self) {
+        let waiting = self.places.values_mut().flatten();
+        let merges = waiting.filter_map(Waiting::as_merge);
+        let growing = merges.filter(|open| open.expected.is_none());
+        growing.for_each(|open| open.is_closed = true);
+    }
+
     /// Returns the time at which the next album or burst is complete if nothing more comes of it; `None` without an open one.
     #[must_use]
     pub fn next_due(&self) -> Option<UnixMillis> {

@@ -475,6 +475,17 @@ fn a_burst_ends_with_what_follows_and_where_nothing_more_is_awaited() {
 }
 
 #[test]
+fn what_was_decided_is_awaited_when_nothing_else_is() {
+    let mut merger = merger(BURSTS, &[decided("burst/1", &[1, 2])]);
+    merger.push(CHAT, 1, text(1, 7), UnixMillis(0));
+    merger.push("6", 8, text(8, 7), UnixMillis(0));
+    merger.close_growing();
+    assert_eq!(contents(&mut merger, 0), ["t8"]);
+    merger.push(CHAT, 2, text(2, 7), UnixMillis(9));
+    assert_eq!(contents(&mut merger, 9), ["t1\nt2"]);
+}
+
+#[test]
 fn everything_is_stored_up_to_the_oldest_that_waits() {
     let mut merger = merger(BURSTS, &[]);
     let complete = |merger: &MessageMerger<i64>, now: i64| merger.complete_until(UnixMillis(now)).0;
