@@ -96,6 +96,14 @@ pub(crate) fn show_given_up(outfit: &Arc<DelivererContext>, reply: &Reply, lease
     show_end(outfit, reply.clone(), lease.clone(), MessageEnd::Failed);
 }
 
+/// Shows that `reply` is not sent, as the send policy says, if its message was marked as taken: a beat does not tell all by
+/// which the policy denies.
+pub(crate) fn show_denied(outfit: &Arc<DelivererContext>, reply: &Reply, lease: &PartitionLease) {
+    if outfit.marked_turns.knows(reply.turn) {
+        show_end(outfit, reply.clone(), lease.clone(), MessageEnd::Unanswered);
+    }
+}
+
 /// Shows that the turn of `beat`, which is its last one, has no reply, if its account does that and this replica owns the
 /// destination.
 pub fn show_over(outfit: &Arc<DelivererContext>, beat: &WritingBeat) {

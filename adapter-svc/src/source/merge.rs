@@ -8,7 +8,8 @@
 //! Which messages an event has is decided once: its [`MergeDecision`] is stored before the event is published, and again once
 //! the event is. Otherwise a message that came late, and was an event of its own, could be in the merged event after a crash,
 //! which is a repetition that no service reads: it would be lost. A decision whose event is stored drops its messages when
-//! they come again; one whose event may be missing merges them as before.
+//! they come again; one whose event may be missing merges them as before. A text that was written before a run started, and of
+//! which no decision is known, is an event of its own: it may be stored, by a run whose decisions are lost.
 
 mod decision;
 mod parts;
@@ -30,6 +31,9 @@ const MOST_WAITS: i64 = 5;
 
 /// Maximum number of messages of a burst.
 const MAX_BURST: usize = 20;
+
+/// Maximum length of the texts of a burst, in bytes: an event that the server does not take would be lost.
+const MAX_BURST_BYTES: usize = 64 * 1024;
 
 /// Time for which the messages of a decision are awaited whose event may not be stored, in milliseconds. What came by then is
 /// an event without the others.
@@ -53,6 +57,9 @@ pub struct MergeWaits {
     pub burst_ms: i64,
     /// Maximum time for which a burst is open.
     pub burst_most_ms: i64,
+    /// Time up to which texts are events of their own unless it was decided otherwise: an earlier run may have stored them,
+    /// and what it decided may be lost. For a platform whose messages have no numbers that say it ([`MergeMemory::until`]).
+    pub alone_until: UnixMillis,
 }
 
 impl MergeWaits {
@@ -65,6 +72,7 @@ impl MergeWaits {
             album_ms: 0,
             burst_ms,
             burst_most_ms: burst_ms.saturating_mul(MOST_WAITS),
+            alone_until: UnixMillis::default(),
         }
     }
 }
@@ -215,7 +223,8 @@ impl<K> MessageMerger<K> {
             return Belonging::Part(album, None);
         }
 
-        let may_be_stored = self.memory.until.is_some_and(|until| number <= until);
+        let is_before = self.memory.until.is_some_and(|until| number <= until);
+        let may_be_stored = is_before || event.timestamp <= self.waits.alone_until;
         if self.waits.burst_ms <= 0 || may_be_stored {
             return Belonging::Alone;
         }
@@ -333,6 +342,14 @@ impl<K> MessageMerger<K> {
             .for_each(|open| open.is_closed = true);
     }
 
+    /// Awaits nothing more for what may still grow. What was decided before is still awaited: it may be stored whole.
+    pub fn close_growing(&mut self) {
+        let waiting = self.places.values_mut().flatten();
+        let merges = waiting.filter_map(Waiting::as_merge);
+        let growing = merges.filter(|open| open.expected.is_none());
+        growing.for_each(|open| open.is_closed = true);
+    }
+
     /// Returns the time at which the next album or burst is complete if nothing more comes of it; `None` without an open one.
     #[must_use]
     pub fn next_due(&self) -> Option<UnixMillis> {
@@ -357,6 +374,15 @@ impl<K> MessageMerger<K> {
             Waiting::Merge(open) => Some(open.opened),
         });
         opened.min()
+    }
+
+    /// Returns the time up to which everything is stored that happened by `now`, both by the platform's clock: a moment before
+    /// the oldest event that waits.
+    #[must_use]
+    pub fn complete_until(&self, now: UnixMillis) -> UnixMillis {
+        let waiting = self.places.values().flatten().flat_map(Waiting::events);
+        let oldest = waiting.map(|event| event.timestamp).min();
+        oldest.map_or(now, |oldest| oldest.plus(-1).min(now))
     }
 
     /// Returns the keys of everything that waits. None of it may be confirmed.
@@ -418,17 +444,28 @@ impl<K> Waiting<K> {
     }
 
     /// Returns the name of the burst that it is, if the text `event` continues it: of the same person and thread, and no
-    /// answer to another message.
+    /// answer to another message. The merged event has the sender and the tags of its first text, so that what a program
+    /// writes in a person's name, or somebody else under another name or with other roles, is none of its texts.
     fn burst_before(&self, event: &Event) -> Option<&str> {
         let open = match self {
             Self::Merge(open) if open.expected.is_none() && !open.is_closed => open,
             Self::Merge(_) | Self::Single { .. } => return None,
         };
         let first = open.parts.first()?;
-        let is_same = (&first.from.id, &first.thread_id) == (&event.from.id, &event.thread_id);
+        let is_same = (&first.from, &first.tags, &first.thread_id) == (&event.from, &event.tags, &event.thread_id);
         let goes_on = event.reply_to.is_none() || event.reply_to == first.reply_to;
-        let continues = open.name.starts_with(BURST) && is_same && goes_on && open.parts.len() < MAX_BURST;
+        let texts = open.parts.iter().chain([event]);
+        let bytes: usize = texts.map(|text| text.content.len()).sum();
+        let has_room = open.parts.len() < MAX_BURST && bytes <= MAX_BURST_BYTES;
+        let continues = open.name.starts_with(BURST) && is_same && goes_on && has_room;
         continues.then_some(open.name.as_str())
+    }
+
+    fn events(&self) -> &[Event] {
+        match self {
+            Self::Single { event, .. } => std::slice::from_ref(event.as_ref()),
+            Self::Merge(open) => &open.parts,
+        }
     }
 
     fn keys(&self) -> &[K] {

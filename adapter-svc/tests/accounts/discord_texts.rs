@@ -7,7 +7,7 @@ use shared::testing::eventually;
 use shared::wire::watermark::SourceWatermark;
 
 use crate::discord::{MAIN, OPEN, channels, confirmed, events, start};
-use crate::discord_api::{DiscordApi, message, snowflake};
+use crate::discord_api::{DiscordApi, DiscordFaults, message, snowflake};
 use crate::world::{START, World};
 
 /// Channel in which commands are written, which wait for nothing.
@@ -153,4 +153,26 @@ async fn texts_that_were_decided_before_a_crash_are_the_same_event_after_it() {
         stored(&world, &expected).await;
         replica.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_that_wait_when_the_connection_ends_do_not_wait_for_the_next_one() {
+    let (world, api, replica) = start(&merging()).await;
+    write(&api, 1, "1000", "first");
+    write(&api, 2, "1000", "second");
+    taken(&world, &api, 3).await;
+    assert_eq!(contents(&world).await, ["/now 3"]);
+
+    let away = DiscordFaults {
+        is_away: true,
+        ..DiscordFaults::default()
+    };
+    api.set(MAIN, away);
+    stored(&world, &["/now 3", "first\nsecond"]).await;
+
+    // The session is resumed behind them.
+    api.set(MAIN, DiscordFaults::default());
+    taken(&world, &api, 4).await;
+    stored(&world, &["/now 3", "first\nsecond", "/now 4"]).await;
+    replica.stop().await;
 }

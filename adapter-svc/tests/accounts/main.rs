@@ -34,6 +34,7 @@ mod slack_texts;
 mod socket_api;
 mod takeover;
 mod telegram;
+mod telegram_texts;
 mod telegram_webhook;
 mod watchdog;
 mod watermark;

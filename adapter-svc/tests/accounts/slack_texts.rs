@@ -103,6 +103,23 @@ async fn texts_that_wait_at_the_end_of_a_connection_are_stored_and_those_of_a_re
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn texts_that_wait_are_stored_when_the_app_is_switched_off() {
+    let world = World::start().await;
+    let api = SocketApi::start(world.bus.clone()).await;
+    let replica = start(&world, &api, "adapter-svc-0").await;
+    api.bring(&message(1));
+    api.bring(&message(2));
+    api.bring(&said("D3", 3, "/now"));
+    acknowledged(&api, 1).await;
+
+    api.end(Some(json!({"type": "disconnect", "reason": "link_disabled"})));
+    replica.says("slack/main", "stopped: Socket Mode is switched off").await;
+    world.stored(2).await;
+    assert_eq!(contents(&world).await, texts(&["/now", "message 1\nmessage 2"]));
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_burst_is_never_open_for_longer_than_slack_waits() {
     let world = World::start().await;
     let api = SocketApi::start(world.bus.clone()).await;

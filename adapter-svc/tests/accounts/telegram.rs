@@ -255,10 +255,7 @@ async fn an_album_that_was_decided_before_a_crash_has_the_same_messages_after_it
     }
 
     // The third message came after the album of two was decided, and then the process was killed.
-    let account = &read_platforms(&text)
-        .expect("sound")
-        .telegram
-        .accounts["main"];
+    let account = &read_platforms(&text).expect("sound").telegram.accounts["main"];
     let decided = SourceWatermark {
         of: format!("bot 77 {}", account.token_hash()),
         position: json!({"closed": [{"place": "100", "name": "a", "messages": [7, 14]}]}),
@@ -278,46 +275,6 @@ async fn an_album_that_was_decided_before_a_crash_has_the_same_messages_after_it
         (ids(0), ids(1)),
         (vec!["100/7".to_owned(), "100/14".to_owned()], vec!["100/21".to_owned()])
     );
-    replica.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn texts_that_follow_each_other_are_one_event_and_none_is_lost_by_a_crash() {
-    let world = World::start().await;
-    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
-    let text = channels(&world, &api, MAIN).replacen("album_wait_ms: 300", "debounce_ms: 300", 1);
-
-    // Two texts of a person wait, and the replica is gone before they are an event.
-    api.add(MAIN, "message", &message(7, START));
-    api.add(MAIN, "message", &message(14, START));
-    api.add(MAIN, "message", &message(15, START));
-    let replica = world.replica("adapter-svc-0", &text).await;
-    eventually("the texts are read", async || api.handed(MAIN) >= 3).await;
-    replica.stop().await;
-    assert_eq!((world.events().await.len(), api.confirmed(MAIN)), (0, 0));
-
-    // The next one reads them again.
-    let replica = world.replica("adapter-svc-1", &text).await;
-    let handed = api.handed(MAIN);
-    eventually("the texts are read again", async || api.handed(MAIN) >= handed + 6).await;
-    api.add(MAIN, "message", &message(21, START));
-    let handed = api.handed(MAIN);
-    eventually("the last text is read", async || api.handed(MAIN) >= handed + 8).await;
-    world.clock.advance(300);
-    eventually("everything is confirmed", async || api.confirmed(MAIN) == 4).await;
-
-    let mut found: Vec<(String, String)> = world
-        .stored(2)
-        .await
-        .into_iter()
-        .map(|event| (event.id.to_string(), event.content))
-        .collect();
-    found.sort();
-    let expected = [
-        ("telegram:main/100/7", "message 7\nmessage 14\nmessage 21"),
-        ("telegram:main/101/15", "message 15"),
-    ];
-    assert_eq!(found, expected.map(|(id, content)| (id.to_owned(), content.to_owned())));
     replica.stop().await;
 }
 

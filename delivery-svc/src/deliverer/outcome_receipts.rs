@@ -4,7 +4,7 @@ use shared::model::receipt::{AttemptOutcome, ReceiptStep};
 
 use super::call::PartsBefore;
 use super::{DeliveryProgress, Step, count};
-use crate::acknowledgements::{show_given_up, show_sent};
+use crate::acknowledgements::{show_denied, show_given_up, show_sent};
 use crate::effects::DeliveryEffects;
 use crate::error::DeliverError;
 use crate::receipts::ReceiptWrite;
@@ -14,6 +14,7 @@ use crate::resume::sent_part;
 pub(super) async fn deny(effects: &DeliveryEffects<'_>, rule: &str) -> Result<Step, DeliverError> {
     let denied = ReceiptStep::DeniedByPolicy { rule: rule.to_owned() };
     let written = effects.write_receipt(effects.now(), denied).await?;
+    show_denied(effects.outfit, &effects.job.reply, effects.lease);
     Ok(Step::after_receipt(written, DeliveryProgress::Settled))
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use shared::model::dispatch::DeliveryContext;
 use shared::model::live::WritingBeat;
-use shared::model::reply::Reply;
+use shared::model::reply::{Reply, SendDecision};
 use shared::platform::slack::SLACK;
 use shared::platform::telegram::TELEGRAM;
 use shared::testing::eventually;
@@ -244,6 +244,39 @@ async fn a_turn_that_fails_or_says_nothing_takes_its_message_no_more() {
     eventually("the mark is taken back", async || !app.changes().is_empty()).await;
     world.settled().await;
     assert_eq!(app.changes(), ["reactions.remove D1/1700000000.000001 eyes"]);
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_that_the_sessions_policy_denies_takes_its_message_no_more() {
+    let (world, bot) = (World::start().await, BotApi::start(&[]).await);
+    let marks = "acknowledge: {taken: '👀', answered: '👌'}";
+    let setup = Setup {
+        telegram: BTreeMap::from([("bot".to_owned(), bot.account("123456:AbC-dEf_1", marks))]),
+        ..Setup::default()
+    };
+    let replica = world.replica("a", setup);
+
+    // No beat tells what the session's policy is.
+    let denied = Reply {
+        send: Some(SendDecision::Deny),
+        ..answer_to(1, (TELEGRAM, "77"), "5")
+    };
+    taken(&world, &bot, &denied, "77/5").await;
+    world.publish(&denied).await;
+    eventually("the mark is taken back", async || reactions(bot.changes()).len() == 2).await;
+    // One that was not marked is left alone.
+    let unmarked = Reply {
+        send: Some(SendDecision::Deny),
+        ..answer_to(2, (TELEGRAM, "78"), "6")
+    };
+    world.publish(&unmarked).await;
+    world.settled().await;
+    assert_eq!(
+        reactions(bot.changes()),
+        ["setMessageReaction 77/5 👀", "setMessageReaction 77/5 "]
+    );
+    assert_eq!(bot.texts(77), Vec::<String>::new());
     replica.stop().await;
 }
 

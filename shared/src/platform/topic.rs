@@ -3,12 +3,14 @@
 use super::telegram::{GENERAL_TOPIC, TELEGRAM};
 use crate::model::event::{Event, PlatformIds};
 
-/// Returns the topic in which `event` happened: its thread, and on Telegram that of a message without one, which is in the
-/// general topic. `None` = in none, or the platform does not say it, as of Telegram's reactions: the group's settings hold.
+/// Returns the topic in which `event` happened: its thread, and on Telegram that of a message or a pressed button without one,
+/// which is in the general topic. `None` = in none, or the platform does not say it, as of Telegram's reactions: the group's
+/// settings hold.
 #[must_use]
 pub fn topic_of(event: &Event) -> Option<&str> {
     let is_message = || PlatformIds::from_event(event).is_some();
-    let is_general = || event.channel == TELEGRAM && is_message();
+    let is_press = || event.content_types.iter().any(|kind| kind == "press");
+    let is_general = || event.channel == TELEGRAM && (is_message() || is_press());
     event
         .thread_id
         .as_deref()
@@ -22,10 +24,10 @@ mod tests {
     use crate::model::time::UnixMillis;
 
     #[test]
-    fn a_message_of_telegram_without_a_topic_is_in_the_general_one() {
+    fn what_is_at_a_message_of_telegram_without_a_topic_is_in_the_general_one() {
+        let event = |channel: &str| Event::new(EventId::parse("x:1").expect("an id"), channel, "-5", UnixMillis(1));
         let topic = |channel: &str, thread: Option<&str>, is_message: bool| {
-            let id = EventId::parse("x:1").expect("an id");
-            let mut event = Event::new(id, channel, "-5", UnixMillis(1));
+            let mut event = event(channel);
             event.thread_id = thread.map(str::to_owned);
             if is_message {
                 let ids = PlatformIds {
@@ -43,5 +45,17 @@ mod tests {
         assert_eq!(topic("telegram", None, false), None, "a reaction");
         assert_eq!(topic("discord", Some("9"), true), some("9"));
         assert_eq!(topic("discord", None, true), None);
+
+        // The buttons of a topic are pressed by those who may write there.
+        for (channel, thread, expected) in [
+            ("telegram", None, some("1")),
+            ("telegram", Some("7"), some("7")),
+            ("discord", None, None),
+        ] {
+            let mut press = event(channel);
+            press.content_types = vec!["press".to_owned()];
+            press.thread_id = thread.map(str::to_owned);
+            assert_eq!(topic_of(&press).map(str::to_owned), expected, "{channel} {thread:?}");
+        }
     }
 }

@@ -242,6 +242,7 @@ impl<'a> GatewayConnector<'a> {
         };
         let (left, read) = tokio::join!(driver.drive(socket, link), reader.read(received, stored));
         read?;
+        reader.store_waiting_texts().await?;
         Ok(Ok(left))
     }
 

@@ -182,8 +182,8 @@ impl<'a> GatewayReader<'a> {
 
         let now = self.now();
         // What has arrived by now is among them.
-        if later.is_empty() && self.deferred.is_empty() && self.texts.is_empty() {
-            self.progress.note_complete(now);
+        if later.is_empty() && self.deferred.is_empty() {
+            self.progress.note_complete(self.texts.complete_until(now));
         }
         if !batch.is_empty() || is_new || self.progress.is_note_due(now) {
             self.store_batch(batch).await?;

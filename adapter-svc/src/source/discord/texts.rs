@@ -121,6 +121,12 @@ impl GatewayReader<'_> {
         self.store_batch(batch).await
     }
 
+    /// Stores the events that wait, because the connection has ended: the next one may be far off.
+    pub(super) async fn store_waiting_texts(&mut self) -> SourceResult<()> {
+        self.texts.close_growing();
+        self.store_ready_texts().await
+    }
+
     /// Adds `events`, of a page of the history of `channel`, to `batch`, without the texts that are stored in other events.
     pub(super) fn add_page(&mut self, channel: &str, events: Vec<Event>, batch: &mut TakenBatch) {
         let (mut events, decided) = self.texts.merge_page(channel, events);

@@ -31,12 +31,13 @@ pub struct MergeMemory {
 }
 
 impl MergeMemory {
-    /// Returns the same memory, of a platform whose numbers ascend with time at all places. Without decisions of before, texts
-    /// up to the number `start` are taken for stored: they may be, if texts were not merged until then.
+    /// Returns the same memory, of a platform whose numbers ascend with time at all places, for a run that starts at the number
+    /// `start`. Texts up to it are taken for stored: they may be, if texts were not merged until then, or if the memory is that
+    /// of an older watermark.
     #[must_use]
     pub fn with_ascending_numbers(self, start: i64) -> Self {
         Self {
-            until: Some(self.until.unwrap_or(start)),
+            until: Some(self.until.map_or(start, |until| until.max(start))),
             ..self
         }
     }

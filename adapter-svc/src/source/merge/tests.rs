@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::json;
-use shared::model::event::{EventDirection, PlatformIds};
+use shared::model::event::{EventDirection, FROM_BOT, PlatformIds};
 
 use super::*;
 use crate::source::telegram::BotAccount;
@@ -15,6 +15,7 @@ const WAITS: MergeWaits = MergeWaits {
     album_ms: 1_000,
     burst_ms: 0,
     burst_most_ms: 0,
+    alone_until: UnixMillis(0),
 };
 
 /// The same with bursts.
@@ -263,6 +264,36 @@ fn what_comes_between_ends_a_burst_and_the_chat_keeps_its_order() {
 }
 
 #[test]
+fn what_a_program_or_somebody_under_another_name_writes_is_in_no_burst_of_a_person() {
+    let changes: [fn(&mut Event); 3] = [
+        |event| event.add_tag(FROM_BOT),
+        |event| event.from.display_name = Some("Ann".to_owned()),
+        |event| event.from.roles.push("admin".to_owned()),
+    ];
+    for change in changes {
+        let mut merger = merger(BURSTS, &[]);
+        let mut other = text(2, 7);
+        change(&mut other);
+        merger.push(CHAT, 1, text(1, 7), UnixMillis(0));
+        merger.push(CHAT, 2, other, UnixMillis(1));
+        merger.push(CHAT, 3, text(3, 7), UnixMillis(2));
+        assert_eq!(contents(&mut merger, 5_000), ["t1", "t2", "t3"]);
+    }
+}
+
+#[test]
+fn a_burst_has_no_more_text_than_an_event_can_carry() {
+    let mut merger = merger(BURSTS, &[]);
+    for id in 1..=3 {
+        let mut long = text(id, 7);
+        long.content = "x".repeat(MAX_BURST_BYTES / 2);
+        merger.push(CHAT, id, long, UnixMillis(0));
+    }
+    let sizes: Vec<usize> = contents(&mut merger, 5_000).iter().map(String::len).collect();
+    assert_eq!(sizes, [MAX_BURST_BYTES + 1, MAX_BURST_BYTES / 2]);
+}
+
+#[test]
 fn a_command_and_the_decision_of_an_approval_are_events_of_their_own() {
     for words in ["approve K7Q2-M9PX", "Deny K7Q2-M9PX", "/new"] {
         let mut merger = merger(BURSTS, &[]);
@@ -348,11 +379,29 @@ fn texts_that_may_be_stored_alone_are_not_merged_where_numbers_ascend() {
     assert_eq!(stored.until, Some(4));
     assert_eq!(stored.decided, [decided("burst/3", &[3, 4])]);
     assert!(MergeMemory::default().is_empty() && !stored.is_empty());
-    assert_eq!(stored.with_ascending_numbers(9).until, Some(4));
+    // An older memory lets what was stored since then come again, and nothing is merged with that.
+    assert_eq!(stored.clone().with_ascending_numbers(9).until, Some(9));
+    assert_eq!(stored.with_ascending_numbers(3).until, Some(4));
 
     // Without `debounce_ms` nothing is noted, so that the next start with it begins anew.
     let memory = MergeMemory::default().with_ascending_numbers(9);
     assert!(MessageMerger::<i64>::new(WAITS, memory).to_stored().is_empty());
+}
+
+#[test]
+fn texts_of_before_are_not_merged_unless_that_was_decided() {
+    let waits = MergeWaits {
+        alone_until: UnixMillis(10_000),
+        ..BURSTS
+    };
+    let mut merger = merger(waits, &[decided("burst/1", &[1, 2])]);
+    for id in 1..=6 {
+        let mut text = text(id, 7);
+        text.timestamp = UnixMillis(if id <= 4 { 10_000 } else { 11_000 });
+        merger.push(CHAT, id, text, UnixMillis(0));
+    }
+    assert_eq!(contents(&mut merger, 0), ["t1\nt2", "t3", "t4"]);
+    assert_eq!(contents(&mut merger, 2_000), ["t5\nt6"]);
 }
 
 #[test]
@@ -423,6 +472,34 @@ fn a_burst_ends_with_what_follows_and_where_nothing_more_is_awaited() {
     merger.push(CHAT, 5, text(5, 7), UnixMillis(6));
     assert_eq!(contents(&mut merger, 5), ["t5"]);
     assert!(merger.is_empty());
+}
+
+#[test]
+fn what_was_decided_is_awaited_when_nothing_else_is() {
+    let mut merger = merger(BURSTS, &[decided("burst/1", &[1, 2])]);
+    merger.push(CHAT, 1, text(1, 7), UnixMillis(0));
+    merger.push("6", 8, text(8, 7), UnixMillis(0));
+    merger.close_growing();
+    assert_eq!(contents(&mut merger, 0), ["t8"]);
+    merger.push(CHAT, 2, text(2, 7), UnixMillis(9));
+    assert_eq!(contents(&mut merger, 9), ["t1\nt2"]);
+}
+
+#[test]
+fn everything_is_stored_up_to_the_oldest_that_waits() {
+    let mut merger = merger(BURSTS, &[]);
+    let complete = |merger: &MessageMerger<i64>, now: i64| merger.complete_until(UnixMillis(now)).0;
+    assert_eq!(complete(&merger, 60_000), 60_000);
+
+    // The album holds back what follows it.
+    let mut older = text(2, 7);
+    older.timestamp = UnixMillis(9_000);
+    merger.push(CHAT, 1, event(1, Some("a")), UnixMillis(0));
+    merger.push(CHAT, 2, older, UnixMillis(0));
+    assert_eq!((complete(&merger, 60_000), complete(&merger, 5_000)), (8_999, 5_000));
+    assert_eq!(contents(&mut merger, 1_000), ["c1"]);
+    assert_eq!(contents(&mut merger, 2_000), ["t2"]);
+    assert_eq!(complete(&merger, 60_000), 60_000);
 }
 
 #[test]

@@ -227,12 +227,13 @@ impl<'a> SocketReader<'a> {
 
     /// Reads one connection until it ends, and stores what waits then; returns why it ended.
     async fn follow(&mut self, mut socket: Socket) -> Ended<WebCallError> {
-        let why = self.exchange(&mut socket).await?;
+        // Also if no connection follows: Slack may send nothing again to an app that is switched off.
+        let why = self.exchange(&mut socket).await;
         // Envelopes that cannot be acknowledged any more come again, and their messages are known by then.
-        self.texts.close_all();
+        self.texts.close_growing();
         let stored = self.store_ready(self.sink.now()).await?;
         acknowledge(&mut socket, stored).await;
-        Ok(WebCallError::Unreachable(format!("the connection ended: {why}")))
+        Ok(WebCallError::Unreachable(format!("the connection ended: {}", why?)))
     }
 
     /// Reads `socket` until it ends; returns why.

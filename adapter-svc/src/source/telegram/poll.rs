@@ -170,6 +170,7 @@ impl<'a> UpdatePoller<'a> {
         poller.progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, vendor_now);
         let waits = MergeWaits {
             album_ms: i64::try_from(source.account.album_wait_ms).unwrap_or(i64::MAX),
+            alone_until: vendor_now,
             ..MergeWaits::of_texts(source.account.debounce_ms)
         };
         // The numbers of messages ascend within a chat alone.
@@ -221,9 +222,23 @@ impl<'a> UpdatePoller<'a> {
                         .retain(|number| offset.is_some_and(|offset| *number >= offset));
                     self.take_updates(&updates).await?;
                 }
-                Err(error) => self.wait_after(error).await?,
+                Err(error) => {
+                    self.store_due().await?;
+                    self.wait_after(error).await?;
+                }
             }
         }
+    }
+
+    /// Stores the events that wait no more while no updates come. They are confirmed after the next call that succeeds: it
+    /// brings them again.
+    async fn store_due(&mut self) -> Ended<()> {
+        let ready = self.albums.take_ready(self.sink.now());
+        if ready.is_empty() {
+            return Ok(());
+        }
+        self.decide_albums(&ready).await?;
+        Ok(self.store(ready).await?)
     }
 
     /// Stores the events of `updates`, and notes how far they may be confirmed.
@@ -264,9 +279,10 @@ impl<'a> UpdatePoller<'a> {
         self.progress.position.offset = floor.or(beyond);
         if floor.is_none() {
             self.progress.position.closed.clear();
-            if updates.len() < BATCH {
-                self.progress.note_complete(vendor_now);
-            }
+        }
+        // In a busy account something waits at all times.
+        if updates.len() < BATCH {
+            self.progress.note_complete(self.albums.complete_until(vendor_now));
         }
 
         if !is_quiet || self.progress.is_note_due(now) {
@@ -292,9 +308,10 @@ impl<'a> UpdatePoller<'a> {
             return Ok(());
         }
 
-        let now = self.sink.now();
+        let (now, groups) = (self.sink.now(), self.source.account.groups.as_ref());
+        let is_named = |group: &str| groups.is_some_and(|groups| groups.contains_key(group));
         for mut event in update_events(&self.bot, raw, now)? {
-            self.progress.follow_move(&mut event);
+            self.progress.follow_move(&mut event, is_named);
             let chat = event.peer.id.clone();
             // One that is stored already is confirmed with the others.
             self.merger.push(&chat, number, event, now);

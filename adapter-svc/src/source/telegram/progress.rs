@@ -96,8 +96,9 @@ impl UpdateProgress {
     }
 
     /// Takes in that a group has become a supergroup, if `event` tells it, and names in `event` which group its chat was.
-    /// Telegram says it once in each of the two chats, and not in later messages.
-    pub fn follow_move(&mut self, event: &mut Event) {
+    /// Telegram says it once in each of the two chats, and not in later messages. Of too many groups the oldest one is forgotten
+    /// of which `is_named` says that no setting names it: anybody can make groups with the bot.
+    pub fn follow_move(&mut self, event: &mut Event, is_named: impl Fn(&str) -> bool) {
         let told = |key: &str| event.metadata.get(key).and_then(Value::as_str).map(str::to_owned);
         let here = event.peer.id.clone();
         let moved = match (told(MIGRATED_TO), told(MIGRATED_FROM)) {
@@ -109,8 +110,10 @@ impl UpdateProgress {
         if let Some(moved) = moved {
             groups.retain(|known| known.to != moved.to);
             groups.push(moved);
-            let excess = groups.len().saturating_sub(MAX_MOVED);
-            groups.drain(..excess);
+            while groups.len() > MAX_MOVED {
+                let oldest = groups.iter().position(|known| !is_named(&known.from));
+                groups.remove(oldest.unwrap_or(0));
+            }
         }
 
         if let Some(known) = groups.iter().find(|known| known.to == event.peer.id) {
@@ -223,7 +226,7 @@ mod tests {
             event
                 .metadata
                 .extend(told.map(|(key, other)| (key.to_owned(), json!(other))));
-            progress.follow_move(&mut event);
+            progress.follow_move(&mut event, |group| group == "-6");
             event
                 .metadata
                 .get(MIGRATED_FROM)
@@ -253,6 +256,8 @@ mod tests {
         }
         assert_eq!(resumed.position.moved.len(), MAX_MOVED);
         assert_eq!(take(&mut resumed, "-1007", None), None);
+        // Others push out none that the settings name.
+        assert_eq!(take(&mut resumed, "-1006", None).as_deref(), Some("-6"));
     }
 
     #[test]
