@@ -206,7 +206,7 @@ impl CopyKeeper {
 
     async fn open(&self) -> anyhow::Result<OpenCopy> {
         let path = self.access.path();
-        peer_file::bootstrap_from_peer(&self.bus, self.access.peers(), path).await;
+        peer_file::bootstrap_from_peer(&self.bus, &self.access, path).await;
         snapshot::bootstrap_model(&self.bus, path).await;
         let projection = Projection::open(path).context("failed to open the read model")?;
 
