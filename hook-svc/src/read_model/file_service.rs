@@ -87,7 +87,9 @@ impl FileLender {
     /// Returns the loan that lasts, as used now.
     fn current(&self) -> Option<LentFile> {
         let now = self.clock.monotonic();
-        self.lent().as_mut().map(|loan| {
+        let mut lent = self.lent();
+        let loan = lent.as_mut().filter(|loan| !loan.file.is_replaced());
+        loan.map(|loan| {
             loan.used_at = now;
             described(loan)
         })
@@ -138,7 +140,7 @@ impl FileLender {
         part.map(Bytes::from).map_err(|error| (ENDED, error.to_string()))
     }
 
-    /// Ends a loan that nobody uses, or that lasts too long for the log beside the file.
+    /// Ends a loan that nobody uses, whose file was rebuilt, or that lasts too long for the log beside the file.
     pub(crate) fn end_old(&self) {
         let now = self.clock.monotonic();
         let mut lent = self.lent();
@@ -154,7 +156,7 @@ impl FileLender {
                 "the loan of the read model's file is ended before it was read"
             );
         }
-        if is_unused || is_too_long || is_log_full {
+        if is_unused || is_too_long || is_log_full || loan.file.is_replaced() {
             *lent = None;
         }
     }
@@ -166,5 +168,45 @@ fn described(loan: &Loan) -> LentFile {
         format: name_prefix(),
         position: loan.file.position(),
         bytes: loan.file.bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use shared::clock::SystemClock;
+    use shared::projection::api::FindRequest;
+    use shared::testing::eventually;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_file_that_was_rebuilt_is_lent_no_further() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let projection = Projection::open(&folder.path().join("read.db")).expect("it opens");
+        let lender = FileLender::new(projection.clone(), Arc::new(SystemClock));
+        let first = lender.begin_loan().await.expect("a loan");
+        assert_eq!(lender.begin_loan().await, Ok(first.clone()));
+
+        // A reader finds the damage, and the writer makes another file.
+        let mut opened = std::fs::OpenOptions::new();
+        let mut file = opened.write(true).open(projection.path()).expect("its file");
+        file.write_all(&[0xa5; 100]).expect("damaged");
+        eventually("the other file is lent", async || {
+            let _damaged = projection.find(FindRequest::default()).await;
+            lender.begin_loan().await.is_ok_and(|lent| lent.file != first.file)
+        })
+        .await;
+
+        let part = |file: &str| FilePartQuestion {
+            file: file.to_owned(),
+            offset: 0,
+        };
+        let (code, _) = lender.read_part(&part(&first.file)).await.expect_err("it has ended");
+        assert_eq!(code, ENDED);
+        let second = lender.begin_loan().await.expect("the other one");
+        let bytes = lender.read_part(&part(&second.file)).await.expect("a part");
+        assert!(bytes.starts_with(b"SQLite format 3"));
     }
 }
