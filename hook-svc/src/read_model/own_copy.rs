@@ -114,6 +114,8 @@ impl CopyKeeper {
         let mut role = SlotRole::Spare;
         // Without a copy, only the events of the own partitions are read.
         let mut own_events = JoinSet::new();
+        // Also of a replica that keeps no copy any more.
+        snapshot::remove_unfinished(self.access.path());
 
         // The holders of the slots must be known first, or every replica of a cluster that starts would open its file.
         tokio::select! {
@@ -206,8 +208,9 @@ impl CopyKeeper {
 
     async fn open(&self) -> anyhow::Result<OpenCopy> {
         let path = self.access.path();
-        peer_file::bootstrap_from_peer(&self.bus, self.access.peers(), path).await;
+        peer_file::bootstrap_from_peer(&self.bus, &self.access, path).await;
         snapshot::bootstrap_model(&self.bus, path).await;
+        snapshot::remove_unfinished(path);
         let projection = Projection::open(path).context("failed to open the read model")?;
 
         let persons = self.rules.borrow().identities.clone();

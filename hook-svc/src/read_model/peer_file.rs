@@ -16,6 +16,7 @@ use shared::projection::snapshot::name_prefix;
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt as _;
 
+use super::access::ModelAccess;
 use super::peer_api::{FilePartQuestion, FileQuestion, LentFile, ReachedQuestion, ReachedReply};
 use super::peer_copies::PeerCopies;
 use super::snapshot::{self, CopyModelError};
@@ -71,11 +72,15 @@ enum FetchFileError {
 
 /// Fetches the file of another replica to `path` if no file exists there and the snapshots in the store are too old or
 /// absent. Otherwise, or if no other replica lends its file, the file stays absent.
-pub(crate) async fn bootstrap_from_peer(bus: &Bus, peers: &PeerCopies, path: &Path) {
-    if path.exists() || !is_wanted(bus, peers).await {
+///
+/// That may take an hour. If another copy answers, `access` says meanwhile that this replica keeps none, so that it takes
+/// part as replicas without a copy do.
+pub(crate) async fn bootstrap_from_peer(bus: &Bus, access: &ModelAccess, path: &Path) {
+    if path.exists() || !is_wanted(bus, access).await {
         return;
     }
 
+    let peers = access.peers();
     for round in 0..ROUNDS {
         let names = peers.names();
         if round > 0 && !names.is_empty() {
@@ -104,10 +109,13 @@ pub(crate) async fn bootstrap_from_peer(bus: &Bus, peers: &PeerCopies, path: &Pa
 }
 
 /// Returns whether the others are so far ahead of the newest snapshot that their file is worth more.
-async fn is_wanted(bus: &Bus, peers: &PeerCopies) -> bool {
-    let asked = peers.ask("reached", &ReachedQuestion { beyond: 0 }, REACHED).await;
-    let position = match asked {
-        Ok(ReachedReply { position }) => position,
+async fn is_wanted(bus: &Bus, access: &ModelAccess) -> bool {
+    let question = ReachedQuestion { beyond: 0 };
+    let position = match access.peers().ask("reached", &question, REACHED).await {
+        Ok(ReachedReply { position }) => {
+            access.decide_none();
+            position
+        }
         Err(error) => {
             tracing::debug!(%error, "no other replica has a copy of the read model");
             return false;
@@ -204,5 +212,57 @@ fn file_error(path: &Path, source: std::io::Error) -> FetchFileError {
     FetchFileError::File {
         path: path.to_owned(),
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use shared::bus::{OutgoingMessage, ServiceSpec};
+    use shared::clock::{SharedClock, SystemClock};
+    use shared::testing::{eventually, world};
+    use shared::wire::headers::Headers;
+    use shared::wire::subject::token;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::read_model::access::ModelStanding;
+    use crate::read_model::peer_api::SERVICE;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_replica_takes_part_with_the_copies_of_others_while_it_fetches_a_file() {
+        let (_server, bus) = world().await;
+        let stored = OutgoingMessage::raw("nexus.event.webchat.default.a".to_owned(), Headers::new(), "{}".into());
+        bus.publish(stored).await.expect("stored");
+
+        // Another replica has a copy of that event, and its loan does not begin.
+        let spec = ServiceSpec::new(SERVICE, "a copy")
+            .of_instance(token("h-0"))
+            .endpoint("reached", |_: ReachedQuestion| async {
+                Ok(ReachedReply { position: 1 })
+            })
+            .endpoint("file", |_: FileQuestion| {
+                std::future::pending::<Result<LentFile, (usize, String)>>()
+            });
+        let _served = bus.serve(spec).await.expect("served");
+
+        let (_told, holders) = watch::channel(vec!["h-0".to_owned()]);
+        let clock: SharedClock = Arc::new(SystemClock);
+        let peers = PeerCopies::new(&bus, "h-1", holders, Arc::clone(&clock));
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("read-model.sqlite");
+        let (access, _asker) = ModelAccess::new(&bus, path.clone(), peers);
+        assert_eq!(access.standing(clock.now()), ModelStanding::Undecided);
+
+        let (own, to) = (access.clone(), path.clone());
+        let fetching = tokio::spawn(async move { bootstrap_from_peer(&bus, &own, &to).await });
+        let of_another = ModelStanding::Peers(vec![token("h-0")]);
+        eventually("the other copy is asked", async || {
+            access.standing(clock.now()) == of_another
+        })
+        .await;
+        assert!(!fetching.is_finished() && !path.exists());
+        fetching.abort();
     }
 }

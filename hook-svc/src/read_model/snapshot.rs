@@ -128,6 +128,15 @@ pub(crate) fn unfinished_path(path: &Path) -> PathBuf {
     path_beside(path, "fetching")
 }
 
+/// Removes what was fetched in part for the read model at `path`, by a process that was killed or in vain: a file that is
+/// built instead would share the volume with it for ever.
+pub(crate) fn remove_unfinished(path: &Path) {
+    if let Err(error) = remove(&unfinished_path(path)) {
+        let error = describe_error(&error);
+        tracing::warn!(error, "failed to remove a file that was fetched in part");
+    }
+}
+
 /// Makes the complete file at `fetched` the read model at `path`.
 pub(crate) fn put_in_place(fetched: &Path, path: &Path) -> Result<(), CopyModelError> {
     for suffix in LOGS {

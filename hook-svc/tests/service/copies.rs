@@ -174,8 +174,13 @@ async fn a_replica_that_may_keep_no_copy_takes_no_slot_even_if_it_is_the_first_a
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_copy_begins_with_the_file_of_another_replica_if_the_store_has_no_snapshot() {
     let mut world = world(2).await;
+    // A process that was killed while it fetched a file has left the beginning of it.
+    let unfinished = world.read_model("h-0").with_extension("fetching");
+    std::fs::create_dir_all(unfinished.parent().expect("a folder")).expect("made");
+    std::fs::write(&unfinished, "SQLite").expect("written");
     world.start("h-0");
     world.wait_for_members(1).await;
+    assert!(!unfinished.exists() && world.read_model("h-0").exists());
     let text = "hello ".repeat(300);
     let events: Vec<_> = (0..300)
         .map(|number| event(&format!("v{}", number % 40), number, &text))

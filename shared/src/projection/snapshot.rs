@@ -93,12 +93,18 @@ impl FrozenFile {
         self.position
     }
 
+    /// Returns whether the file was rebuilt since: no more of it can be read.
+    #[must_use]
+    pub fn is_replaced(&self) -> bool {
+        self.copying.0.0.generation.load(Ordering::Acquire) != self.generation
+    }
+
     /// Returns the bytes from `offset` on, at most `most`; none beyond the end.
     ///
     /// # Errors
     /// Returns the error of the file system, or one of kind `Other` if the file was rebuilt.
     pub fn read_part(&self, offset: u64, most: usize) -> std::io::Result<Vec<u8>> {
-        if self.copying.0.0.generation.load(Ordering::Acquire) != self.generation {
+        if self.is_replaced() {
             return Err(std::io::Error::other("the read model was rebuilt"));
         }
 

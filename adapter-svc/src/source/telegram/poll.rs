@@ -233,11 +233,11 @@ impl<'a> UpdatePoller<'a> {
     /// Stores the events that wait no more while no updates come. They are confirmed after the next call that succeeds: it
     /// brings them again.
     async fn store_due(&mut self) -> Ended<()> {
-        let ready = self.albums.take_ready(self.sink.now());
+        let ready = self.merger.take_ready(self.sink.now());
         if ready.is_empty() {
             return Ok(());
         }
-        self.decide_albums(&ready).await?;
+        self.decide_merges(&ready).await?;
         Ok(self.store(ready).await?)
     }
 
@@ -282,7 +282,7 @@ impl<'a> UpdatePoller<'a> {
         }
         // In a busy account something waits at all times.
         if updates.len() < BATCH {
-            self.progress.note_complete(self.albums.complete_until(vendor_now));
+            self.progress.note_complete(self.merger.complete_until(vendor_now));
         }
 
         if !is_quiet || self.progress.is_note_due(now) {

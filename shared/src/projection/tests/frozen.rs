@@ -79,10 +79,11 @@ async fn a_file_that_was_rebuilt_is_fetched_no_further() {
     let frozen = case.projection.freeze().await.unwrap();
     assert_eq!(frozen.read_part(frozen.bytes(), PART).unwrap(), Vec::<u8>::new());
     assert_eq!(frozen.read_part(frozen.bytes() - 3, PART).unwrap().len(), 3);
+    assert!(!frozen.is_replaced());
 
     case.projection
         .0
         .generation
         .fetch_add(1, std::sync::atomic::Ordering::AcqRel);
-    assert!(frozen.read_part(0, PART).is_err());
+    assert!(frozen.is_replaced() && frozen.read_part(0, PART).is_err());
 }
