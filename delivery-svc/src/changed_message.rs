@@ -10,7 +10,7 @@ use shared::model::dispatch::DeliveryContext;
 use shared::model::event::{DEFAULT_ACCOUNT, EventId};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::{Reply, ReplyAction};
-use shared::model::time::UnixMillis;
+use shared::model::time::{UnixMillis, millis_of};
 use shared::wire::topology::{RECEIPTS_KEPT, streams};
 use ulid::Ulid;
 
@@ -111,8 +111,7 @@ pub(crate) fn received_message(to: &DeliveryContext, event: &str) -> Option<Stri
 /// have the whole history of the destination read.
 fn may_have_receipts(delivery: Ulid, now: UnixMillis) -> bool {
     let age = now.since(made_at(delivery));
-    let kept = i64::try_from(RECEIPTS_KEPT.as_millis()).unwrap_or(i64::MAX);
-    (-SKEW_MS..=kept.saturating_add(SKEW_MS)).contains(&age)
+    (-SKEW_MS..=millis_of(RECEIPTS_KEPT).saturating_add(SKEW_MS)).contains(&age)
 }
 
 /// Returns the time at which the id of `delivery` was made.

@@ -19,7 +19,7 @@ use shared::model::ledger::LedgerEntry;
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::restore::{HOLD_KEY, RestoreHold};
-use shared::model::time::UnixMillis;
+use shared::model::time::{UnixMillis, millis_of};
 use shared::process::ShutdownSignal;
 use shared::wire::envelope::{PayloadFormat, encode};
 use shared::wire::held::HeldKind;
@@ -301,7 +301,7 @@ impl LostReplies {
         // The queue was copied after the receipts: a reply in neither was made during the backup, and is not lost.
         let holds = self.outfit.bus.kv::<RestoreHold>(buckets::RESTORE);
         let restored = holds.get(HOLD_KEY).await?.and_then(|hold| hold.value.at);
-        let kept = i64::try_from(RECEIPTS_KEPT.as_millis()).unwrap_or(i64::MAX);
+        let kept = millis_of(RECEIPTS_KEPT);
         let oldest = self.server_time().await?.plus(-kept).plus(2 * MARGIN_MS);
         let oldest = restored.map_or(oldest, |restored| oldest.max(restored));
 

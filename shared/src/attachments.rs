@@ -15,6 +15,7 @@ pub use self::file_type::{FileType, find_image_type, find_recording_type, record
 
 use crate::bus::{BucketSpace, Bus, ObjectBucket, StoreObjectError};
 use crate::clock::SharedClock;
+use crate::model::time::millis_of;
 use crate::wire::topology::objects;
 
 /// Time for which a file is kept after it was stored last. A file that is stored again is kept anew.
@@ -63,7 +64,7 @@ impl AttachmentStore {
         let known = self.objects.find(&hash).await?;
         let is_fresh = known.is_some_and(|known| {
             let age = self.clock.now().since(known.stored_at);
-            age < millis(WRITE_AGAIN_AFTER)
+            age < millis_of(WRITE_AGAIN_AFTER)
         });
         if !is_fresh {
             self.objects.write(&hash, bytes).await?;
@@ -97,8 +98,8 @@ impl AttachmentStore {
     pub async fn sweep(&self) -> Result<SweptFiles, StoreObjectError> {
         let now = self.clock.now();
         Ok(SweptFiles {
-            expired: self.objects.remove_older(now.plus(-millis(KEPT))).await?,
-            unfinished: self.objects.sweep_older(now.plus(-millis(UNFINISHED_AFTER))).await?,
+            expired: self.objects.remove_older(now.plus(-millis_of(KEPT))).await?,
+            unfinished: self.objects.sweep_older(now.plus(-millis_of(UNFINISHED_AFTER))).await?,
         })
     }
 
@@ -109,10 +110,6 @@ impl AttachmentStore {
     pub async fn space(&self) -> Result<BucketSpace, StoreObjectError> {
         self.objects.space().await
     }
-}
-
-fn millis(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

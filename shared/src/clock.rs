@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ulid::Ulid;
 
-use crate::model::time::UnixMillis;
+use crate::model::time::{UnixMillis, millis_of};
 
 /// A source of time for a service.
 pub trait Clock: std::fmt::Debug + Send + Sync + 'static {
@@ -44,7 +44,7 @@ impl Clock for SystemClock {
     fn now(&self) -> UnixMillis {
         // A system clock before 1970 reads as the epoch; one after the year 292 million saturates.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        UnixMillis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX)).plus(offsets().wall_ms)
+        UnixMillis(millis_of(since)).plus(offsets().wall_ms)
     }
 
     fn monotonic(&self) -> Instant {

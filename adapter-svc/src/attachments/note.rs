@@ -11,7 +11,7 @@ use shared::bus::{Bus, CasError, Kv, OutgoingMessage, PublishError, ReadStreamEr
 use shared::clock::{Clock as _, SharedClock, SystemClock, pause};
 use shared::model::event::Event;
 use shared::model::origin::EventOrigin;
-use shared::model::time::UnixMillis;
+use shared::model::time::{UnixMillis, millis_of};
 use shared::wire::envelope::{DecodeError, MAX_PAYLOAD_BYTES, WireMessage};
 use shared::wire::headers::{Headers, TraceCarrier};
 use shared::wire::seal::{ReadEventError, TrustKeys};
@@ -311,9 +311,8 @@ impl FetchNotes {
     /// # Errors
     /// Returns [`CasError::Conflict`] if another version of the item is there.
     pub async fn claim(&self, noted: &NotedEvent) -> Result<u64, CasError> {
-        let lasts = i64::try_from(CLAIM_LASTS.as_millis()).unwrap_or(i64::MAX);
         let note = FetchNote {
-            claimed_until: Some(self.clock.now().plus(lasts)),
+            claimed_until: Some(self.clock.now().plus(millis_of(CLAIM_LASTS))),
             ..noted.note.clone()
         };
         self.notes.update(&noted.key, &note, noted.revision).await

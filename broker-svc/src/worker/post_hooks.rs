@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::json;
 use shared::clock::pause;
 use shared::model::ledger::{FinishedTurn, LedgerEntry, TurnEnding, UnseenCall};
-use shared::model::time::UnixMillis;
+use shared::model::time::{UnixMillis, millis_of};
 use tokio::task::{JoinError, JoinSet};
 use ulid::Ulid;
 
@@ -223,8 +223,7 @@ impl Worker<'_> {
         let turn = done.turn;
         let entry = match (wait.filter(|_| done.failed), done.hook) {
             (Some(wait), _) => {
-                let wait = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
-                let retry_at = self.broker.clock.now().plus(wait);
+                let retry_at = self.broker.clock.now().plus(millis_of(*wait));
                 LedgerEntry::PostHookFailed { turn, retry_at }
             }
             (None, Some(hook)) => LedgerEntry::PostHookRan { turn, hook },

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome};
 use shared::model::permission::{PermissionLevel, glob_matches, is_tool_permitted};
+use shared::model::time::millis_of;
 use tokio_util::sync::CancellationToken;
 
 use super::Worker;
@@ -215,8 +216,7 @@ impl Worker<'_> {
     fn model_question(&self, thinking: &StepInputs<'_>, step: u32, left: Duration) -> ModelQuestion {
         let running = self.owner.fold().running.as_ref();
         let mut request = thinking.request.clone();
-        let left_ms = i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
-        request.deadline = self.broker.clock.now().plus(left_ms);
+        request.deadline = self.broker.clock.now().plus(millis_of(left));
         let hiding = running.map(|running| running.hiding.as_slice()).unwrap_or_default();
         request
             .tools

@@ -23,7 +23,7 @@ use shared::bus::{
 use shared::clock::pause;
 use shared::model::dispatch::Dispatch;
 use shared::model::restore::{HOLD_KEY, RestoreHold};
-use shared::model::time::UnixMillis;
+use shared::model::time::{UnixMillis, millis_of};
 use shared::process::ShutdownSignal;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::{Headers, TraceCarrier};
@@ -189,7 +189,7 @@ impl LostDispatches {
     /// Returns the time after which dispatches may be lost. Records that age has deleted say nothing about older ones,
     /// and a restored backup has every dispatch of its records.
     async fn lost_since(&self, former: Option<UnixMillis>, now: UnixMillis) -> Result<UnixMillis, LookError> {
-        let kept = i64::try_from(INVOCATIONS_KEPT.as_millis()).unwrap_or(i64::MAX);
+        let kept = millis_of(INVOCATIONS_KEPT);
         let oldest = now.plus(-kept).plus(2 * MARGIN_MS);
         let holds = self.evaluator().performer.bus.kv::<RestoreHold>(buckets::RESTORE);
         let restored = holds.find(HOLD_KEY).await?.0.and_then(|hold| hold.at);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use shared::bus::{Bus, StoredMessage};
 use shared::model::event::EventId;
 use shared::model::invocation::EventInvocations;
-use shared::model::time::UnixMillis;
+use shared::model::time::{UnixMillis, millis_of};
 use shared::wire::headers::THROUGH;
 use shared::wire::subject;
 use shared::wire::topology::INVOCATIONS_KEPT;
@@ -28,8 +28,7 @@ const MARGIN_MS: i64 = 24 * 3_600_000;
 
 /// Returns whether the record of an event stored at `stored_at` may have expired at `now`, both by the server's clock.
 pub(crate) fn outlives_records(stored_at: UnixMillis, now: UnixMillis) -> bool {
-    let kept = i64::try_from(INVOCATIONS_KEPT.as_millis()).unwrap_or(i64::MAX);
-    now.since(stored_at) > kept - MARGIN_MS
+    now.since(stored_at) > millis_of(INVOCATIONS_KEPT) - MARGIN_MS
 }
 
 /// Returns the highest event sequence that a record up to and including `last` may belong to.

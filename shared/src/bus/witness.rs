@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::clock::{SharedClock, pause};
 use crate::model::position::{PositionStanding, StreamPosition};
-use crate::model::time::UnixMillis;
+use crate::model::time::{UnixMillis, millis_of};
 use crate::process::lifecycle::ShutdownSignal;
 use crate::wire::held::{HeldKind, HeldUntil};
 use crate::wire::topology::{RECEIPTS_KEPT, buckets, streams};
@@ -309,7 +309,7 @@ impl StreamWitness {
     async fn was_emptied(&self, position: &StreamPosition, now: UnixMillis) -> Result<bool, ReadStreamError> {
         let state = self.bus.stream_state(self.marked.stream_name()).await?;
         let age = now.since(UnixMillis(position.stored_at_ns / 1_000_000));
-        let kept = i64::try_from(self.marked.max_age().as_millis()).unwrap_or(i64::MAX);
+        let kept = millis_of(self.marked.max_age());
         let may_be_old = kept > 0 && age + MARGIN_MS >= kept;
         Ok(position.sequence > 0 && position.sequence < state.first && !may_be_old)
     }

@@ -1,5 +1,7 @@
 //! Instants as they travel: Unix milliseconds. *Pure.*
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// An instant in Unix milliseconds (UTC).
@@ -53,6 +55,20 @@ impl UnixMillis {
     pub const fn from_seconds(seconds: i64) -> Self {
         Self(seconds.saturating_mul(1_000))
     }
+}
+
+/// Returns `duration` in whole milliseconds, rounded down. Saturates at the bound.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use shared::model::time::{UnixMillis, millis_of};
+///
+/// assert_eq!(UnixMillis(1).plus(millis_of(Duration::from_micros(2_900))), UnixMillis(3));
+/// ```
+#[must_use]
+pub fn millis_of(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 impl std::fmt::Display for UnixMillis {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shared::clock::SharedClock;
-use shared::model::time::UnixMillis;
+use shared::model::time::{UnixMillis, millis_of};
 use shared::platform::discord::{ChannelPlace, DiscordAccount, USER_AGENT};
 use shared::platform::http_answer::{ReadBodyError, read_bounded, read_http_date, read_retry_after};
 
@@ -143,7 +143,7 @@ impl DiscordClient {
         let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let (time, at) = told?;
         let since = self.clock.monotonic().saturating_duration_since(at);
-        Some(time.plus(i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
+        Some(time.plus(millis_of(since)))
     }
 
     /// Returns who the bot is.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use serde_json::Value;
+use shared::model::time::millis_of;
 use shared::platform::discord::{ChannelPlace, DIRECT_CHANNEL, DISCORD};
 
 use super::MessagePlace;
@@ -110,7 +111,7 @@ impl GatewayReader<'_> {
         if self.told_missing.len() < MAX_TOLD {
             self.told_missing.insert(channel.to_owned(), until);
         }
-        let left = i64::try_from(until.saturating_duration_since(now).as_millis()).unwrap_or(i64::MAX);
+        let left = millis_of(until.saturating_duration_since(now));
         let from = self.now();
         batch.gaps.push(SourceGap {
             from,

@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use serde_json::Value;
 use shared::clock::pause;
 use shared::model::event::{Event, EventDirection};
-use shared::model::time::UnixMillis;
+use shared::model::time::{UnixMillis, millis_of};
 use shared::platform::discord::snowflake::first_id_at;
 use shared::platform::discord::{DISCORD, DiscordAccount};
 use shared::platform::policy::AccessPolicy;
@@ -370,8 +370,7 @@ impl<'a> GatewayReader<'a> {
         match self.waits.longest(self.instant()) {
             None => self.sink.report(Ok(&format!("reading as {name}{pending}"))),
             Some((left, what)) => {
-                let left = i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
-                let until = self.sink.now().plus(left).to_rfc3339();
+                let until = self.sink.now().plus(millis_of(left)).to_rfc3339();
                 let words = format!("reading as {name}{pending}; waiting until {until} for {what}");
                 self.sink.report(Err(&words));
             }
