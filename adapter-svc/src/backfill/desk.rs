@@ -6,6 +6,7 @@
 use shared::bus::{Bus, CasError, Kv, OutgoingMessage, PublishError, ReadStreamError, ServiceSpec};
 use shared::clock::{SharedClock, SharedIds};
 use shared::error_chain::describe_error;
+use shared::model::time::UnixMillis;
 use shared::wire::operator::backfill::{
     BackfillChange, BackfillJob, BackfillList, BackfillRecord, BackfillState, ListBackfills, ShowBackfill,
     StartBackfill, StopBackfill, backfill_key,
@@ -13,9 +14,11 @@ use shared::wire::operator::backfill::{
 use shared::wire::operator::check_speaker;
 use shared::wire::subject::backfill_audit;
 use shared::wire::topology::buckets;
+use shared::wire::watermark::{SourceWatermark, watermark_key};
 
 use super::accounts::{BackfillAccounts, HistoryAccess};
 use super::job::{StartStep, check_order, end_job, start_job};
+use crate::source::port::history::AccountHistory;
 
 /// The reason why an order about a job fails.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +78,9 @@ impl From<CasError> for BackfillError {
 /// Number of times that an order to stop is tried again, because the job's reader has written a position meanwhile.
 const MAX_TRIES: u32 = 20;
 
+/// Time for which a platform may bring again what was not confirmed to it, in milliseconds.
+const REPEATED_MS: i64 = 5 * 60_000;
+
 /// Where orders are taken.
 #[derive(Debug, Clone)]
 struct BackfillDesk {
@@ -127,16 +133,39 @@ impl BackfillDesk {
         };
         let now = self.clock.now();
         check_order(order, |id| history.is_conversation(id), now).map_err(BackfillError::Wrong)?;
+        let latest = self.latest_of(history.as_ref(), now).await?;
+        if order.until.unwrap_or(order.since) > latest {
+            let until = latest.to_rfc3339();
+            let words =
+                format!("the account merges texts (`debounce_ms`): expected times up to {until}, all stored by then");
+            return Err(BackfillError::Wrong(words));
+        }
 
         let (last, revision) = self.jobs.find(&key).await?;
         let job = match start_job(order, last, self.ids.ulid(), now) {
-            StartStep::Begin(job) => job,
+            StartStep::Begin(job) => BackfillJob {
+                until: job.until.min(latest),
+                ..job
+            },
             StartStep::Known(job) => return Ok(job),
             StartStep::Busy => return Err(BackfillError::Busy(format!("{channel}/{account}"))),
         };
         self.record(&job, BackfillChange::Started, &order.by).await?;
         self.jobs.update(&key, &job, revision).await?;
         Ok(job)
+    }
+
+    /// Returns the time up to which `history` may be read at `now`. Of an account that merges texts, only what its source has
+    /// stored is read: a text that was stored alone, and that the source merges with a later one, would hide that one, because
+    /// the event of both has its id.
+    async fn latest_of(&self, history: &dyn AccountHistory, now: UnixMillis) -> Result<UnixMillis, BackfillError> {
+        if !history.merges_texts() {
+            return Ok(now);
+        }
+        let watermarks: Kv<SourceWatermark> = self.bus.kv(buckets::WATERMARKS);
+        let key = watermark_key(history.channel(), history.account());
+        let found = watermarks.get(&key).await?;
+        Ok(found.map_or(now, |found| found.value.complete_until.plus(-REPEATED_MS).min(now)))
     }
 
     async fn list(&self) -> Result<BackfillList, BackfillError> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use shared::bus::RequestError;
 use shared::model::event::{BACKFILLED, Event};
 use shared::model::time::UnixMillis;
 use shared::platform::discord::snowflake::snowflake_time;
@@ -139,5 +140,40 @@ async fn channels_and_threads_are_stored_once_and_in_order_beside_what_was_recei
     assert_eq!(ended(&world.bus, "discord").await.events, 1);
     let events = world.stored(count + 1).await;
     assert_eq!(events.last().map(|event| event.id.to_string()), Some(directly));
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_an_account_that_merges_texts_nothing_is_read_that_its_source_has_still_to_store() {
+    const MARGIN_MS: i64 = 5 * 60_000;
+
+    let world = World::start().await;
+    let api = DiscordApi::start(world.bus.clone(), world.clock.clone()).await;
+    let first = FIRST_CHANNEL.to_string();
+    let kept = keep(&api, &first, 1, START.plus(-MARGIN_MS - 1_000));
+    keep(&api, &first, 2, START.plus(-MARGIN_MS + 1_000));
+    let merging = format!("{OPEN}, debounce_ms: 1000");
+    let replica = world
+        .replica_with("adapter-svc-0", &channels(&world, &api, &merging), FAST)
+        .await;
+    replica.says("discord/main", "reading as nexus77").await;
+
+    let late = StartBackfill {
+        until: Some(START),
+        ..order("discord", START.plus(-DAY_MS))
+    };
+    let refused = ask::<BackfillJob>(&world.bus, "start", &late).await;
+    assert!(
+        matches!(refused, Err(RequestError::Service { code: 400, .. })),
+        "{refused:?}"
+    );
+
+    let begun: BackfillJob = ask(&world.bus, "start", &order("discord", START.plus(-DAY_MS)))
+        .await
+        .expect("begun");
+    assert_eq!(begun.until, START.plus(-MARGIN_MS));
+    assert_eq!(ended(&world.bus, "discord").await.state, BackfillState::Done);
+    let events = world.stored(1).await;
+    assert_eq!(events[0].id.as_str(), kept);
     replica.stop().await;
 }

@@ -136,6 +136,10 @@ impl AccountHistory for DiscordHistory {
         self.context.account.direct
     }
 
+    fn merges_texts(&self) -> bool {
+        self.context.account.debounce_ms > 0
+    }
+
     fn is_conversation(&self, text: &str) -> bool {
         is_snowflake(text)
     }

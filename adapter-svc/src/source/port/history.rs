@@ -24,6 +24,12 @@ pub trait AccountHistory: Send + Sync + 'static {
     /// Returns the rule for users that write to the account directly.
     fn direct_policy(&self) -> DirectPolicy;
 
+    /// Returns whether the account's source makes one event of several texts, so that none is read here that it has still to
+    /// store.
+    fn merges_texts(&self) -> bool {
+        false
+    }
+
     /// Returns whether `text` has the form of a conversation's id.
     fn is_conversation(&self, text: &str) -> bool;
 

@@ -255,6 +255,10 @@ impl AccountHistory for SlackHistory {
         self.account.direct
     }
 
+    fn merges_texts(&self) -> bool {
+        self.account.debounce_ms > 0
+    }
+
     fn is_conversation(&self, text: &str) -> bool {
         is_conversation_id(text)
     }
