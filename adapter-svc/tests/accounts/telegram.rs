@@ -255,10 +255,7 @@ async fn an_album_that_was_decided_before_a_crash_has_the_same_messages_after_it
     }
 
     // The third message came after the album of two was decided, and then the process was killed.
-    let account = &read_platforms(&text)
-        .expect("sound")
-        .telegram
-        .accounts["main"];
+    let account = &read_platforms(&text).expect("sound").telegram.accounts["main"];
     let decided = SourceWatermark {
         of: format!("bot 77 {}", account.token_hash()),
         position: json!({"closed": [{"place": "100", "name": "a", "messages": [7, 14]}]}),
