@@ -351,8 +351,7 @@ impl<K> MessageMerger<K> {
     }
 
     /// Returns the time at which the next album or burst is complete if nothing more comes of it; `None` without an open one.
-    #[must_use]
-    pub fn next_due(&self) -> Option<UnixMillis> {
+    fn next_due(&self) -> Option<UnixMillis> {
         let fronts = self.places.values().filter_map(VecDeque::front);
         fronts.map(Waiting::due).min()
     }

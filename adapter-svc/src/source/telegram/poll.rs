@@ -27,8 +27,6 @@ use crate::source::port::{CALL_RETRY, PutEventsError, Source, SourceEnd, SourceS
 const LONG_POLL: Duration = Duration::from_secs(50);
 /// Time without a completed call after which new connections are made: a connection may be dead without an error.
 const WATCHDOG: Duration = Duration::from_secs(120);
-/// Maximum time between two calls while messages wait for their album, in milliseconds.
-const LOOK_EVERY_MS: i64 = 1_000;
 /// Wait before a webhook that excludes polling is looked for again.
 const WEBHOOK_AGAIN: Duration = Duration::from_secs(60);
 
@@ -289,10 +287,9 @@ impl<'a> UpdatePoller<'a> {
             self.store(ready).await?;
         }
 
-        if let Some(due) = self.merger.next_due() {
-            // What waits must not hold up other chats for long, and the clock may have been set back.
-            let left = due.since(now).clamp(1, LOOK_EVERY_MS);
-            pause(Duration::from_millis(u64::try_from(left).unwrap_or(1))).await;
+        // What waits must not hold up other chats for long.
+        if let Some(wait) = self.merger.until_due(now) {
+            pause(wait).await;
         }
         Ok(())
     }
