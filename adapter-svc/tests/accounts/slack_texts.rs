@@ -129,7 +129,7 @@ async fn a_burst_is_never_open_for_longer_than_slack_waits() {
         api.bring(&message(number));
         api.bring(&said("D3", 100 + number, "/now"));
         acknowledged(&api, usize::try_from(number).expect("small")).await;
-        world.clock.advance(900);
+        world.clock.advance(700);
     }
     acknowledged(&api, 6).await;
     assert!(contents(&world).await.contains("message 1\nmessage 2\nmessage 3"));
