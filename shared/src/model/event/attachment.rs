@@ -142,8 +142,6 @@ pub enum RefusedAttachment {
     Full,
     /// The handle was void before the bytes were fetched.
     Expired,
-    /// A scanner found malware.
-    Malware,
     /// The source named an address that the adapter must not ask.
     ForbiddenAddress,
     /// The source did not hand out the bytes.
@@ -158,7 +156,6 @@ impl RefusedAttachment {
             Self::TooLarge => "too_large",
             Self::Full => "full",
             Self::Expired => "expired",
-            Self::Malware => "malware",
             Self::ForbiddenAddress => "forbidden_address",
             Self::Unavailable => "unavailable",
         }
