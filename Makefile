@@ -13,7 +13,7 @@ export PATH := $(ROOT)/.tools/bin:$(PATH)
 
 # Two cores and one target directory: cargo is parallel enough.
 .NOTPARALLEL:
-.PHONY: help demo test up down bench bench-json chaos pods sandbox-levels image tools build build-release build-bench fmt lint deny unit doc-test doc book
+.PHONY: help demo test up down bench bench-json chaos rights pods sandbox-levels image tools build build-release build-bench fmt lint deny unit doc-test doc book
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,24 @@ chaos: tools build ## the long forms: at least 200 kills, every zone's clock cha
 		-E 'test(hostile::) & package(adapter-svc) | test(head_of_line) | test(approvals_once)' --profile chaos
 	NEXUS_HOOKS=long cargo nextest run -p hook-svc \
 		-E 'test(whatever_hooks_try_others_do_not_pay) | test(hostile_hooks_cost_nobody_else_a_result)' --profile chaos
+	$(MAKE) rights
+
+# Left out: stories that do to the bus, on their own connection, what none of the users may (they change streams and write
+# messages by hand), and pods, which have users of their own.
+WITHOUT_USERS := test(bad_input) | test(backup_keys) | test(backup_intents) | test(pods) | test(approval::) | test(absence) \
+	| test(an_operator_looks_around_and_switches_hooks) | test(later_release) | test(lost_wakeups) | test(stale_owner) \
+	| test(metrics_parse_and_failures_name_their_ids)
+USED_RIGHTS := $(abspath $(TARGET))/used-rights.txt
+
+rights: tools build ## the stories on servers with users; a right that is recorded as used and that none of them used fails
+	@deploy/fetch-tools cargo-nextest
+	@rm -f $(USED_RIGHTS)
+	NEXUS_TEST_USERS=all NEXUS_TEST_RIGHTS=$(USED_RIGHTS) cargo nextest run --workspace $(FEATURES) --test e2e \
+		-E 'not ($(WITHOUT_USERS))' --profile chaos
+	@unused=$$(LC_ALL=C comm -23 <(grep -v ' # ' tests/data/used-rights.txt) <(LC_ALL=C sort -u $(USED_RIGHTS))); \
+	if [ -n "$$unused" ]; then \
+		echo "rights: recorded in tests/data/used-rights.txt as used, and not used by the stories:"; echo "$$unused"; exit 1; \
+	fi
 
 pods: tools build ## the manifests of k8s/ run as pods, with their networks: an evening of an operator, NATS rolled (needs root and nftables)
 	@deploy/fetch-tools cargo-nextest

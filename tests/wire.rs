@@ -103,6 +103,7 @@ fn check<T: WireMessage + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
 fn events_are_frozen() {
     check("event", &samples::event());
     check("event-least", &samples::least_event());
+    check("event-large_file", &samples::large_file_event());
 }
 
 #[test]

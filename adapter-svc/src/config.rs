@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use shared::model::dispatch::DeliveryContext;
 use shared::process::SecretValue;
 use shared::process::key;
 
@@ -76,6 +77,9 @@ pub struct AdapterConfig {
     pub age_gate_ms: u64,
     /// Maximum number of calls a minute with which a backfill reads an account's histories.
     pub backfill_calls_per_minute: u32,
+    /// Conversation in which the owner is told of strangers who were sent a code; absent = in none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pairing_notices: Option<DeliveryContext>,
     /// Webhook sources at `/hooks/{name}`.
     pub webhook: BTreeMap<String, WebhookConfig>,
     /// Files of messages.
@@ -107,6 +111,7 @@ impl Default for AdapterConfig {
             header_timeout_ms: 10_000,
             age_gate_ms: 24 * 3_600_000,
             backfill_calls_per_minute: 40,
+            pairing_notices: None,
             webhook: BTreeMap::new(),
             attachments: AttachmentConfig::default(),
             http: HttpConfig::default(),
@@ -291,6 +296,7 @@ impl AdapterConfig {
         let access = self.token_access().err().unwrap_or_default();
         faults.extend(access.into_iter().map(|fault| format!("http.{fault}")));
         faults.extend(self.open_fault());
+        faults.extend(self.place_fault());
 
         for (name, source) in &self.webhook {
             faults.extend(
@@ -338,6 +344,14 @@ impl AdapterConfig {
         Some(format!(
             "http.open: `hosts` names `{public}`, so others reach this address; configure [[adapter.http.tokens]] instead"
         ))
+    }
+
+    /// Returns the error if the owner cannot be told of strangers at the configured place.
+    fn place_fault(&self) -> Option<String> {
+        let place = self.pairing_notices.as_ref()?;
+        let is_whole = !place.channel.is_empty() && place.peer_id.as_deref().is_some_and(|peer| !peer.is_empty());
+        (!is_whole)
+            .then(|| "pairing_notices: expected `channel` and `peerId`, and `accountId` of a platform".to_owned())
     }
 
     /// Returns warnings about valid settings that are weaker than recommended, each as `key: reason`.

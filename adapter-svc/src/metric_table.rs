@@ -76,7 +76,6 @@ pub const METRICS: &[Metric] = &[
                 "expired",
                 "forbidden_address",
                 "full",
-                "malware",
                 "too_large",
                 "unavailable",
             ],

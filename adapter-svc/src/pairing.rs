@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use shared::bus::{Bus, CasError, Kv, OutgoingMessage, PublishError, ReadStreamError};
 use shared::clock::{SharedClock, SharedIds};
+use shared::model::dispatch::DeliveryContext;
 use shared::model::event::Event;
 use shared::model::pairing::{
     CODE_LASTS_MS, OfferStep, Pairing, PairingDecision, PairingRecord, UseCodeError, code_reply, find_by_code,
-    make_code, offer_code,
+    make_code, offer_code, stranger_notice,
 };
 use shared::model::pairing_api::{
     GrantPairing, PairingAnswer, PairingView, WithdrawPairing, may_write, view_pairing, view_pairings,
@@ -81,6 +82,8 @@ pub struct PairingStore {
     kv: Kv<Pairing>,
     clock: SharedClock,
     ids: SharedIds,
+    /// Where the owner is told of strangers.
+    owners_place: Option<DeliveryContext>,
     /// Codes that each account sent, as `{channel}/{account}`.
     codes: Arc<Mutex<BTreeMap<String, HourlyAllowance>>>,
     wrong: Arc<Mutex<HourlyAllowance>>,
@@ -108,9 +111,19 @@ impl PairingStore {
             bus,
             clock,
             ids,
+            owners_place: None,
             codes: Arc::default(),
             wrong: Arc::default(),
             paired: Arc::default(),
+        }
+    }
+
+    /// Returns these pairings, of which `place` is told when a stranger is sent a code; `None` = nobody is told.
+    #[must_use]
+    pub fn telling(self, place: Option<DeliveryContext>) -> Self {
+        Self {
+            owners_place: place,
+            ..self
         }
     }
 
@@ -197,9 +210,14 @@ impl PairingStore {
         Err(PairingError::Contended(pairing_key(channel, account, sender)))
     }
 
+    /// Sends the code of `pairing` to the sender of `event`, and tells the owner of it.
     async fn send_code(&self, pairing: &Pairing, event: &Event) -> Result<(), PairingError> {
         if let Some(reply) = code_reply(pairing, event) {
             self.bus.publish(OutgoingMessage::reply(&reply)).await?;
+        }
+        let place = self.owners_place.as_ref();
+        if let Some(notice) = place.and_then(|place| stranger_notice(pairing, event, place)) {
+            self.bus.publish(OutgoingMessage::reply(&notice)).await?;
         }
         Ok(())
     }

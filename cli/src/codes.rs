@@ -11,8 +11,9 @@ use shared::projection::api::TraceStage;
 const NO_TURN: &str = "no turn: ";
 
 /// Codes of hook outcomes, with their meanings.
-const HOOK_WORDS: [(&str, &str); 8] = [
+const HOOK_WORDS: [(&str, &str); 9] = [
     ("too_many_hops", "the event has too many hops"),
+    ("too_many_bot_answers", "another bot is answered too often here"),
     ("one_shot_already_fired", "the one-shot hook fired before"),
     ("hook_disabled", "hook is disabled"),
     ("hook_replaced", "hook was replaced"),
@@ -115,6 +116,7 @@ mod tests {
     fn no_reason_of_a_hook_is_shown_as_a_code() {
         let hooks = [
             record::TOO_MANY_HOPS,
+            record::TOO_MANY_BOT_ANSWERS,
             record::ONE_SHOT_ALREADY_FIRED,
             record::HOOK_DISABLED,
             record::HOOK_REPLACED,

@@ -2,6 +2,7 @@
 //!
 //! An event passes through `partition_consumer` → `evaluator` → `fire` → `record`, and the record is the done-marker.
 
+mod bot_loops;
 mod changed_items;
 pub(crate) mod conversations;
 pub(crate) mod deferred;

@@ -68,8 +68,10 @@ interface NexusEvent {
     readonly transcript?: string;
     /** Where the bytes are; absent = at the source alone. */
     readonly state?: "stored" | {
-      readonly refused: "too_large" | "full" | "expired" | "malware" | "forbidden_address" | "unavailable";
+      readonly refused: "too_large" | "full" | "expired" | "forbidden_address" | "unavailable";
     };
+    /** Largest size that was allowed where the file was refused as `too_large`. */
+    readonly max_bytes?: number;
     /** What the source needs to hand out the bytes: a file id or a URL. */
     readonly handle?: string;
     /** When `handle` becomes void, Unix milliseconds. */

@@ -8,6 +8,7 @@ pub(crate) fn attachment() -> Attachment {
         duration_ms: Some(1_500),
         transcript: some("hello"),
         state: AttachmentState::Refused(RefusedAttachment::TooLarge),
+        max_bytes: None,
         handle: some("https://files.example/f1"),
         expires_at: Some(AT.plus(60_000)),
         filename: some("a.png"),
@@ -72,6 +73,19 @@ pub(crate) fn event() -> Event {
         origin: EventOrigin::account("telegram", "main"),
         speaks_for: vec!["casey".to_owned()],
         unknown: UnknownFields::default(),
+    }
+}
+
+/// An event whose file is larger than was allowed.
+pub(crate) fn large_file_event() -> Event {
+    let mut file = Attachment {
+        media_type: "video".to_owned(),
+        ..Attachment::default()
+    };
+    file.refuse_too_large(20_971_520);
+    Event {
+        attachments: vec![file],
+        ..least_event()
     }
 }
 

@@ -119,13 +119,13 @@ async fn read_file(mut response: Response, max: u64) -> Result<Bytes, FetchFileE
         });
     }
     if response.content_length().is_some_and(|length| length > max) {
-        return Err(FetchFileError::TooLarge);
+        return Err(FetchFileError::TooLarge { max });
     }
 
     let most = usize::try_from(max).unwrap_or(usize::MAX);
     match read_bounded(&mut response, most).await {
         Ok(bytes) => Ok(bytes.into()),
-        Err(ReadBodyError::TooLong { .. }) => Err(FetchFileError::TooLarge),
+        Err(ReadBodyError::TooLong { .. }) => Err(FetchFileError::TooLarge { max }),
         Err(ReadBodyError::Lost(error)) => Err(describe(error)),
     }
 }
@@ -263,7 +263,7 @@ mod tests {
         let files = client(&base, &[]);
         let get = async |path: &str, max: u64| files.download(url(&format!("{base}{path}")), None, max).await;
         for path in ["/file", "/long"] {
-            assert_eq!(get(path, 9).await, Err(FetchFileError::TooLarge), "{path}");
+            assert_eq!(get(path, 9).await, Err(FetchFileError::TooLarge { max: 9 }), "{path}");
         }
         assert_eq!(get("/file", 10).await.map(|file| file.len()), Ok(10));
         assert_eq!(get("/long", 10_000).await.map(|file| file.len()), Ok(10_000));

@@ -227,6 +227,7 @@ impl AttachmentFetcher {
         let (outcome, word) = match fetched {
             Ok(FetchOutcome::Full) => (FetchOutcome::Full, RefusedAttachment::Full.name()),
             Ok(outcome) => (outcome, "stored"),
+            Err(FetchFileError::TooLarge { max }) => (FetchOutcome::TooLarge(max), RefusedAttachment::TooLarge.name()),
             Err(error) => match error.refusal() {
                 Some(why) => (FetchOutcome::Refused(why), why.name()),
                 None => {

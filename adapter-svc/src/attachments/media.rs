@@ -19,8 +19,11 @@ pub trait Media: std::fmt::Debug + Send + Sync + 'static {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FetchFileError {
     /// The file is larger than is allowed here, or than the platform hands out.
-    #[error("the file is too large")]
-    TooLarge,
+    #[error("the file has more than {max} bytes")]
+    TooLarge {
+        /// Bytes that are allowed.
+        max: u64,
+    },
     /// The handle is void, and the platform gives no other one.
     #[error("the handle is void")]
     Expired,
@@ -40,7 +43,7 @@ impl FetchFileError {
     #[must_use]
     pub const fn refusal(&self) -> Option<RefusedAttachment> {
         match self {
-            Self::TooLarge => Some(RefusedAttachment::TooLarge),
+            Self::TooLarge { .. } => Some(RefusedAttachment::TooLarge),
             Self::Expired => Some(RefusedAttachment::Expired),
             Self::ForbiddenAddress => Some(RefusedAttachment::ForbiddenAddress),
             Self::Unavailable(_) => Some(RefusedAttachment::Unavailable),

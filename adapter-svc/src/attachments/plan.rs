@@ -24,7 +24,9 @@ pub(super) enum FetchOutcome {
         /// Type by its content.
         file_type: FileType,
     },
-    /// The file will not be fetched.
+    /// The file is larger than these bytes, and will not be fetched.
+    TooLarge(u64),
+    /// The file will not be fetched for another reason.
     Refused(RefusedAttachment),
     /// The file may be fetched later.
     Later,
@@ -64,8 +66,9 @@ pub(super) fn plan_fetches(event: &mut Event, limits: SizeLimits) -> Vec<usize> 
             continue;
         }
         let size = file.size_bytes.unwrap_or(0);
-        if size > limits.file || size > left {
-            file.state = AttachmentState::Refused(RefusedAttachment::TooLarge);
+        let max = limits.file.min(left);
+        if size > max {
+            file.refuse_too_large(max);
             continue;
         }
         left -= size;
@@ -82,6 +85,7 @@ pub(super) fn apply_outcome(file: &mut Attachment, outcome: FetchOutcome) {
             file.mime_type = Some(file_type.mime_type);
             file.media_type = file_type.media_type;
         }
+        FetchOutcome::TooLarge(max) => file.refuse_too_large(max),
         FetchOutcome::Refused(why) => file.state = AttachmentState::Refused(why),
         FetchOutcome::Later | FetchOutcome::Full => {}
     }
@@ -116,16 +120,21 @@ mod tests {
             let mut event = event(sizes);
             let wanted = plan_fetches(&mut event, LIMITS);
             let refused = AttachmentState::Refused(RefusedAttachment::TooLarge);
-            let is_refused = event.attachments.iter().map(|file| file.state == refused);
-            (wanted, is_refused.collect::<Vec<_>>())
+            let limits = event.attachments.iter().map(|file| {
+                assert_eq!(file.max_bytes.is_some(), file.state == refused);
+                file.max_bytes
+            });
+            (wanted, limits.collect::<Vec<_>>())
         };
         assert_eq!(
             states(&[Some(9), Some(10), Some(11)]),
-            (vec![0, 1], vec![false, false, true])
+            (vec![0, 1], vec![None, None, Some(6)]),
+            "six bytes are left for the third one"
         );
+        assert_eq!(states(&[Some(11), None]), (vec![1], vec![Some(10), None]));
         assert_eq!(
             states(&[Some(10), Some(10), Some(6), Some(5), None]),
-            (vec![0, 1, 3, 4], vec![false, false, true, false, false])
+            (vec![0, 1, 3, 4], vec![None, None, Some(5), None, None])
         );
     }
 

@@ -52,6 +52,7 @@ fn every_fault_is_named_with_its_key() {
         max_concurrent = 0
         per_address_per_second = 0
         trusted_proxies = ["10.0.0.0/8", "proxy"]
+        pairing_notices = { channel = "telegram" }
         [[http.tokens]]
         name = "a"
         sha256 = "plain"
@@ -75,6 +76,7 @@ fn every_fault_is_named_with_its_key() {
     let faults = check(text).join("\n");
     for key in [
         "max_concurrent:",
+        "pairing_notices:",
         "per_address_per_second,",
         "trusted_proxies: `proxy`",
         "spool_max_bytes:",

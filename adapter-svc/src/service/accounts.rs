@@ -48,7 +48,8 @@ pub(super) fn start_accounts(
     around: &ServiceContext,
     publisher: SpoolPublisher,
 ) -> anyhow::Result<(PlatformDoors, Vec<JoinHandle<()>>)> {
-    let pairings = PairingStore::new(around.bus.clone(), around.clock.clone(), around.ids.clone());
+    let pairings = PairingStore::new(around.bus.clone(), around.clock.clone(), around.ids.clone())
+        .telling(config.pairing_notices.clone());
     let served = serve_operators(service_spec(&pairings), around.bus.clone(), around.shutdown.clone());
     let discord = discord_contexts(around)?;
     let media = open_media(&around.telegram, &around.slack, &discord)?;

@@ -16,6 +16,8 @@ use crate::world::{START, World};
 
 /// The largest file that is fetched, in bytes.
 const BOUND: usize = 20 * 1024 * 1024;
+/// The bound as attachments name it.
+const LIMIT: Option<u64> = Some(20 * 1024 * 1024);
 /// A file that is not.
 const LARGE: usize = 25 * 1_000 * 1_000;
 
@@ -62,7 +64,7 @@ async fn a_file_of_25_mb_is_refused_by_telegram_s_source() {
     assert_whole(&decided(&world, "telegram:main/5/1").await);
     for number in [2, 3] {
         let file = decided(&world, &format!("telegram:main/5/{number}")).await;
-        assert_eq!(file.state, TOO_LARGE, "{number}");
+        assert_eq!((file.state, file.max_bytes), (TOO_LARGE, LIMIT), "{number}");
     }
     assert_eq!(api.files.asked("said"), 0, "its size was known");
     replica.stop().await;
@@ -89,7 +91,7 @@ async fn a_file_of_25_mb_is_refused_by_slack_s_door() {
     assert_whole(&decided(&world, &format!("slack:main/D1/{}", stamp(1))).await);
     for number in [2, 3] {
         let file = decided(&world, &format!("slack:main/D1/{}", stamp(number))).await;
-        assert_eq!(file.state, TOO_LARGE, "{number}");
+        assert_eq!((file.state, file.max_bytes), (TOO_LARGE, LIMIT), "{number}");
     }
     replica.stop().await;
 }
@@ -113,7 +115,8 @@ async fn a_file_of_25_mb_is_refused_by_discord_s_source() {
     let id = |number: i64| format!("discord:main/1001/{}", snowflake(number, START));
     assert_whole(&decided(&world, &id(1)).await);
     for number in [2, 3] {
-        assert_eq!(decided(&world, &id(number)).await.state, TOO_LARGE, "{number}");
+        let file = decided(&world, &id(number)).await;
+        assert_eq!((file.state, file.max_bytes), (TOO_LARGE, LIMIT), "{number}");
     }
     assert_eq!(api.files.asked("said"), 0, "its size was known");
     replica.stop().await;

@@ -295,6 +295,45 @@ async fn a_bucket_that_is_put_back_brings_no_withdrawn_pairing_back() {
     replica.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_owner_is_told_of_a_stranger_once() {
+    let world = World::start().await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
+    let told = "pairing_notices = { channel = \"webchat\", peerId = \"owner\" }\n";
+    let replica = world
+        .replica_with("adapter-svc-0", &channels(&world, &api, ""), told)
+        .await;
+
+    api.add(MAIN, "message", &message(7, START));
+    api.add(MAIN, "message", &message(14, START));
+    eventually("the messages are confirmed", async || api.confirmed(MAIN) == 2).await;
+    let sent = replies(&world).await;
+    assert_eq!(sent.len(), 2, "a code and a notice: {sent:?}");
+    let notice = &sent[1];
+    let place = &notice.delivery_context;
+    assert_eq!(
+        (place.channel.as_str(), place.peer_id.as_deref()),
+        ("webchat", Some("owner"))
+    );
+    assert!(notice.content.contains("`Ann`, id `100`"), "{}", notice.content);
+    let code = code(&sent[0]);
+    assert!(!notice.content.contains(&code), "{}", notice.content);
+    assert!(grant(&world, "telegram", &code).await.expect("granted").changed);
+    replica.stop().await;
+
+    // A replica that died before the platform knew that its message was taken: the same messages again.
+    let place = notice.delivery_context.clone();
+    let store = |seed| {
+        PairingStore::new(world.bus.clone(), world.clock.clone(), Arc::new(SeededIds::new(seed)))
+            .telling(Some(place.clone()))
+    };
+    let first = stranger(5, 1);
+    store(1).offer_code(&first).await.expect("offered");
+    store(2).offer_code(&first).await.expect("offered again");
+    store(2).offer_code(&stranger(5, 2)).await.expect("has a code");
+    assert_eq!(replies(&world).await.len(), 4, "the one stranger and the other one");
+}
+
 /// A message of the stranger `sender`.
 fn stranger(sender: u32, number: u32) -> Event {
     let id = EventId::parse(format!("telegram:main/{sender}/{number}")).expect("an id");

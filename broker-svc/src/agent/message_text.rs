@@ -57,7 +57,10 @@ pub fn with_names(content: String, attachments: &[Attachment]) -> String {
             .map(|millis| format!("{} s", millis.div_ceil(1_000)));
         let place = attachment.storage_uri.as_deref();
         let refused = match attachment.state {
-            AttachmentState::Refused(why) => Some(format!("not available: {}", why.name())),
+            AttachmentState::Refused(why) => {
+                let limit = attachment.max_bytes.map(limit_words).unwrap_or_default();
+                Some(format!("not available: {}{limit}", why.name()))
+            }
             AttachmentState::Remote | AttachmentState::Stored => None,
         };
         let kind = Some(attachment.media_type.as_str());
@@ -79,6 +82,15 @@ pub fn with_names(content: String, attachments: &[Attachment]) -> String {
     }
 
     text
+}
+
+/// Returns words that name the limit of `max` bytes.
+fn limit_words(max: u64) -> String {
+    if max < 1_000_000 {
+        return format!(", limit {max} bytes");
+    }
+    let tenths = max / 100_000;
+    format!(", limit {}.{} MB", tenths / 10, tenths % 10)
 }
 
 /// Returns `content` of the sender `from`, who is not the owner, marked as data.
@@ -119,6 +131,26 @@ mod tests {
         ];
         let text = with_names(String::new(), &files);
         assert!(text.ends_with("[transcript of it: \"\"]") && text.contains(&long));
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_has_the_limit_beside_its_name() {
+        for (max, words) in [
+            (20_971_520, "20.9 MB"),
+            (1_000_000, "1.0 MB"),
+            (999_999, "999999 bytes"),
+        ] {
+            let mut file = Attachment {
+                media_type: "video".to_owned(),
+                filename: Some("a.mp4".to_owned()),
+                ..Attachment::default()
+            };
+            file.refuse_too_large(max);
+            assert_eq!(
+                with_names(String::new(), &[file]),
+                format!("[attached: video a.mp4 not available: too_large, limit {words}]")
+            );
+        }
     }
 
     #[test]

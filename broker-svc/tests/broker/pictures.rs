@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use shared::attachments::AttachmentStore;
 use shared::clock::SystemClock;
 use shared::llm::ModelProvider;
-use shared::model::event::{Attachment, AttachmentState, RefusedAttachment};
+use shared::model::event::Attachment;
 use shared::testing::model_server::{ModelWire, RecordedRequest, ScriptedAnswer};
 use shared::testing::{ModelServer, eventually};
 
@@ -92,11 +92,11 @@ async fn a_model_gets_the_bytes_of_an_image_over_each_wire() {
     let text = stored(&bench, "b.png", b"words").await;
     let mut gone = picture.clone();
     gone.set_stored(&"0".repeat(64), 5);
-    let refused = Attachment {
-        state: AttachmentState::Refused(RefusedAttachment::TooLarge),
+    let mut refused = Attachment {
         media_type: "image".to_owned(),
         ..Attachment::default()
     };
+    refused.refuse_too_large(20_971_520);
 
     for (provider, name) in WIRES {
         let server = ModelServer::ruled(|_, _| ScriptedAnswer::text("a pixel")).await;
@@ -109,7 +109,7 @@ async fn a_model_gets_the_bytes_of_an_image_over_each_wire() {
         assert_eq!(images(&requests[0]), [("image/png".to_owned(), PNG.to_vec())], "{name}");
         let said = requests[0].last_user_text();
         assert!(said.starts_with("look\n[attached: image a.png nexus-object:"), "{said}");
-        assert!(said.contains("not available: too_large"), "{said}");
+        assert!(said.contains("not available: too_large, limit 20.9 MB"), "{said}");
         assert!(said.ends_with("[3 images are not shown to you]"), "{said}");
         running.stop().await;
     }

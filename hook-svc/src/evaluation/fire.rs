@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use shared::bus::{Bus, OutgoingMessage, PublishError, claim};
 use shared::model::dispatch::Dispatch;
-use shared::model::event::{EventId, MAX_HOPS};
+use shared::model::event::{Event, EventId, MAX_HOPS};
 use shared::model::hook::{HookResult, StoredAnswer};
 use shared::model::invocation::{HookInvocation, HookOutcome};
 use shared::model::time::UnixMillis;
@@ -18,8 +18,11 @@ use shared::wire::subject;
 use tokio::sync::watch;
 
 use crate::error::HandleEventError;
+use crate::evaluation::bot_loops::BotLoops;
 use crate::evaluation::dispatch::build_dispatch;
-use crate::evaluation::record::{DECIDED_BEFORE, TOO_MANY_HOPS, billed_invocation, failed_outcome, new_invocation};
+use crate::evaluation::record::{
+    DECIDED_BEFORE, TOO_MANY_BOT_ANSWERS, TOO_MANY_HOPS, billed_invocation, failed_outcome, new_invocation,
+};
 use crate::evaluation::task::EventTask;
 use crate::evaluation::transcripts::transcript_fault;
 use crate::health::metrics::ServiceMeters;
@@ -86,6 +89,8 @@ pub(crate) struct FireExecutor {
     pub(crate) meters: ServiceMeters,
     /// Ids of the hooks that were warned about because they open the owner's session to others.
     pub(crate) warned: Mutex<BTreeSet<String>>,
+    /// Events of other bots that were answered where they were written.
+    pub(crate) bot_loops: Mutex<BotLoops>,
 }
 
 /// Most hooks that are warned about.
@@ -145,6 +150,13 @@ impl FireExecutor {
         // The dispatch is built before the decision: a result without a valid dispatch spends no shot and is not
         // stored.
         let mut made = self.build_dispatch(task, wish, &wish.result, now);
+        let is_loop = |dispatch: &Dispatch| !wish.decided && !self.may_answer(event, dispatch);
+        if made.as_ref().is_ok_and(|(dispatch, _)| is_loop(dispatch)) {
+            return Ok(HookOutcome::Suppressed {
+                reason: TOO_MANY_BOT_ANSWERS.to_owned(),
+            });
+        }
+
         let mut result = wish.result.clone();
         if made.is_ok() {
             match self.decide_result(task, wish, now).await? {
@@ -183,6 +195,12 @@ impl FireExecutor {
                 Ok(failed_outcome(&detail, None))
             }
         }
+    }
+
+    /// Returns whether `dispatch` may lead to one more answer to another bot, if `event` is one's.
+    fn may_answer(&self, event: &Event, dispatch: &Dispatch) -> bool {
+        let mut loops = self.bot_loops.lock().unwrap_or_else(PoisonError::into_inner);
+        loops.may_answer(event, &dispatch.delivery_context)
     }
 
     /// Decides which result of the hook counts. If another run might differ, the result is stored before it is used.

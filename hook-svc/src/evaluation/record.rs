@@ -13,6 +13,9 @@ use crate::runner::CallUsage;
 /// Reason for a suppressed fire: the event is too deep in its causal chain.
 pub const TOO_MANY_HOPS: &str = "too_many_hops";
 
+/// Reason for a suppressed fire: another bot wrote the event, and is answered in its conversation often already.
+pub const TOO_MANY_BOT_ANSWERS: &str = "too_many_bot_answers";
+
 /// Reason for a suppressed fire: another event won the one-shot hook.
 pub const ONE_SHOT_ALREADY_FIRED: &str = "one_shot_already_fired";
 

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use shared::bus::OutgoingMessage;
-use shared::model::event::EventDirection;
+use shared::model::event::{EventDirection, FROM_BOT};
 use shared::model::invocation::HookOutcome;
 use shared::model::permission::PermissionLevel;
 use shared::projection::api::{EventTrace, FindReply};
@@ -176,6 +176,32 @@ async fn an_event_too_deep_in_its_chain_leads_to_nothing() {
 
     assert_eq!(of(&record, "echo").outcome, suppressed);
     assert!(world.dispatches().await.is_empty());
+}
+
+/// Answers other bots where they write.
+const ANSWERS_BOTS: &str = "/** @match tag=from_bot */\nexport default () => ({ fire: true });\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_bot_that_answers_each_answer_is_answered_ten_times_in_a_minute() {
+    let world = World::with_one_replica(&[("bots.ts", ANSWERS_BOTS)]).await;
+    let of_bot = |number: u32| {
+        let mut event = event("v1", number, "and you?");
+        event.add_tag(FROM_BOT);
+        event
+    };
+    for number in 1..=12 {
+        world.publish(&of_bot(number)).await;
+    }
+    world.wait_for_records(12).await;
+    assert_eq!(world.dispatches().await.len(), 10);
+
+    let suppressed = HookOutcome::Suppressed {
+        reason: "too_many_bot_answers".to_owned(),
+    };
+    for number in [11, 12] {
+        let record = world.record(&of_bot(number)).await;
+        assert_eq!(of(&record, "bots").outcome, suppressed, "{number}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

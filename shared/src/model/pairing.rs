@@ -27,6 +27,8 @@ const MAX_NAME_BYTES: usize = 128;
 const SPEAKER: &str = "pairing";
 /// Value of [`PairingNotice::kind`].
 const NOTICE: &str = "pairing";
+/// Part of the ids of the messages that tell the owner of a stranger.
+const OWNERS_NOTICE: &str = "pairing-owner";
 /// Placeholder for a code in text that hooks and agents may read.
 const HIDDEN_CODE: &str = "····-····";
 
@@ -328,6 +330,51 @@ pub fn code_reply(pairing: &Pairing, event: &Event) -> Option<Reply> {
         send: None,
         failed: false,
     })
+}
+
+/// Returns the message that tells `place`, where the owner reads, of the sender of `event`, who is sent the code of `pairing`;
+/// `None` if there is no code. It does not tell the code, which the stranger passes on: who knows it is who asks. Its id is
+/// derived like that of [`code_reply`].
+#[must_use]
+pub fn stranger_notice(pairing: &Pairing, event: &Event, place: &DeliveryContext) -> Option<Reply> {
+    let told = code_reply(pairing, event)?;
+    let offer = pairing.offer.as_ref()?;
+    let id = derived_ulid(
+        offer.offered_at,
+        &[
+            OWNERS_NOTICE,
+            &pairing.channel,
+            &pairing.account,
+            &pairing.sender,
+            offer.cause.as_str(),
+        ],
+    );
+
+    let account = format!("{}/{}", pairing.channel, pairing.account);
+    let sender = as_code(&pairing.sender);
+    let name = pairing.name.as_deref().map(|name| format!("{}, ", as_code(name)));
+    let name = name.unwrap_or_default();
+    Some(Reply {
+        id,
+        turn: id,
+        delivery_context: place.clone(),
+        content: format!(
+            "A stranger ({name}id {sender}) wrote to {account} and was sent a code.\nIf you know them, ask them for the code: \
+             `nexus channel pair {account} CODE` lets them write. It is valid for one hour."
+        ),
+        interactive: None,
+        ..told
+    })
+}
+
+/// Returns `text`, which a stranger chose, as code in Markdown that it cannot end.
+fn as_code(text: &str) -> String {
+    let plain = |letter: char| match letter {
+        '`' => '\'',
+        letter if letter.is_control() => ' ',
+        letter => letter,
+    };
+    format!("`{}`", text.chars().map(plain).collect::<String>())
 }
 
 #[cfg(test)]

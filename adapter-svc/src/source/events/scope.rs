@@ -104,6 +104,7 @@ impl TokenScope {
         for attachment in &mut event.attachments {
             // Only Nexus itself knows which attachments it has stored or refused.
             attachment.state = AttachmentState::Remote;
+            attachment.max_bytes = None;
         }
 
         event.metadata = posted.metadata;

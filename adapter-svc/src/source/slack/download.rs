@@ -50,7 +50,7 @@ impl Media for SlackMedia {
         let handle = file.handle.as_deref().unwrap_or_default();
         let found = find_file(&self.http, &self.account, handle).await.map_err(refusal)?;
         if found.size.is_some_and(|size| size > max) {
-            return Err(FetchFileError::TooLarge);
+            return Err(FetchFileError::TooLarge { max });
         }
 
         let address = found.url_private_download.as_ref().or(found.url_private.as_ref());

@@ -9,6 +9,7 @@ use shared::model::event::Attachment;
 use shared::platform::telegram::TelegramAccount;
 
 use super::client::{BotCallError, BotClient};
+use super::media::MAX_FETCHED_BYTES;
 use crate::attachments::download::FileClient;
 use crate::attachments::{FetchFileError, Media};
 
@@ -43,7 +44,7 @@ impl Media for TelegramMedia {
         let handle = file.handle.as_deref().unwrap_or_default();
         let found = self.client.find_file(handle).await.map_err(refusal)?;
         if found.file_size.is_some_and(|size| size > max) {
-            return Err(FetchFileError::TooLarge);
+            return Err(FetchFileError::TooLarge { max });
         }
 
         let path = found.file_path.unwrap_or_default();
@@ -66,7 +67,9 @@ fn is_path(path: &str) -> bool {
 
 fn refusal(error: BotCallError) -> FetchFileError {
     match error {
-        BotCallError::Refused { code: 400, words } if words.contains(TOO_BIG) => FetchFileError::TooLarge,
+        BotCallError::Refused { code: 400, words } if words.contains(TOO_BIG) => {
+            FetchFileError::TooLarge { max: MAX_FETCHED_BYTES }
+        }
         BotCallError::Refused { code: 400, words } if !words.contains(TEMPORARILY) => {
             FetchFileError::Unavailable(words)
         }
@@ -112,7 +115,10 @@ mod tests {
                 words: words.to_owned(),
             })
         };
-        assert_eq!(refused(400, "Bad Request: file is too big"), FetchFileError::TooLarge);
+        assert_eq!(
+            refused(400, "Bad Request: file is too big"),
+            FetchFileError::TooLarge { max: MAX_FETCHED_BYTES }
+        );
         let gone = refused(400, "Bad Request: wrong file_id or the file is not found");
         assert!(matches!(gone, FetchFileError::Unavailable(_)));
         for error in [

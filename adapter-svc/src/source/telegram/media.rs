@@ -68,6 +68,7 @@ fn attachment(file: &FileFields, media_type: &str, mime_type: Option<&str>) -> A
         } else {
             AttachmentState::Remote
         },
+        max_bytes: is_too_large.then_some(MAX_FETCHED_BYTES),
         handle: Some(file.file_id.clone()),
         ..Attachment::default()
     }

@@ -32,6 +32,9 @@ pub struct Attachment {
     /// Where the bytes are.
     #[serde(default, skip_serializing_if = "AttachmentState::is_remote")]
     pub state: AttachmentState,
+    /// Largest size that was allowed where the file was refused as too large, in bytes.
+    #[serde(default, alias = "maxBytes", skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<u64>,
     /// Handle by which the source's adapter fetches the bytes: a file id or a URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<String>,
@@ -58,6 +61,12 @@ impl Attachment {
         self.storage_uri = Some(format!("{OBJECT_SCHEME}{hash}"));
         self.content_hash = Some(hash.to_owned());
         self.size_bytes = Some(size);
+    }
+
+    /// Notes that the file is larger than `max` bytes, and that its bytes are not fetched for that reason.
+    pub fn refuse_too_large(&mut self, max: u64) {
+        self.state = AttachmentState::Refused(RefusedAttachment::TooLarge);
+        self.max_bytes = Some(max);
     }
 
     /// Removes the claim that the bytes are stored, which only their store's own service may make.
@@ -142,8 +151,6 @@ pub enum RefusedAttachment {
     Full,
     /// The handle was void before the bytes were fetched.
     Expired,
-    /// A scanner found malware.
-    Malware,
     /// The source named an address that the adapter must not ask.
     ForbiddenAddress,
     /// The source did not hand out the bytes.
@@ -158,7 +165,6 @@ impl RefusedAttachment {
             Self::TooLarge => "too_large",
             Self::Full => "full",
             Self::Expired => "expired",
-            Self::Malware => "malware",
             Self::ForbiddenAddress => "forbidden_address",
             Self::Unavailable => "unavailable",
         }

@@ -122,6 +122,44 @@ fn codes_are_random_letters_and_not_printed() {
 }
 
 #[test]
+fn the_owner_is_told_of_a_stranger_and_not_of_the_code() {
+    let place = DeliveryContext {
+        channel: "slack".to_owned(),
+        account_id: Some("work".to_owned()),
+        peer_id: Some("D1".to_owned()),
+        ..DeliveryContext::default()
+    };
+    let mut pairing = offered(NOW);
+    pairing.name = Some("Ann`\n# Ann".to_owned());
+    let notice = stranger_notice(&pairing, &message(1), &place).expect("a notice");
+    assert_eq!(Some(&notice), stranger_notice(&pairing, &message(1), &place).as_ref());
+    assert_eq!((&notice.delivery_context, &notice.interactive), (&place, &None));
+    assert!(
+        notice
+            .content
+            .starts_with("A stranger (`Ann' # Ann`, id `5`) wrote to telegram/main")
+    );
+    assert!(!notice.content.contains("K7Q2"), "{}", notice.content);
+
+    let code = code_reply(&pairing, &message(1)).expect("a message");
+    assert_ne!(notice.id, code.id);
+    let later = offered(NOW.plus(CODE_LASTS_MS));
+    let again = stranger_notice(&later, &message(1), &place).expect("a notice");
+    assert_ne!(again.id, notice.id);
+    assert!(again.content.contains("`Ann`, id `5`"), "{}", again.content);
+
+    pairing.name = None;
+    let nameless = stranger_notice(&pairing, &message(1), &place).expect("a notice");
+    assert!(
+        nameless.content.starts_with("A stranger (id `5`) "),
+        "{}",
+        nameless.content
+    );
+    let withdrawn = offered(NOW).decided(decision(false, NOW));
+    assert_eq!(stranger_notice(&withdrawn, &message(1), &place), None);
+}
+
+#[test]
 fn a_withdrawal_in_the_record_holds_against_an_older_bucket() {
     let granted = offered(NOW).decided(decision(true, NOW.plus(1)));
     let (grant, withdrawal) = (decision(true, NOW.plus(1)), decision(false, NOW.plus(2)));
