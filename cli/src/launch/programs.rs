@@ -38,6 +38,26 @@ impl Programs {
             bun,
         })
     }
+
+    /// Returns the same programs with the services in `directory`; without one, with those beside this program.
+    ///
+    /// # Errors
+    /// Fails if a service is not there; the error names it.
+    pub fn with_services(self, directory: Option<&Path>) -> Result<Self> {
+        let Some(directory) = directory else {
+            let services = services_directory()?;
+            return Ok(Self { services, ..self });
+        };
+
+        if let Some(absent) = SERVICES.iter().find(|name| !directory.join(name).is_file()) {
+            bail!("{absent} is not in {}", directory.display());
+        }
+
+        Ok(Self {
+            services: directory.to_owned(),
+            ..self
+        })
+    }
 }
 
 /// Returns the directory of the service binaries: this binary's own, or the one above it (tests live in `deps`).
