@@ -183,6 +183,7 @@ async fn a_copy_that_lags_is_answered_for_by_another() {
         })
         .await;
         world.wait_for_members(3).await;
+        assert!(!world.read_model("h-2").exists());
 
         let holding = hold_back(&world, lagging).await;
         let before = u64::from(events);
