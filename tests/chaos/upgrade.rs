@@ -6,8 +6,8 @@
 //! release is the programs in the folder that `NEXUS_BIN_BEFORE` names, which `make chaos` builds from the commit in
 //! `tests/earlier-release`; without the variable it is this build.
 //!
-//! The streams are those of this build, as an operator applies a topology before the services are replaced, and the server has
-//! no users: their rights are those of one release.
+//! The streams are those of this build, as an operator applies a topology before the services are replaced, and the
+//! server has no users: their rights are those of one release.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

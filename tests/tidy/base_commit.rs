@@ -1,5 +1,5 @@
-//! `tests/base-commit`: the commit that later versions are compared with, and what it froze. `tests/earlier-release`: the
-//! commit whose programs run beside those of this one in `tests/chaos/upgrade.rs`.
+//! `tests/base-commit`: the commit that later versions are compared with, and what it froze. `tests/earlier-release`:
+//! the commit whose programs run beside those of this one in `tests/chaos/upgrade.rs`.
 
 use std::process::Command;
 

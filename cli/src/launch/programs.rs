@@ -130,3 +130,29 @@ fn version(program: &Path) -> Option<(u32, u32)> {
     let mut parts = number.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_of_another_directory_are_taken_if_all_are_there() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let programs = Programs {
+            services: PathBuf::from("/here"),
+            nats_server: PathBuf::from("/tools/nats-server"),
+            bun: PathBuf::from("/tools/bun"),
+        };
+
+        for name in SERVICES {
+            let refused = programs.clone().with_services(Some(directory.path()));
+            let error = refused.expect_err("one is absent").to_string();
+            assert!(error.starts_with(name), "{error}");
+            std::fs::write(directory.path().join(name), "").expect("written");
+        }
+
+        let taken = programs.with_services(Some(directory.path())).expect("all are there");
+        assert_eq!(taken.services, directory.path());
+        assert_eq!(taken.bun, PathBuf::from("/tools/bun"));
+    }
+}
