@@ -13,10 +13,10 @@ export PATH := $(ROOT)/.tools/bin:$(PATH)
 
 # Two cores and one target directory: cargo is parallel enough.
 .NOTPARALLEL:
-.PHONY: help demo test up down bench bench-json chaos rights pods sandbox-levels image tools build build-release build-bench fmt lint deny unit doc-test doc book
+.PHONY: help demo test up down bench bench-json chaos earlier-release rights pods sandbox-levels image tools build build-release build-bench fmt lint deny unit doc-test doc book
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 demo: tools build ## build, start everything, send a signed webhook and a chat message, show their whole way
 	$(TARGET)/debug/nexus demo
@@ -36,9 +36,28 @@ bench: tools build-bench ## measure: table (release build, two cores suffice)
 bench-json: tools build-bench ## measure: JSON on standard output
 	@$(TARGET)/release/nexus bench --json
 
-chaos: tools build ## the long forms: at least 200 kills, every zone's clock changes, a million streams of models, floods, slow conversations, races, hostile hooks one by one
+# The release before this one, which tests/chaos/upgrade.rs replaces by this one and takes back, as programs of its own.
+EARLIER := $(shell cat tests/earlier-release)
+EARLIER_ROOM := $(abspath $(TARGET))/earlier-release
+HAS_EARLIER = $(shell git cat-file -e '$(EARLIER)^{commit}' 2>/dev/null && echo yes)
+EARLIER_BINARIES = $(if $(HAS_EARLIER),$(EARLIER_ROOM)/build/debug)
+
+earlier-release: ## the programs of the commit in tests/earlier-release, into target/earlier-release, if the history is at hand
+	@if [ -z "$(HAS_EARLIER)" ]; then \
+		echo "earlier-release: $(EARLIER) is not at hand: one build stands for both releases"; \
+	else \
+		if [ "$$(git -C $(EARLIER_ROOM)/source rev-parse HEAD 2>/dev/null)" != $(EARLIER) ]; then \
+			rm -rf $(EARLIER_ROOM)/source; \
+			git worktree prune; \
+			git worktree add --quiet --detach $(EARLIER_ROOM)/source $(EARLIER); \
+		fi; \
+		CARGO_TARGET_DIR=$(EARLIER_ROOM)/build cargo build --workspace --bins \
+			--manifest-path $(EARLIER_ROOM)/source/Cargo.toml; \
+	fi
+
+chaos: tools build earlier-release ## the long forms: at least 200 kills, every zone's clock changes, a million streams of models, floods, slow conversations, races, hostile hooks one by one
 	@deploy/fetch-tools cargo-nextest
-	NEXUS_CHAOS=long cargo nextest run --workspace --test chaos --profile chaos
+	NEXUS_CHAOS=long NEXUS_BIN_BEFORE=$(EARLIER_BINARIES) cargo nextest run --workspace --test chaos --profile chaos
 	NEXUS_CHAOS=long cargo nextest run -p shared --test schedules -E 'test(oracle)' --profile chaos
 	NEXUS_CHAOS=long cargo nextest run -p shared --test llm_bounds --profile chaos
 	NEXUS_CHAOS=long cargo nextest run -p adapter-svc -p hook-svc -p broker-svc \

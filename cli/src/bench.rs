@@ -3,6 +3,7 @@
 //! End to end means all five services and NATS: events go in over HTTP (`/v1/events`), ten deterministic hooks see
 //! each, one fires, the echo agent answers, channel `nats` delivers, and a plain subscriber receives the answer.
 
+mod backlog;
 mod bindings;
 mod cpu;
 mod evaluation;
@@ -32,6 +33,7 @@ use crate::exit::{Exit, failure};
 use crate::launch::Stack;
 use crate::output::View;
 
+use backlog::BacklogReport;
 use report::{Latency, Report};
 use scale_report::ScaleReport;
 
@@ -49,6 +51,14 @@ pub async fn execute(common: &Common, options: BenchOptions) -> Result<()> {
 
     for durability in &options.durability {
         check_durability(durability)?;
+    }
+
+    if options.backlog {
+        let mut reports = Vec::new();
+        for durability in &options.durability {
+            reports.push(run_backlog(&options, durability).await?);
+        }
+        return show(common, &options, &reports, BacklogReport::add_to);
     }
 
     if !options.replicas.is_empty() || options.steady.is_some() {
@@ -126,6 +136,14 @@ async fn run_scale(options: &BenchOptions, durability: &str) -> Result<ScaleRepo
 
     bar.finish_and_clear();
     Ok(ScaleReport::new(options, durability, figures, steady))
+}
+
+/// Measures how fast replicas of hook-svc drain a backlog.
+async fn run_backlog(options: &BenchOptions, durability: &str) -> Result<BacklogReport> {
+    let bar = step(&format!("{durability}: starting"));
+    let figures = backlog::run(options, durability, &bar).await?;
+    bar.finish_and_clear();
+    Ok(BacklogReport::new(options, durability, figures))
 }
 
 async fn run(options: &BenchOptions, durability: &str) -> Result<Report> {

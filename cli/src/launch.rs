@@ -59,6 +59,8 @@ pub struct Plan {
     pub environment: Vec<(String, String)>,
     /// Directory of the first server's streams; `None` for `data/nats-0` of the directory.
     pub store: Option<PathBuf>,
+    /// Directory of the services' programs; `None` for the directory of this program.
+    pub binaries: Option<PathBuf>,
     /// Whether the server has users ([`users`]). If it has none, every client that reaches it may do everything.
     pub users: bool,
 }
@@ -164,7 +166,7 @@ impl Stack {
     /// Fails if another process holds the data directory, or if a program is missing or does not start; the error has
     /// the end of its log.
     pub async fn start(plan: Plan) -> Result<Self> {
-        let programs = Programs::find()?;
+        let programs = Programs::find()?.with_services(plan.binaries.as_deref())?;
 
         for sub in ["run", "log", "data"] {
             std::fs::create_dir_all(plan.directory.join(sub)).context("failed to create the data directory")?;
@@ -318,6 +320,16 @@ impl Stack {
     pub fn set_variable(&mut self, name: &str, value: &str) {
         self.plan.environment.retain(|(other, _)| other != name);
         self.plan.environment.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// Takes the program of every service that is started from now on from `directory`; without one, from the directory
+    /// of this program.
+    ///
+    /// # Errors
+    /// Fails if a service is not there; the error names it.
+    pub fn set_binaries(&mut self, directory: Option<&Path>) -> Result<()> {
+        self.programs = self.programs.clone().with_services(directory)?;
+        Ok(())
     }
 
     /// Waits until every service reports that it is ready.

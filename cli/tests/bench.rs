@@ -67,6 +67,8 @@ fn numbers_that_cannot_be_measured_are_refused() {
         (["--replicas", "0"].as_slice(), "--replicas"),
         (&["--replicas", "1,many"], "--replicas"),
         (&["--runs", "5"], "--replicas"),
+        (&["--backlog"], "--replicas"),
+        (&["--backlog", "--replicas", "1", "--steady", "1"], "--steady"),
         (&["--steady", "0"], "--steady"),
         (&["queries", "--history", "0"], "--history"),
         (&["--replicas", "1", "--durability", "some"], "--durability some"),

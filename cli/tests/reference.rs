@@ -228,7 +228,7 @@ const JSON: [(&str, &str); 93] = [
     ("config show", "object: the sections of the configuration"),
     (
         "bench",
-        "object, for several durabilities an array: `end_to_end`, `event_to_dispatch`, `raw_jetstream`, `ratio`, `hook_svc`, …; with `--replicas` or `--steady`: `replicas`, `steady`, `durability`, `machine`, `setting`",
+        "object, for several durabilities an array: `end_to_end`, `event_to_dispatch`, `raw_jetstream`, `ratio`, `hook_svc`, …; with `--replicas` or `--steady`: `replicas`, `steady`, `durability`, `machine`, `setting`; with `--backlog`: `backlog`, `durability`, `machine`, `setting`",
     ),
     ("bench hooks", "object: `hooks`, `bindings`"),
     (

@@ -1,15 +1,21 @@
 //! A release that writes more fields runs beside one that does not know them, and takes its place and gives it back,
 //! under load: each event is dispatched and answered once, and nothing is malformed to either.
 //!
-//! Both are one build: a variable lets a process write a further field into each message and each entry of a ledger
-//! (`shared::wire::unknown::LATER_RELEASE`). A feature of cargo would build the workspace a second time.
+//! A variable lets a process of the later release write a further field into each message and each entry of a ledger
+//! (`shared::wire::unknown::LATER_RELEASE`). A feature of cargo would build the workspace a second time. The earlier
+//! release is the programs in the folder that `NEXUS_BIN_BEFORE` names, which `make chaos` builds from the commit in
+//! `tests/earlier-release`; without the variable it is this build.
+//!
+//! The streams are those of this build, as an operator applies a topology before the services are replaced, and the
+//! server has no users: their rights are those of one release.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::time::UnixMillis;
-use shared::testing::eventually_within;
+use shared::testing::{eventually_within, says};
 use shared::wire::topology::streams::{DISPATCHES, EVENTS, LEDGER, RECEIPTS};
 use shared::wire::unknown::LATER_RELEASE;
 use tests::load::{Gateways, Load, send};
@@ -31,6 +37,33 @@ const SETTLE: Duration = Duration::from_secs(60);
 /// The field that the later release writes.
 const LATER: &[u8] = b"x_later";
 
+/// Variable that names the folder with the programs of the earlier release.
+const EARLIER: &str = "NEXUS_BIN_BEFORE";
+
+/// Returns the folder with the programs of the earlier release; `None` if this build stands for both.
+fn earlier_binaries() -> Option<PathBuf> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "`make chaos` names the programs of the earlier release by a variable"
+    )]
+    let folder = std::env::var_os(EARLIER);
+    let folder = folder.filter(|folder| !folder.is_empty()).map(PathBuf::from)?;
+
+    assert!(
+        !says("NEXUS_TEST_USERS", "all"),
+        "{EARLIER}: the earlier release may need rights that users no longer have"
+    );
+    let found = folder.canonicalize();
+    Some(found.unwrap_or_else(|error| panic!("{EARLIER}={}: {error}", folder.display())))
+}
+
+/// Returns the folder of the program that replica `replica` of `name` runs.
+fn folder_of(world: &mut World, name: &str, replica: u16) -> Option<PathBuf> {
+    let pid = world.stack.service(name, replica)?.pid();
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    program.parent().map(Path::to_owned)
+}
+
 /// A hook that answers each sender by an account of its own, so that both replicas of delivery-svc have some: partitions go
 /// by accounts.
 fn answer_by_many_accounts() -> String {
@@ -38,6 +71,8 @@ fn answer_by_many_accounts() -> String {
 }
 
 struct Course {
+    /// Folder with the programs of the earlier release; none = this build stands for both.
+    earlier: Option<PathBuf>,
     /// Replicas of each service that are replaced, of two.
     replaced: BTreeSet<u16>,
     /// Events a second.
@@ -53,6 +88,7 @@ impl Course {
     /// dispatch takes there says little.
     fn short() -> Self {
         Self {
+            earlier: earlier_binaries(),
             replaced: BTreeSet::from([1]),
             rate: 40,
             calm: Duration::from_secs(4),
@@ -62,6 +98,7 @@ impl Course {
 
     fn long() -> Self {
         Self {
+            earlier: earlier_binaries(),
             replaced: BTreeSet::from([0, 1]),
             rate: 200,
             calm: Duration::from_secs(30),
@@ -70,16 +107,25 @@ impl Course {
     }
 }
 
-/// Replaces replicas by ones of the later release, or of this one; answers when it began and ended.
+/// Replaces replicas by ones of the later release, or of the earlier one; answers when it began and ended.
 async fn roll(world: &mut World, course: &Course, later: bool, gateways: &Gateways) -> (UnixMillis, UnixMillis) {
     let begun = SystemClock.now();
     world.stack.set_variable(LATER_RELEASE, if later { "1" } else { "" });
+    let binaries = course.earlier.as_deref().filter(|_| !later);
+    world.stack.set_binaries(binaries).expect("the programs are there");
+
     for name in ORDER {
         for replica in &course.replaced {
             let code = world.stack.stop_replica(name, *replica, DRAINED).await;
             assert_eq!(code, Some(0), "{name}-{replica} ends in good order\n{}", world.logs());
             world.stack.launch(name, *replica).expect("it starts");
             world.stack.ready().await.expect("it becomes ready");
+
+            let runs_earlier = folder_of(world, name, *replica) == course.earlier;
+            assert!(
+                course.earlier.is_none() || runs_earlier != later,
+                "{name}-{replica} runs the program of its release"
+            );
             tell(world, gateways);
         }
     }
@@ -115,6 +161,7 @@ async fn a_release_with_more_fields_comes_and_goes_without_a_loss() {
     let mut world = World::start(Setup {
         replicas: 2,
         hooks: vec![("answer.ts", answer_by_many_accounts())],
+        binaries: course.earlier.clone(),
         ..Setup::default()
     })
     .await;
@@ -170,9 +217,13 @@ async fn a_release_with_more_fields_comes_and_goes_without_a_loss() {
     let (rolling, calm) = (of(rolling), of(calm));
 
     println!(
-        "{} events, {} a second, {} replicas replaced twice: none lost, doubled, malformed or out of order; 99 % were \
+        "{}: {} events, {} a second, {} replicas replaced twice: none lost, doubled, malformed or out of order; 99 % were \
          dispatched within {rolling} ms while replicas were replaced ({rolling_count} events), and within {calm} ms \
          otherwise ({calm_count})",
+        course.earlier.as_deref().map_or_else(
+            || "one build stands for both releases".to_owned(),
+            |folder| format!("the earlier release is in {}", folder.display())
+        ),
         load.events,
         course.rate,
         ORDER.len() * course.replaced.len(),

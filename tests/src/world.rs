@@ -111,6 +111,8 @@ pub struct Setup {
     pub without: Vec<&'static str>,
     /// Whether the test sets the services' clocks ([`World::clock`]).
     pub sets_clock: bool,
+    /// Directory of the services' programs, of another build; none = those of this one.
+    pub binaries: Option<PathBuf>,
 }
 
 /// A running Nexus and a connection to it.
@@ -346,6 +348,7 @@ fn plan(directory: &Path, setup: Setup) -> Plan {
     let mut plan = Plan::all(directory, setup.replicas.max(1));
     plan.servers = setup.servers.max(1);
     plan.environment = setup.environment;
+    plan.binaries = setup.binaries;
 
     if setup.sets_clock {
         plan.environment.push(clock_of(directory).variable());

@@ -1,4 +1,5 @@
-//! `tests/base-commit`: the commit that later versions are compared with, and what it froze.
+//! `tests/base-commit`: the commit that later versions are compared with, and what it froze. `tests/earlier-release`:
+//! the commit whose programs run beside those of this one in `tests/chaos/upgrade.rs`.
 
 use std::process::Command;
 
@@ -7,6 +8,8 @@ use crate::source::{read, root};
 
 /// File that holds the id of the commit.
 const FILE: &str = "tests/base-commit";
+/// File that holds the id of the commit whose programs stand for the earlier release.
+const EARLIER: &str = "tests/earlier-release";
 /// Number of hexadecimal digits of a commit's id.
 const ID_DIGITS: usize = 40;
 /// Folder that holds the same files as in that commit, and newer ones.
@@ -34,12 +37,12 @@ fn has_history() -> bool {
     is_whole
 }
 
-/// Returns the faults of `id` as the content of the file.
-fn find_faults(id: &str) -> Vec<String> {
+/// Returns the faults of `id`, the content of `file`, as the id of a commit of the history.
+fn find_id_faults(file: &str, id: &str) -> Vec<String> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if id.len() != ID_DIGITS || !id.bytes().all(is_digit) {
         return vec![format!(
-            "{FILE}: expected {ID_DIGITS} lower-case hexadecimal digits, found `{id}`"
+            "{file}: expected {ID_DIGITS} lower-case hexadecimal digits, found `{id}`"
         )];
     }
 
@@ -48,7 +51,17 @@ fn find_faults(id: &str) -> Vec<String> {
     }
 
     if let Err(reason) = run_git(&["merge-base", "--is-ancestor", id, "HEAD"]) {
-        return vec![format!("{FILE}: {id} is no ancestor of HEAD ({reason})")];
+        return vec![format!("{file}: {id} is no ancestor of HEAD ({reason})")];
+    }
+
+    Vec::new()
+}
+
+/// Returns the faults of `id` as the content of `tests/base-commit`.
+fn find_faults(id: &str) -> Vec<String> {
+    let faults = find_id_faults(FILE, id);
+    if !faults.is_empty() || !has_history() {
+        return faults;
     }
 
     // Files that were added since are left out.
@@ -68,6 +81,15 @@ fn frozen_files_are_those_of_the_base_commit() {
     check(
         "a golden file is never edited or removed: a change of shape is a new version and a new file",
         find_faults(text.strip_suffix('\n').unwrap_or(&text)),
+    );
+}
+
+#[test]
+fn the_earlier_release_is_a_commit_of_the_history() {
+    let text = read(&root().join(EARLIER));
+    check(
+        "the earlier release is built from a commit before this one",
+        find_id_faults(EARLIER, text.strip_suffix('\n').unwrap_or(&text)),
     );
 }
 

@@ -202,7 +202,10 @@ impl Turn {
             return;
         }
 
-        let effect: Effect = serde_json::from_slice(&question.payload).expect("an effect");
+        let mut effect: Effect = serde_json::from_slice(&question.payload).expect("an effect");
+        // The prompt says what time it is.
+        let lines = effect.prompt.lines().filter(|line| !line.ends_with("(UTC)"));
+        effect.prompt = lines.collect::<Vec<_>>().join("\n");
         let id = (effect.name.clone(), effect.id.clone());
         if self.story == Story::Steered && effect.id == "1-1" && !self.happened.contains_key(&id) {
             self.send(2, Some(QueueMode::Steer)).await;

@@ -42,6 +42,10 @@ pub struct BenchOptions {
     /// Measure only growth: memory, disk and time per event, at `--rate` for this long, with each of `--replicas` or one.
     #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(u64).range(1..=1_440))]
     pub steady: Option<u64>,
+    /// Measure only a backlog: `--events` events wait while no hook-svc runs, then so many replicas of hook-svc as
+    /// `--replicas` says start at once beside one of each other service.
+    #[arg(long, requires = "replicas", conflicts_with = "steady")]
+    pub backlog: bool,
     /// Keep the temporary directory with logs and data.
     #[arg(long)]
     pub keep: bool,

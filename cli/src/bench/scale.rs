@@ -197,7 +197,7 @@ fn is_idle(ms_per_s: f64, idle_ms_per_s: f64) -> bool {
 }
 
 /// Returns the processor time between two moments in milliseconds, by program, divided by `count`.
-fn cpu_since(
+pub(super) fn cpu_since(
     before: &BTreeMap<String, ProcessUse>,
     now: &BTreeMap<String, ProcessUse>,
     count: f64,
@@ -215,7 +215,7 @@ pub(super) fn resident_mib(used: &BTreeMap<String, ProcessUse>) -> Vec<(String, 
     used.iter().map(of_program).collect()
 }
 
-fn total(by_program: &[(String, f64)]) -> f64 {
+pub(super) fn total(by_program: &[(String, f64)]) -> f64 {
     by_program.iter().map(|(_, value)| value).sum()
 }
 

@@ -114,6 +114,16 @@ pub(super) fn replicated(directory: &Path, options: &BenchOptions, durability: &
     })
 }
 
+/// Returns the plan of one replica of each service but hook-svc, with one hook. Nothing but the bench adds events to a
+/// backlog: the scheduler makes none.
+pub(super) fn without_hook_svc(directory: &Path, options: &BenchOptions, durability: &str) -> Result<Plan> {
+    let mut plan = replicated(directory, options, durability, 1)?;
+    plan.services.retain(|(name, _)| *name != "hook-svc");
+    plan.environment
+        .push(("NEXUS__SCHEDULER__TICKS".to_owned(), "false".to_owned()));
+    Ok(plan)
+}
+
 /// Returns the plan of hook-svc alone, with hooks that fire or not.
 pub(super) fn hooks_only(directory: &Path, options: &BenchOptions, durability: &str, firing: bool) -> Result<Plan> {
     write_hooks(&directory.join("hooks"), options.hooks, firing)?;

@@ -76,24 +76,31 @@ pub(super) async fn send_flood(stack: &Stack, run: &'static str, options: &Bench
     let mut answers = Answers::listen(&bus, "nexus.out.bench.*").await?;
     let sender = Sender::new(stack)?;
     let began = SystemClock.monotonic();
-
-    let mut posting = Vec::new();
-    for lane in 0..SENDERS {
-        posting.push(tokio::spawn(post_lane(sender.clone(), options.clone(), run, lane)));
-    }
+    let posting = tokio::spawn(post_all(sender, run, options.clone()));
 
     let event_of = |message: &shared::bus::CoreMessage| message.headers.get(CAUSATION).map(str::to_owned);
     answers.until(options.events, event_of).await?;
     let ended = answers.heard.values().copied().max().unwrap_or(began);
-
-    for lane in posting {
-        lane.await.context("a sender panicked")??;
-    }
+    posting.await.context("a sender panicked")??;
 
     Ok(Answered {
         events_per_s: options.events as f64 / seconds(began, ended),
         repeated: answers.repeated,
     })
+}
+
+/// Posts `options.events` events of run `run` as fast as they are accepted, and returns once all are.
+pub(super) async fn post_all(sender: Sender, run: &'static str, options: BenchOptions) -> Result<()> {
+    let mut posting = Vec::new();
+    for lane in 0..SENDERS {
+        posting.push(tokio::spawn(post_lane(sender.clone(), options.clone(), run, lane)));
+    }
+
+    for lane in posting {
+        lane.await.context("a sender panicked")??;
+    }
+
+    Ok(())
 }
 
 /// Posts the events of every `SENDERS`th session, so that the events of one session are posted in order.

@@ -38,6 +38,26 @@ impl Programs {
             bun,
         })
     }
+
+    /// Returns the same programs with the services in `directory`; without one, with those beside this program.
+    ///
+    /// # Errors
+    /// Fails if a service is not there; the error names it.
+    pub fn with_services(self, directory: Option<&Path>) -> Result<Self> {
+        let Some(directory) = directory else {
+            let services = services_directory()?;
+            return Ok(Self { services, ..self });
+        };
+
+        if let Some(absent) = SERVICES.iter().find(|name| !directory.join(name).is_file()) {
+            bail!("{absent} is not in {}", directory.display());
+        }
+
+        Ok(Self {
+            services: directory.to_owned(),
+            ..self
+        })
+    }
 }
 
 /// Returns the directory of the service binaries: this binary's own, or the one above it (tests live in `deps`).
@@ -109,4 +129,30 @@ fn version(program: &Path) -> Option<(u32, u32)> {
         .find(|part| part.contains('.'))?;
     let mut parts = number.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_of_another_directory_are_taken_if_all_are_there() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let programs = Programs {
+            services: PathBuf::from("/here"),
+            nats_server: PathBuf::from("/tools/nats-server"),
+            bun: PathBuf::from("/tools/bun"),
+        };
+
+        for name in SERVICES {
+            let refused = programs.clone().with_services(Some(directory.path()));
+            let error = refused.expect_err("one is absent").to_string();
+            assert!(error.starts_with(name), "{error}");
+            std::fs::write(directory.path().join(name), "").expect("written");
+        }
+
+        let taken = programs.with_services(Some(directory.path())).expect("all are there");
+        assert_eq!(taken.services, directory.path());
+        assert_eq!(taken.bun, PathBuf::from("/tools/bun"));
+    }
 }

@@ -147,6 +147,12 @@ impl PeerCopies {
         state.suspects.insert(name.to_owned(), until);
     }
 
+    fn note_answering(&self) {
+        self.0
+            .answers
+            .send_if_modified(|answers| !std::mem::replace(answers, true));
+    }
+
     /// Asks the copies one after the other, without waiting long for one, and returns the first reply that `accept`
     /// takes. A copy whose reply it does not take is asked last for some time.
     async fn ask_until<T>(
@@ -196,9 +202,7 @@ impl PeerCopies {
                 Ok(taken) => {
                     // One that was asked before and is silent may be stopped: others are asked first for some time.
                     open.iter().for_each(|silent| self.suspect(silent));
-                    self.0
-                        .answers
-                        .send_if_modified(|answers| !std::mem::replace(answers, true));
+                    self.note_answering();
                     return Ok(taken);
                 }
                 Err(error) => {
@@ -315,6 +319,37 @@ impl PeerCopies {
         let _ = reached.wait_for(|reached| *reached >= sequence).await;
     }
 
+    /// Asks how far a copy has come, and returns its sequence of `EVENTS`. A copy that does not get beyond `beyond` is
+    /// asked last for some time, and the next one is asked: a copy that lags must not hold up an evaluation for which
+    /// another one is far enough. If none gets beyond it, the furthest counts.
+    ///
+    /// # Errors
+    /// Returns [`AskCopyError`] if none answers.
+    async fn ask_reached(&self, beyond: u64) -> Result<u64, AskCopyError> {
+        let furthest: Mutex<Option<u64>> = Mutex::new(None);
+        let accept = |bytes: Bytes| {
+            let reply: ReachedReply = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+            let position = reply.position;
+            let mut furthest = furthest.lock().unwrap_or_else(PoisonError::into_inner);
+            *furthest = (*furthest).max(Some(position));
+
+            if beyond > 0 && position <= beyond {
+                return Err(format!("the copy is at event {position}, not beyond {beyond}"));
+            }
+            Ok(position)
+        };
+
+        let question = ReachedQuestion { beyond };
+        let asked = self.ask_until("reached", &question, 4 * HEDGE, accept).await;
+        let Some(position) = furthest.into_inner().unwrap_or_else(PoisonError::into_inner) else {
+            return asked;
+        };
+
+        // A copy that is behind is there all the same.
+        self.note_answering();
+        Ok(asked.unwrap_or(position))
+    }
+
     /// Asks how far the copies have come while someone waits for them, and now and then whether one answers; never
     /// returns. `is_needed`: whether this replica has no copy that could answer.
     pub(crate) async fn follow(&self, is_needed: impl Fn() -> bool) {
@@ -335,19 +370,22 @@ impl PeerCopies {
             if goal > known || is_needed() {
                 // Without a goal the answer comes at once, and only tells that there is one.
                 let beyond = if goal > known { known } else { 0 };
-                let asked: Result<ReachedReply, AskCopyError> =
-                    self.ask("reached", &ReachedQuestion { beyond }, 4 * HEDGE).await;
+                let asked = self.ask_reached(beyond).await;
                 let now = self.0.clock.monotonic();
                 match asked {
-                    Ok(reply) => {
+                    Ok(position) => {
                         answered_at = Some(now);
                         // A stream that was put back has lower sequences: the copies know, and their word counts.
                         self.0.reached.send_if_modified(|reached| {
-                            let differs = *reached != reply.position;
-                            *reached = reply.position;
+                            let differs = *reached != position;
+                            *reached = position;
                             differs
                         });
-                        if goal > reply.position {
+                        if goal > position {
+                            // Copies that get on are asked again at once, as they answer once they have.
+                            if position <= known {
+                                pause(AGAIN).await;
+                            }
                             continue;
                         }
                     }

@@ -1,13 +1,16 @@
 //! Copies of the read model: a few replicas keep one, the others ask them.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
 
 use shared::model::invocation::HookOutcome;
 use shared::projection::Projection;
-use shared::testing::eventually;
+use shared::testing::{TestProcess, eventually};
+use shared::wire::headers::Headers;
 use shared::wire::topology::streams::EVENTS;
 
-use crate::world::{World, event};
+use crate::world::{DEADLINE, World, event};
 
 /// Fires only where its query finds the very event that it is called with.
 const READS: &str = "import { Database } from 'bun:sqlite';
@@ -120,6 +123,81 @@ async fn a_copy_that_is_killed_or_frozen_is_answered_for_by_another() {
     world.replica("h-1").kill();
     publish(&world, 200, 100).await;
     check(&world, 300).await;
+}
+
+/// Begins to write to the file `MODEL`, creates the file `HELD`, and goes on for ever.
+const HOLD: &str = "import { Database } from 'bun:sqlite';
+const model = new Database(process.env.MODEL, { readwrite: true, create: false });
+model.run('PRAGMA busy_timeout = 60000');
+model.run('BEGIN IMMEDIATE');
+await Bun.write(process.env.HELD, 'held');
+// The timer keeps the process, and the process the transaction: what nothing names is closed.
+setInterval(() => model.inTransaction, 1000);
+";
+
+/// Keeps the copy of replica `name` as it is, until the process is dropped: it answers, and falls behind its streams,
+/// because nobody else can write to the file.
+async fn hold_back(world: &World, name: &str) -> TestProcess {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/bin/bun");
+    let bun = if own.is_file() { own } else { "bun".into() };
+    let script = world.write_file(&format!("hold-{name}.js"), HOLD);
+    let held = script.with_extension("held");
+    let mut command = Command::new(bun);
+    command
+        .arg("run")
+        .arg(&script)
+        .env("MODEL", world.read_model(name))
+        .env("HELD", &held);
+
+    let holding = TestProcess::start(&mut command);
+    eventually("the file is held", async || held.exists()).await;
+    holding
+}
+
+/// Sequence of the last event in the copy of replica `name`, as it tells others.
+async fn position(world: &World, name: &str) -> Option<u64> {
+    let subject = format!("nexus.svc.model.{name}.reached");
+    let question = serde_json::json!({"beyond": 0});
+    let told = world
+        .bus
+        .request::<_, serde_json::Value>(&subject, Headers::new(), &question, DEADLINE);
+    told.await.ok()?["position"].as_u64()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_lags_is_answered_for_by_another() {
+    let mut world = world(2).await;
+    for name in ["h-0", "h-1", "h-2"] {
+        world.start(name);
+    }
+    world.wait_for_members(3).await;
+    publish(&world, 0, 100).await;
+
+    // The replica without a copy asks one of the two first: each lags once.
+    let mut events = 100;
+    for lagging in ["h-0", "h-1"] {
+        world.wait_for_records(u64::from(events)).await;
+        eventually("both copies are at the last event", async || {
+            let (one, other) = (position(&world, "h-0").await, position(&world, "h-1").await);
+            (one, other) == (Some(u64::from(events)), Some(u64::from(events)))
+        })
+        .await;
+        world.wait_for_members(3).await;
+        assert!(!world.read_model("h-2").exists());
+
+        let holding = hold_back(&world, lagging).await;
+        let before = u64::from(events);
+        publish(&world, events, 100).await;
+        events += 100;
+
+        // Nothing waits for the copy to catch up, and nothing is answered from it: each hook finds its own event.
+        world.wait_for_records(u64::from(events)).await;
+        assert_eq!(position(&world, lagging).await, Some(before), "{lagging} lags");
+        drop(holding);
+    }
+
+    let evaluated_by = check(&world, events).await;
+    assert!(evaluated_by.contains("h-2"), "{evaluated_by:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
