@@ -5,7 +5,7 @@ mod events;
 #[path = "hook_samples.rs"]
 mod hooks;
 
-pub(crate) use events::{attachment, event, least_event};
+pub(crate) use events::{attachment, event, large_file_event, least_event};
 pub(crate) use hooks::{hook, invocations, invocations_deferred, invocations_with_passes, result};
 
 use serde_json::{Map, Value, json};

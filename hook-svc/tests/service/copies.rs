@@ -288,6 +288,6 @@ async fn a_new_copy_begins_with_the_file_of_another_replica_if_the_store_has_no_
 }
 
 fn signal(pid: &str, signal: &str) {
-    let sent = std::process::Command::new("kill").args([signal, pid]).status();
+    let sent = Command::new("kill").args([signal, pid]).status();
     assert!(sent.expect("a signal is sent").success());
 }
