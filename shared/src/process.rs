@@ -7,6 +7,7 @@ mod announce;
 pub mod config;
 mod connection;
 pub mod file_watch;
+mod free_port;
 mod hardening;
 pub mod health;
 pub mod identities;
@@ -23,6 +24,7 @@ pub mod telemetry;
 pub mod trace;
 
 pub use config::CommonConfig;
+pub use free_port::free_port;
 pub use health::{Health, HealthPart};
 pub use lifecycle::ShutdownSignal;
 /// Allocator of every service's binary. Services allocate small pieces from many threads all the time; the system's

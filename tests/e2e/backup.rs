@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cli::launch::nats::free_port;
 use cli::launch::{SERVICES, keys};
 use serde_json::Value;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::EventDirection;
 use shared::model::receipt::ReceiptStep;
 use shared::model::restore::{HOLD_KEY, HoldDecision, RestoreHold};
+use shared::process::free_port;
 use shared::process::status::ask_replicas;
 use shared::wire::headers::CAUSATION;
 use shared::wire::topology::{buckets, streams};

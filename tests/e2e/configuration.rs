@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use cli::launch::SERVICES;
-use cli::launch::nats::free_port;
 use cli::launch::process::{ProcessName, Signal, send};
+use shared::process::free_port;
 use tests::command::{PATIENCE, program};
 use tests::eventually::eventually;
 

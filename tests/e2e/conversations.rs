@@ -123,7 +123,7 @@ async fn a_person_begins_a_new_conversation_and_comes_back_to_the_first() {
     let first = ModelServer::scripted([]).await;
     let (port, base) = (first.port(), first.base_url("openai"));
     drop(first);
-    let listen = cli::launch::nats::free_port().expect("a free port");
+    let listen = shared::process::free_port().expect("a free port");
     let mut world = world(&base, listen).await;
     browser.resize(1280, 800).await.expect("a size");
     browser

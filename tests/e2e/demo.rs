@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use cli::launch::nats::free_port;
 use shared::clock::{Clock as _, SystemClock};
+use shared::process::free_port;
 use tests::command::{PATIENCE, nexus, start};
 use tests::eventually::eventually;
 use tokio::process::Child;

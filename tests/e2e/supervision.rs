@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use cli::launch::hold::{holder, remains};
-use cli::launch::nats::free_port;
 use cli::launch::process::{ProcessName, Signal, ignores_hangup, send};
+use shared::process::free_port;
 use tests::command::{PATIENCE, command, nexus, start};
 use tests::eventually::eventually;
 use tokio::process::Child;

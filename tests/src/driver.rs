@@ -77,7 +77,7 @@ impl Browser {
             .tempdir()
             .expect("a temporary directory");
 
-        let port = cli::launch::nats::free_port().expect("a free port");
+        let port = shared::process::free_port().expect("a free port");
         let mut command = Command::new(driver);
         command
             .arg(format!("--port={port}"))

@@ -46,7 +46,7 @@ impl Emulator {
             return None;
         }
 
-        let port = cli::launch::nats::free_port().expect("a free port");
+        let port = shared::process::free_port().expect("a free port");
         let file = packages.path().join("start.mjs");
         std::fs::write(&file, script).expect("the script is written");
         let mut program = Command::new(node)

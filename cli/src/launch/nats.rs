@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use shared::clock::pause;
+use shared::process::free_port;
 use tokio::net::TcpStream;
 
 use super::hold::{Hold, Recorded};
@@ -34,15 +35,6 @@ pub struct Nats {
     child: Option<(Child, Recorded)>,
 }
 
-/// Returns a port that was free a moment ago.
-///
-/// # Errors
-/// Fails if loopback has no free port.
-pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("failed to find a free port")?;
-    Ok(listener.local_addr().context("failed to find a free port")?.port())
-}
-
 /// Returns the block `cluster` of server `index`, whose servers have their routes at `routes`; empty for a single server.
 fn cluster_block(routes: &[u16], index: usize, users: Option<&ServerUsers>) -> String {
     if routes.len() < 2 {
@@ -67,13 +59,14 @@ impl Nats {
     /// Starts the servers of `plan`, and returns when all of them accept connections.
     pub(super) async fn start(programs: &Programs, plan: &Plan, hold: &Hold) -> Result<Vec<Self>> {
         let count = plan.servers.max(1);
-        let routes = (0..count).map(|_| free_port()).collect::<Result<Vec<u16>>>()?;
+        let free = || free_port().context("failed to find a free port");
+        let routes = (0..count).map(|_| free()).collect::<Result<Vec<u16>>>()?;
 
         let users = plan.users.then(|| users::prepare(&plan.directory)).transpose()?;
         let mut servers = Vec::new();
         for index in 0..count {
             let port = if plan.nats_port == 0 || count > 1 {
-                free_port()?
+                free()?
             } else {
                 plan.nats_port
             };
@@ -105,7 +98,8 @@ impl Nats {
             .unwrap_or_default();
 
         let needs_monitor = plan.monitor || plan.sync_interval.is_some();
-        let monitor = needs_monitor.then(free_port).transpose()?;
+        let monitor = needs_monitor.then(free_port).transpose();
+        let monitor = monitor.context("failed to find a free port")?;
         let http = monitor
             .map(|port| format!("http: \"127.0.0.1:{port}\"\n"))
             .unwrap_or_default();

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use cli::launch::nats::free_port;
 use shared::clock::pause;
+use shared::process::free_port;
 use shared::testing::says;
 use tempfile::TempDir;
 use tests::command::{PATIENCE, program};

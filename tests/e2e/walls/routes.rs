@@ -32,7 +32,7 @@ async fn server(name: &str, cluster: &str) -> NatsServer {
 }
 
 fn free_address() -> String {
-    format!("127.0.0.1:{}", cli::launch::nats::free_port().expect("a port"))
+    format!("127.0.0.1:{}", shared::process::free_port().expect("a port"))
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,7 @@
 //! Several servers that replicate to each other.
 
-use std::net::TcpListener;
-
 use super::{NatsOptions, NatsServer};
+use crate::process::free_port;
 
 /// A cluster of servers on loopback; its streams may have as many replicas as there are servers.
 #[derive(Debug)]
@@ -19,7 +18,7 @@ impl NatsCluster {
     /// Starts `size` servers with `options` and waits until all are ready.
     pub async fn with(size: usize, options: &NatsOptions) -> Self {
         // Routes contain the ports of all servers, so all ports are chosen before the first server starts.
-        let ports = free_ports(size * 3);
+        let ports: Vec<u16> = (0..size * 3).map(|_| free_port().expect("a free port")).collect();
         let routes: Vec<String> = ports
             .chunks(3)
             .map(|own| format!("\"nats://127.0.0.1:{}\"", own[2]))
@@ -66,15 +65,6 @@ impl NatsCluster {
     pub fn servers(&mut self) -> &mut [NatsServer] {
         &mut self.servers
     }
-}
-
-/// Returns ports that were free a moment ago. All are held until the last is found, so that they differ.
-fn free_ports(count: usize) -> Vec<u16> {
-    let listen = |_| TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    let held: Vec<TcpListener> = (0..count).map(listen).collect();
-    held.iter()
-        .map(|listener| listener.local_addr().expect("a bound port").port())
-        .collect()
 }
 
 #[cfg(test)]
