@@ -78,6 +78,8 @@ pub(crate) struct BotFaults {
     pub(crate) conflicts: usize,
     /// The next so many calls end with 429.
     pub(crate) limited: usize,
+    /// Wait that these ask for, in seconds; at least one.
+    pub(crate) retry_after: u64,
     /// The updates of a call come in another order, and each one twice.
     pub(crate) shuffles: bool,
 }
@@ -334,11 +336,12 @@ fn refusal(bot: &mut Bot, is_poll: bool) -> Option<Response> {
     }
     if is_poll && faults.limited > 0 {
         faults.limited -= 1;
-        bot.not_before = Some(SystemClock.monotonic() + Duration::from_secs(1));
+        let seconds = faults.retry_after.max(1);
+        bot.not_before = Some(SystemClock.monotonic() + Duration::from_secs(seconds));
         return refused(
             StatusCode::TOO_MANY_REQUESTS,
-            "Too Many Requests: retry after 1",
-            json!({"retry_after": 1}),
+            &format!("Too Many Requests: retry after {seconds}"),
+            json!({"retry_after": seconds}),
         );
     }
     None

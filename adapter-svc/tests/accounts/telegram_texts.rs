@@ -135,3 +135,27 @@ async fn texts_wait_no_longer_because_the_vendor_is_away() {
     world.stored(1).await;
     replica.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_wait_no_longer_because_the_vendor_limits_calls_for_an_hour() {
+    let world = World::start().await;
+    let api = BotApi::start(world.bus.clone(), world.clock.clone()).await;
+    let replica = world.replica("adapter-svc-0", &merging(&world, &api, 300)).await;
+    api.add(MAIN, "message", &message(7, START.plus(1_000)));
+    eventually("the text waits", async || api.handed(MAIN) >= 2).await;
+
+    // The call is refused before the text is due.
+    api.set(
+        MAIN,
+        BotFaults {
+            limited: 1,
+            retry_after: 3_600,
+            ..BotFaults::default()
+        },
+    );
+    replica.says("telegram/main", "retry in 3600 s").await;
+    assert!(world.events().await.is_empty());
+    world.clock.advance(300);
+    world.stored(1).await;
+    replica.stop().await;
+}

@@ -386,7 +386,7 @@ impl<'a> UpdatePoller<'a> {
         Ok(())
     }
 
-    /// Waits as long as `error` asks for.
+    /// Waits as long as `error` asks for, and stores meanwhile what becomes due.
     async fn wait_after(&mut self, error: BotCallError) -> Ended<()> {
         self.failures = self.failures.saturating_add(1);
         let scheduled = CALL_RETRY
@@ -434,7 +434,19 @@ impl<'a> UpdatePoller<'a> {
         if !self.sink.is_held() {
             return Err(SourceEnd::Fenced);
         }
-        pause(wait).await;
+        self.rest(wait).await
+    }
+
+    /// Waits for `wait`, and stores what becomes due: a limit may last for hours.
+    async fn rest(&mut self, wait: Duration) -> Ended<()> {
+        let mut left = wait;
+        while !left.is_zero() {
+            let due = self.merger.until_due(self.sink.now());
+            let step = due.map_or(left, |due| due.min(left));
+            pause(step).await;
+            left = left.saturating_sub(step);
+            self.store_due().await?;
+        }
         Ok(())
     }
 }
