@@ -253,7 +253,8 @@ fn open_channels(shell: &ServiceShell<DeliveryConfig>, accounts: ChannelAccounts
         )
         .with(
             DISCORD,
-            DiscordChannel::new(accounts.discord, timeouts, DiscordPaces::OFFICIAL).context("failed to set up the HTTP client")?,
+            DiscordChannel::new(accounts.discord, timeouts, DiscordPaces::OFFICIAL, Arc::clone(&shell.clock))
+                .context("failed to set up the HTTP client")?,
         )
         .with(
             SLACK,

@@ -14,11 +14,12 @@ mod search;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use reqwest::header::AUTHORIZATION;
 use reqwest::{Method, RequestBuilder};
+use shared::clock::SharedClock;
 use shared::model::dispatch::DeliveryContext;
 use shared::model::time::UnixMillis;
 use shared::platform::discord::{ChannelPlace, DiscordAccount, USER_AGENT, is_snowflake};
@@ -89,8 +90,8 @@ impl DiscordPaces {
 #[derive(Debug, Default)]
 struct KnownChannels {
     places: HashMap<(String, String), ChannelPlace>,
-    /// Times for which the buckets of calls are empty: from when, and how long.
-    empty: HashMap<(String, String), (UnixMillis, Duration)>,
+    /// Times until which the buckets of calls are empty.
+    empty: HashMap<(String, String), Instant>,
 }
 
 /// Channel `discord`; see the module.
@@ -102,10 +103,11 @@ pub struct DiscordChannel {
     /// Maximum time until the whole answer has arrived.
     whole: Duration,
     known: Mutex<KnownChannels>,
+    clock: SharedClock,
 }
 
 impl DiscordChannel {
-    /// Creates the channel with `accounts` by name, which call at `paces`.
+    /// Creates the channel with `accounts` by name, which call at `paces`. `clock` measures how long buckets are empty.
     ///
     /// # Errors
     /// Returns the HTTP client's error if it cannot be set up, for example without TLS.
@@ -113,6 +115,7 @@ impl DiscordChannel {
         accounts: BTreeMap<String, DiscordAccount>,
         timeouts: CallTimeouts,
         paces: DiscordPaces,
+        clock: SharedClock,
     ) -> Result<Self, reqwest::Error> {
         Ok(Self {
             client: open_client(timeouts.connect, USER_AGENT)?,
@@ -120,6 +123,7 @@ impl DiscordChannel {
             paces,
             whole: timeouts.whole,
             known: Mutex::default(),
+            clock,
         })
     }
 
@@ -208,28 +212,29 @@ impl DiscordChannel {
     }
 
     /// Returns the time for which the channel of `key` takes no call, as its last answer said.
-    fn empty_for(&self, key: &(String, String), now: UnixMillis) -> Option<Duration> {
+    fn empty_for(&self, key: &(String, String)) -> Option<Duration> {
         let mut known = self.known();
-        let (since, lasts) = *known.empty.get(key)?;
-        let passed = u64::try_from(now.since(since)).ok().map(Duration::from_millis);
-        // A clock that was set back says nothing.
-        let left = passed.and_then(|passed| lasts.checked_sub(passed));
-        let left = left.filter(|left| !left.is_zero());
-        if left.is_none() {
+        let until = *known.empty.get(key)?;
+        let left = until.saturating_duration_since(self.clock.monotonic());
+        if left.is_zero() {
             known.empty.remove(key);
+            return None;
         }
-        left
+        Some(left)
     }
 
-    fn note_bucket(&self, key: &(String, String), answer: &ApiAnswer, now: UnixMillis) {
+    /// Notes what `answer`, which has just come, says of the bucket of `key`. A call may take long, so that the time at which it
+    /// began says nothing.
+    fn note_bucket(&self, key: &(String, String), answer: &ApiAnswer) {
         let Some(lasts) = answer.headers.reset_after() else {
             return;
         };
+        let until = self.clock.monotonic() + lasts;
         let mut known = self.known();
         if known.empty.len() >= MAX_CHANNELS {
             known.empty.clear();
         }
-        known.empty.insert(key.clone(), (now, lasts));
+        known.empty.insert(key.clone(), until);
     }
 }
 
@@ -290,7 +295,7 @@ impl Channel for DiscordChannel {
 
         // The bucket is empty: the call would be refused, and count against the address.
         let key = (name.to_owned(), channel.to_owned());
-        if let Some(after) = self.empty_for(&key, shipment.now) {
+        if let Some(after) = self.empty_for(&key) {
             return CallOutcome::Limited {
                 after,
                 scope: LimitScope::Destination,
@@ -325,7 +330,7 @@ impl Channel for DiscordChannel {
         };
         match self.call_within(account, request, whole, ANSWER_BYTES).await {
             Ok(answer) => {
-                self.note_bucket(&key, &answer, shipment.now);
+                self.note_bucket(&key, &answer);
                 read_answer(&answer, shipment.now)
             }
             Err(outcome) => outcome,

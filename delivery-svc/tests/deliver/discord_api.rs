@@ -12,11 +12,14 @@ use axum::routing::{get, patch, post, put};
 use axum::{Json, Router};
 use futures_util::stream;
 use serde_json::{Value, json};
-use shared::clock::{Clock as _, SystemClock};
+use shared::clock::{Clock as _, SystemClock, pause};
 use shared::platform::accounts::read_platforms;
 use shared::platform::discord::DiscordAccount;
 
 use crate::form::{read_form, shown_file};
+
+/// Time after which a late answer comes, in milliseconds.
+const LATE_MS: u64 = 300;
 
 /// Direct channel of the stand-in; all others are of a guild.
 pub(crate) const DIRECT: u64 = 77;
@@ -28,7 +31,7 @@ pub(crate) enum Misdeed {
     Limit(u64),
     /// 429 of all calls of the bot.
     GlobalLimit(u64),
-    /// The message is created, and the channel takes no other for so many milliseconds.
+    /// The message is created, and the channel takes no other for so many milliseconds since the answer, which is late.
     LastOfBucket(u64),
     /// 403: no access to the channel.
     Forbidden,
@@ -192,8 +195,11 @@ impl Platform {
         let misdeed = self.misdeeds.pop_front().filter(|_| !is_refused);
         let until = |millis| at + Duration::from_millis(millis);
         match misdeed {
-            Some(Misdeed::Limit(millis) | Misdeed::LastOfBucket(millis)) => {
+            Some(Misdeed::Limit(millis)) => {
                 self.told.insert((token.to_owned(), channel), until(millis));
+            }
+            Some(Misdeed::LastOfBucket(millis)) => {
+                self.told.insert((token.to_owned(), channel), until(millis + LATE_MS));
             }
             Some(Misdeed::GlobalLimit(millis)) => {
                 self.told.insert((token.to_owned(), 0), until(millis));
@@ -331,6 +337,7 @@ async fn create(State(api): State<DiscordApi>, Path(channel): Path<u64>, headers
     match misdeed {
         None => created().into_response(),
         Some(Misdeed::LastOfBucket(millis)) => {
+            pause(Duration::from_millis(LATE_MS)).await;
             let mut last = created().into_response();
             let seconds = f64::from(u32::try_from(millis).expect("small")) / 1_000.0;
             let headers = last.headers_mut();

@@ -337,8 +337,13 @@ fn open_channels(bus: &Bus, setup: Setup) -> ChannelRegistry {
         )
         .with(
             DISCORD,
-            DiscordChannel::new(setup.discord, timeouts, setup.discord_paces.unwrap_or(UNPACED_DISCORD))
-                .expect("a client"),
+            DiscordChannel::new(
+                setup.discord,
+                timeouts,
+                setup.discord_paces.unwrap_or(UNPACED_DISCORD),
+                Arc::new(SystemClock),
+            )
+            .expect("a client"),
         )
         .with(
             SLACK,
