@@ -75,6 +75,16 @@ mod tests {
         event
     }
 
+    /// The policy of an account to which all may write directly, with `groups`.
+    fn open_to(groups: Option<&BTreeMap<String, GroupPolicy<String>>>) -> AccessPolicy<'_, String> {
+        static NOBODY: BTreeSet<String> = BTreeSet::new();
+        AccessPolicy {
+            direct: DirectPolicy::Open,
+            allow: &NOBODY,
+            groups,
+        }
+    }
+
     #[test]
     fn direct_messages_are_for_those_who_may_write() {
         let (open, pairing, allowlist) = (DirectPolicy::Open, DirectPolicy::Pairing, DirectPolicy::Allowlist);
@@ -152,12 +162,7 @@ mod tests {
         ] {
             let groups: Option<BTreeMap<String, GroupPolicy<String>>> =
                 groups.map(|(name, policy)| BTreeMap::from([(name.to_owned(), policy)]));
-            let allow = BTreeSet::new();
-            let policy = AccessPolicy {
-                direct: DirectPolicy::Open,
-                allow: &allow,
-                groups: groups.as_ref(),
-            };
+            let policy = open_to(groups.as_ref());
             let mut event = message(PeerKind::Group, "-6", mentions);
             apply_access(&policy, &mut event);
             let tags: Vec<String> = tag.map(str::to_owned).into_iter().collect();
@@ -170,12 +175,7 @@ mod tests {
         let text = r#"{"-6": {"allow": ["5"], "topics": {
             "7": {"require_mention": false}, "8": {"allow": ["9"]}, "9": {"allow": []}}}}"#;
         let groups: BTreeMap<String, GroupPolicy<String>> = serde_json::from_str(text).expect("groups");
-        let allow = BTreeSet::new();
-        let policy = AccessPolicy {
-            direct: DirectPolicy::Open,
-            allow: &allow,
-            groups: Some(&groups),
-        };
+        let policy = open_to(Some(&groups));
         let applied = |sender: &str, topic: Option<&str>| {
             let mut event = message(PeerKind::Group, "-6", false);
             sender.clone_into(&mut event.from.id);
@@ -202,12 +202,7 @@ mod tests {
     fn a_group_with_another_id_has_the_settings_of_its_former_one() {
         let text = r#"{"-6": {"require_mention": false}, "-1007": {}, "-7": {"require_mention": false}}"#;
         let groups: BTreeMap<String, GroupPolicy<String>> = serde_json::from_str(text).expect("groups");
-        let allow = BTreeSet::new();
-        let policy = AccessPolicy {
-            direct: DirectPolicy::Open,
-            allow: &allow,
-            groups: Some(&groups),
-        };
+        let policy = open_to(Some(&groups));
         let applied = |peer: &str, former: &str, origin: EventOrigin| {
             let mut event = message(PeerKind::Group, peer, false);
             event.account_id = Some("main".to_owned());
@@ -237,12 +232,7 @@ mod tests {
     #[test]
     fn an_edit_stays_one_and_a_press_is_addressed() {
         let groups = BTreeMap::from([(ANY_GROUP.to_owned(), GroupPolicy::<String>::default())]);
-        let allow = BTreeSet::new();
-        let policy = AccessPolicy {
-            direct: DirectPolicy::Open,
-            allow: &allow,
-            groups: Some(&groups),
-        };
+        let policy = open_to(Some(&groups));
 
         let mut edit = message(PeerKind::Group, "-6", false);
         edit.direction = EventDirection::Updated;
