@@ -63,6 +63,8 @@ pub struct Plan {
     pub binaries: Option<PathBuf>,
     /// Whether the server has users ([`users`]). If it has none, every client that reaches it may do everything.
     pub users: bool,
+    /// Size to which each server's collector keeps its memory, as Go writes it; `None` for that of a laptop.
+    pub server_memory: Option<String>,
 }
 
 impl Plan {

@@ -291,7 +291,7 @@ async fn replicas_follow_the_backlog_and_a_lost_metric_scales_to_no_limit() {
 
     let record = settled(&world, &accepted).await;
     let told = all_heard(&world, &heard, events).await;
-    check_order(&record, &told, events);
+    check_order(&record.tally(), &told, events);
     all_copies_tell(&world, &scaling.prometheus, 0.0).await;
     println!(
         "{events} events, {} waited at most: 2, 4, 3 and 2 replicas, none lost, doubled or out of order",

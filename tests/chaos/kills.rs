@@ -10,6 +10,7 @@ use shared::wire::topology::streams::{CLAIMS, DELIVERIES, EVENTS, INVOCATIONS};
 use tests::eventually::{WorkLeft, eventually, eventually_while_progressing};
 use tests::load::{Gateways, Load, send};
 use tests::record::{Record, read_all};
+use tests::tally::Tally;
 use tests::world::{Setup, World};
 
 use crate::killer::{Choices, kill_nats, kill_service, tell};
@@ -19,6 +20,8 @@ pub(crate) const SETTLE: Duration = Duration::from_secs(240);
 
 /// Most missing events that are looked for by name.
 const MOST_NAMED: u64 = 50;
+/// Most events among which they are looked for: to read more takes longer than the work may stand still.
+const MOST_READ: u64 = 100_000;
 
 /// A hook that answers every event of the load in a session of its conversation.
 pub(crate) const ANSWER: &str = r#"/** @name answer */
@@ -80,7 +83,7 @@ async fn nothing_waits(world: &World) {
         // Reading whole streams is work too: only where few events are missing.
         let unevaluated = events.saturating_sub(evaluated);
         let missing = match unevaluated {
-            1..=MOST_NAMED if waiting == 0 => unrecorded(world).await,
+            1..=MOST_NAMED if waiting == 0 && events <= MOST_READ => unrecorded(world).await,
             _ => String::new(),
         };
         let logs = world.logs();
@@ -121,6 +124,21 @@ pub(crate) async fn settled(world: &World, accepted: &BTreeSet<String>) -> Recor
         let faults = record.faults(accepted);
         if faults.is_empty() {
             Ok(record)
+        } else {
+            Err(format!("{}\n{}", faults.join("\n"), world.logs()))
+        }
+    })
+    .await
+}
+
+/// As [`settled`], of more messages than fit into memory. `patience` is how long the streams may be read.
+pub(crate) async fn settled_tally(world: &World, accepted: &BTreeSet<String>, patience: Duration) -> Tally {
+    nothing_waits(world).await;
+    eventually("every promise is kept", patience, async || {
+        let tally = Tally::read(&world.bus).await;
+        let faults = tally.faults(accepted);
+        if faults.is_empty() {
+            Ok(tally)
         } else {
             Err(format!("{}\n{}", faults.join("\n"), world.logs()))
         }

@@ -19,11 +19,11 @@ use shared::testing::{eventually_within, says};
 use shared::wire::topology::streams::{DISPATCHES, EVENTS, LEDGER, RECEIPTS};
 use shared::wire::unknown::LATER_RELEASE;
 use tests::load::{Gateways, Load, send};
-use tests::record::for_each;
-use tests::world::{Setup, World};
+use tests::stream_walk::for_each;
+use tests::world::{Setup, World, told_binaries};
 
 use crate::killer::tell;
-use crate::kills::{ANSWER, is_long, settled};
+use crate::kills::{ANSWER, SETTLE as KEPT, is_long, settled_tally};
 use crate::scale::{Times, all_heard, check_order, listen};
 
 /// The order in which operators replace services: who writes first comes last.
@@ -111,7 +111,8 @@ impl Course {
 async fn roll(world: &mut World, course: &Course, later: bool, gateways: &Gateways) -> (UnixMillis, UnixMillis) {
     let begun = SystemClock.now();
     world.stack.set_variable(LATER_RELEASE, if later { "1" } else { "" });
-    let binaries = course.earlier.as_deref().filter(|_| !later);
+    let this = told_binaries();
+    let binaries = course.earlier.as_deref().filter(|_| !later).or(this.as_deref());
     world.stack.set_binaries(binaries).expect("the programs are there");
 
     for name in ORDER {
@@ -196,10 +197,10 @@ async fn a_release_with_more_fields_comes_and_goes_without_a_loss() {
     let down = roll(&mut world, &course, false, &gateways).await;
     let accepted = sending.await.expect("the load was sent");
 
-    let record = settled(&world, &accepted).await;
+    let tally = settled_tally(&world, &accepted, KEPT).await;
     let heard = all_heard(&world, &heard, load.events).await;
-    check_order(&record, &heard, load.events);
-    assert!(record.dead.is_empty(), "dead letters: {:?}", record.dead);
+    check_order(&tally, &heard, load.events);
+    assert!(tally.dead.is_empty(), "dead letters: {:?}", tally.dead);
     for stream in WRITTEN {
         let (later, earlier) = written_by_either(&world, stream).await;
         assert!(
@@ -208,7 +209,7 @@ async fn a_release_with_more_fields_comes_and_goes_without_a_loss() {
         );
     }
 
-    let times = Times::read(&world.bus, &record).await;
+    let times = Times::of(tally);
     let is_rolling = |at: UnixMillis| [up, down].iter().any(|(begun, ended)| *begun <= at && at <= *ended);
     let waits = times.waits(&times.dispatched);
     let (rolling, calm): (Vec<_>, Vec<_>) = waits.partition(|wait| is_rolling(wait.arrived));

@@ -14,6 +14,8 @@ pub mod prometheus;
 pub mod receiver;
 pub mod record;
 pub mod slack;
+pub mod stream_walk;
 pub mod subject_record;
+pub mod tally;
 pub mod wire_client;
 pub mod world;

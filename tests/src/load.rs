@@ -57,7 +57,8 @@ async fn conversation(load: Load, session: u64, client: reqwest::Client, gateway
     pause(gap.mul_f64(session as f64 / load.sessions as f64)).await;
 
     let mut tick = tokio::time::interval(gap);
-    for number in (0..load.events).filter(|number| number % load.sessions == session) {
+    let step = usize::try_from(load.sessions).unwrap_or(usize::MAX);
+    for number in (session..load.events).step_by(step) {
         tick.tick().await;
         let id = format!("chaos:{session}/{number}");
         let event = json!({

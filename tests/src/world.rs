@@ -40,6 +40,8 @@ pub fn example_hook(name: &str) -> String {
 
 /// How long a replica may take to end what it has in hand.
 const DRAINED: Duration = Duration::from_secs(60);
+/// Variable that names the directory of the services' programs.
+const BINARIES: &str = "NEXUS_BIN";
 /// Sources of the events that tests post, each with a token of its own, and the channels of that token.
 const SOURCES: [(&str, &[&str]); 3] = [
     ("e2e", &["e2e"]),
@@ -51,6 +53,18 @@ const SOURCES: [(&str, &[&str]); 3] = [
 fn told(name: &str) -> Option<String> {
     #[expect(clippy::disallowed_methods, reason = "a test binary is told by variables")]
     std::env::var(name).ok()
+}
+
+/// The directory of the services' programs that `NEXUS_BIN` names, in place of those of this build: those of a release build
+/// bear a load that those of this one do not.
+///
+/// # Panics
+/// Where the directory is not there.
+#[must_use]
+pub fn told_binaries() -> Option<PathBuf> {
+    let directory = told(BINARIES).filter(|directory| !directory.is_empty())?;
+    let found = Path::new(&directory).canonicalize();
+    Some(found.unwrap_or_else(|error| panic!("{BINARIES}={directory}: {error}")))
 }
 
 /// The bearer token of `source` in every world.
@@ -111,8 +125,10 @@ pub struct Setup {
     pub without: Vec<&'static str>,
     /// Whether the test sets the services' clocks ([`World::clock`]).
     pub sets_clock: bool,
-    /// Directory of the services' programs, of another build; none = those of this one.
+    /// Directory of the services' programs, of another build; none = that of [`told_binaries`], or this build's.
     pub binaries: Option<PathBuf>,
+    /// Size to which each server's collector keeps its memory, as Go writes it; none = that of a laptop.
+    pub server_memory: Option<String>,
 }
 
 /// A running Nexus and a connection to it.
@@ -348,7 +364,8 @@ fn plan(directory: &Path, setup: Setup) -> Plan {
     let mut plan = Plan::all(directory, setup.replicas.max(1));
     plan.servers = setup.servers.max(1);
     plan.environment = setup.environment;
-    plan.binaries = setup.binaries;
+    plan.binaries = setup.binaries.or_else(told_binaries);
+    plan.server_memory = setup.server_memory;
 
     if setup.sets_clock {
         plan.environment.push(clock_of(directory).variable());

@@ -20,7 +20,9 @@ use crate::auth::server_files::route_lines;
 
 /// Settings of Go's garbage collector for the server: it runs seldom while there is room, because it takes 5 % of the
 /// server's time otherwise (`docs/performance.md`), and as often as needed to keep to the limit.
-const COLLECTOR: [(&str, &str); 2] = [("GOGC", "400"), ("GOMEMLIMIT", "768MiB")];
+const COLLECTOR: [(&str, &str); 2] = [("GOGC", "400"), (MEMORY_LIMIT, "768MiB")];
+/// Variable of the limit.
+const MEMORY_LIMIT: &str = "GOMEMLIMIT";
 
 /// One process of the NATS server.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub struct Nats {
     /// Port of the monitoring endpoint; `None` if it is not needed. A stack whose durability covers a power failure
     /// needs it, and one whose messages are counted.
     monitor: Option<u16>,
+    /// Limit of the memory, if it is not that of [`COLLECTOR`].
+    memory: Option<String>,
     child: Option<(Child, Recorded)>,
 }
 
@@ -131,6 +135,7 @@ impl Nats {
             log,
             port,
             monitor,
+            memory: plan.server_memory.clone(),
             child: None,
         })
     }
@@ -154,6 +159,7 @@ impl Nats {
             .arg("-c")
             .arg(&self.config)
             .envs(COLLECTOR)
+            .envs(self.memory.as_ref().map(|memory| (MEMORY_LIMIT, memory)))
             .stdout(log.try_clone().context("failed to open the server's log")?)
             .stderr(log)
             // The lock on the data directory, which lasts as long as the server lives.

@@ -1,6 +1,7 @@
 //! One replica of a service, as a process.
 
 use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use super::programs::Programs;
 use super::{Plan, spawner, users};
 
 /// Size of the end of a log that is shown if its process failed, in bytes.
-const LOG_TAIL: usize = 2_000;
+const LOG_TAIL: u64 = 2_000;
 /// Variables of our own environment that would override a stack's configuration of the bus.
 const OWN_SETTINGS: [&str; 9] = [
     "NEXUS__NATS__SERVERS",
@@ -221,8 +222,14 @@ impl Running {
     /// Returns the end of the process's log.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        let text = std::fs::read(&self.log).unwrap_or_default();
-        String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_TAIL)..]).into_owned()
+        // Whoever waits asks for it many times a second, and the log may be long. What cannot be read is left out.
+        let mut tail = Vec::new();
+        if let Ok(mut log) = File::open(&self.log) {
+            let size = log.metadata().map_or(0, |metadata| metadata.len());
+            let sought = log.seek(SeekFrom::Start(size.saturating_sub(LOG_TAIL)));
+            let _ = sought.and_then(|_| log.read_to_end(&mut tail));
+        }
+        String::from_utf8_lossy(&tail).into_owned()
     }
 }
 
