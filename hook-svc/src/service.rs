@@ -274,7 +274,7 @@ fn model_access(
     let copies = shell.config.read_model.copies;
     let slots = SlotLeases::watch_slots(bus, own_copy::GROUP, name.to_owned(), copies, clock());
     let peers = PeerCopies::new(bus, name, slots.holders(), clock());
-    let (model, asker) = ModelAccess::new(bus, own_copy::path_of(&shell.config, name), peers);
+    let (model, asker) = ModelAccess::new(own_copy::path_of(&shell.config, name), peers);
 
     background.spawn(asker.run());
     background.spawn(backlog::export(bus.clone(), clock(), model.follow_own()));

@@ -39,7 +39,7 @@ impl SearchHost {
         let search = async {
             // Searches take their turn, so that a busy hook cannot take all readers.
             let _turn = self.searches.acquire().await;
-            self.model.search(request).await
+            self.model.search(request, call.sequence).await
         };
 
         let late = |_| CallError::new("timed_out", "search() took too long");

@@ -8,19 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use shared::bus::Bus;
 use shared::model::event::EventId;
 use shared::model::hook_api::InvocationRow;
 use shared::model::time::UnixMillis;
 use shared::projection::api::{SearchReply, SearchRequest};
 use shared::projection::script_query::ModelQueryError;
 use shared::projection::{FeedSource, Projection, QueryProjectionError};
-use shared::wire::headers::Headers;
 use tokio::sync::watch;
 
 use super::copy_service::find_first;
 use super::first_check::{FirstAsker, FirstCheck, first_check};
-use super::peer_api::{FindFirstQuestion, FoundFirst, InvocationsQuestion, InvocationsReply};
+use super::peer_api::{FindFirstQuestion, FoundFirst, InvocationsQuestion, InvocationsReply, SearchQuestion};
 use super::peer_copies::PeerCopies;
 use crate::runner::{AskedQuery, ModelSource, PeerAnswer};
 
@@ -76,7 +74,6 @@ pub(crate) struct ModelAccess(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    bus: Bus,
     path: PathBuf,
     own: watch::Sender<OwnCopy>,
     peers: PeerCopies,
@@ -86,10 +83,9 @@ struct Inner {
 impl ModelAccess {
     /// Returns the access of a replica whose own copy, if it keeps one, is at `path`, with the task that asks `peers`
     /// in batches.
-    pub(crate) fn new(bus: &Bus, path: PathBuf, peers: PeerCopies) -> (Self, FirstAsker) {
+    pub(crate) fn new(path: PathBuf, peers: PeerCopies) -> (Self, FirstAsker) {
         let (first, asker) = first_check(peers.clone());
         let inner = Inner {
-            bus: bus.clone(),
             path,
             own: watch::Sender::new(OwnCopy::Undecided),
             peers,
@@ -295,20 +291,22 @@ impl ModelAccess {
         Ok(reply.invocations)
     }
 
-    /// Returns the events that are similar to a text.
+    /// Returns the events that are similar to a text, from a copy that has the event `sequence`.
     ///
     /// # Errors
     /// Returns [`AskModelError`] if no copy answers.
-    pub(crate) async fn search(&self, request: SearchRequest) -> Result<SearchReply, AskModelError> {
-        if let Some(own) = self.answering() {
+    pub(crate) async fn search(&self, request: SearchRequest, sequence: u64) -> Result<SearchReply, AskModelError> {
+        let own = self.any().filter(|_| self.is_local(sequence));
+        if let Some(own) = own.or_else(|| self.answering()) {
+            own.wait_reached(FeedSource::Events, sequence).await?;
             return Ok(own.search(request).await?);
         }
 
-        let asked = self
-            .0
-            .bus
-            .request("nexus.svc.events.search", Headers::new(), &request, SEARCH)
-            .await;
+        let question = SearchQuestion {
+            request,
+            at_least: sequence,
+        };
+        let asked = self.0.peers.ask_patiently("search", &question, SEARCH).await;
         asked.map_err(|error| AskModelError::Peers(error.to_string()))
     }
 }

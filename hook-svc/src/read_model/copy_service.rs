@@ -13,6 +13,7 @@ use bytes::Bytes;
 use shared::bus::ServiceSpec;
 use shared::clock::{SharedClock, pause};
 use shared::error_chain::describe_error;
+use shared::projection::api::SearchReply;
 use shared::projection::script_query::{MAX_QUERY, ModelQuery, ModelQueryError, ModelSession};
 use shared::projection::{FeedSource, Projection, QueryProjectionError};
 use shared::wire::subject::token;
@@ -21,7 +22,7 @@ use tokio::sync::Semaphore;
 use super::file_service::FileLender;
 use super::peer_api::{
     FindFirstQuestion, FirstQuestion, FirstReply, FoundFirst, InvocationsQuestion, InvocationsReply, QueryQuestion,
-    QueryReply, ReachedQuestion, ReachedReply, SERVICE,
+    QueryReply, ReachedQuestion, ReachedReply, SERVICE, SearchQuestion,
 };
 use crate::runner::run_query;
 
@@ -80,7 +81,7 @@ impl CopyService {
     pub(crate) fn service_spec(self: &Arc<Self>, instance: &str) -> ServiceSpec {
         let spec = ServiceSpec::new(SERVICE, "the copy of the read model of one replica").of_instance(token(instance));
         let (query, reached, first) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
-        let (find_first, invocations) = (Arc::clone(self), Arc::clone(self));
+        let (find_first, invocations, search) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
 
         let spec = self.lender.add_endpoints(spec);
         spec.raw_endpoint("query", move |question: QueryQuestion| {
@@ -98,6 +99,10 @@ impl CopyService {
         .endpoint("find_first", move |question: FindFirstQuestion| {
             let copy = Arc::clone(&find_first);
             async move { copy.answer_find_first(&question).await }
+        })
+        .endpoint("search", move |question: SearchQuestion| {
+            let copy = Arc::clone(&search);
+            async move { copy.answer_search(question).await }
         })
         .endpoint("invocations", move |question: InvocationsQuestion| {
             let copy = Arc::clone(&invocations);
@@ -135,8 +140,7 @@ impl CopyService {
     async fn answer_query(&self, question: QueryQuestion) -> QueryReply {
         let QueryQuestion { asker, query, at_least } = question;
         if !self.has_reached(at_least).await {
-            let position = self.projection.position(FeedSource::Events);
-            return QueryReply::Away(format!("the copy is at event {position}, before {at_least}"));
+            return QueryReply::Away(self.describe_lag(at_least));
         }
         let Ok(Ok(_turn)) = tokio::time::timeout(PATIENCE, self.turns.acquire()).await else {
             return QueryReply::Away("the copy is busy".to_owned());
@@ -195,6 +199,20 @@ impl CopyService {
         Ok(FirstReply {
             is_first: is_first.map_err(|error| unavailable(&error))?,
         })
+    }
+
+    async fn answer_search(&self, question: SearchQuestion) -> Result<SearchReply, (usize, String)> {
+        let SearchQuestion { request, at_least } = question;
+        if !self.has_reached(at_least).await {
+            return Err((UNAVAILABLE, self.describe_lag(at_least)));
+        }
+        let found = self.projection.search(request).await;
+        found.map_err(|error| unavailable(&error))
+    }
+
+    fn describe_lag(&self, at_least: u64) -> String {
+        let position = self.projection.position(FeedSource::Events);
+        format!("the copy is at event {position}, before {at_least}")
     }
 
     async fn answer_find_first(&self, question: &FindFirstQuestion) -> Result<FoundFirst, (usize, String)> {

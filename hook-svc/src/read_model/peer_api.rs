@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use shared::model::event::EventId;
 use shared::model::hook_api::InvocationRow;
 use shared::model::position::StreamPosition;
+use shared::projection::api::SearchRequest;
 use shared::projection::script_query::{ModelQuery, ModelQueryError};
 
 /// Name of the service.
@@ -151,6 +152,15 @@ pub(crate) struct InvocationsQuestion {
 pub(crate) struct InvocationsReply {
     /// Invocations, the newest first.
     pub(crate) invocations: Vec<InvocationRow>,
+}
+
+/// Question `search`: events similar to a text, answered with a [`SearchReply`](shared::projection::api::SearchReply).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SearchQuestion {
+    /// Text, and what is searched.
+    pub(crate) request: SearchRequest,
+    /// Sequence of `EVENTS` that the copy must have reached: the event's for which a script asks.
+    pub(crate) at_least: u64,
 }
 
 /// Question `file`: begins a loan of the copy's file, or joins the one that lasts.

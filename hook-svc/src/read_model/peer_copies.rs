@@ -229,6 +229,27 @@ impl PeerCopies {
         .await
     }
 
+    /// As [`Self::ask`], and waits for a copy that answers, at most for [`FIND_COPY`].
+    ///
+    /// # Errors
+    /// Returns [`AskCopyError`] if none has answered by then.
+    pub(crate) async fn ask_patiently<A: DeserializeOwned>(
+        &self,
+        endpoint: &str,
+        question: &impl Serialize,
+        timeout: Duration,
+    ) -> Result<A, AskCopyError> {
+        let given_up = self.0.clock.monotonic() + FIND_COPY;
+        loop {
+            match self.ask(endpoint, question, timeout).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) if self.0.clock.monotonic() >= given_up => return Err(error),
+                Err(error) => tracing::debug!(%error, "a script waits for a copy of the read model"),
+            }
+            pause(AGAIN).await;
+        }
+    }
+
     /// Asks the replica `name`, a token, at `endpoint`, and returns its answer as it is.
     ///
     /// # Errors

@@ -252,7 +252,7 @@ mod tests {
         let peers = PeerCopies::new(&bus, "h-1", holders, Arc::clone(&clock));
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("read-model.sqlite");
-        let (access, _asker) = ModelAccess::new(&bus, path.clone(), peers);
+        let (access, _asker) = ModelAccess::new(path.clone(), peers);
         assert_eq!(access.standing(clock.now()), ModelStanding::Undecided);
 
         let (own, to) = (access.clone(), path.clone());

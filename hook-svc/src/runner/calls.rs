@@ -200,6 +200,7 @@ mod tests {
         HostCall {
             event_id: EventId::parse("web:1").expect("valid"),
             event_json: bytes::Bytes::new(),
+            sequence: 0,
             now: UnixMillis(0),
             hook: Arc::new(hook),
             number,

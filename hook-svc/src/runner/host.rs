@@ -24,6 +24,8 @@ pub struct HostCall {
     pub event_id: EventId,
     /// Event being evaluated, as JSON by its wire names.
     pub event_json: Bytes,
+    /// Sequence of the event in `EVENTS`, which a read model that answers must have applied; 0 requires none.
+    pub sequence: u64,
     /// Evaluation time of the event.
     pub now: UnixMillis,
     /// Hook that makes the call.

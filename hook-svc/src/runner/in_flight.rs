@@ -145,6 +145,7 @@ impl InFlightEvent {
         Ok(HostCall {
             event_id: self.job.event_id.clone(),
             event_json: self.job.event_json.clone(),
+            sequence: self.job.sequence,
             now: self.job.now,
             hook: Arc::clone(hook),
             number,

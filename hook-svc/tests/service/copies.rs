@@ -21,6 +21,14 @@ export default ({ event, dbPath }) => {
 };
 ";
 
+/// Fires only where its search finds the very event that it is called with.
+const FINDS: &str = "export default async ({ event, search }) => {
+  const found = await search(event.content);
+  if (!found.some(({ eventId }) => eventId === event.id)) throw new Error(`found ${JSON.stringify(found)}`);
+  return { fire: true, routing: { session: event.peer.id } };
+};
+";
+
 /// Reads nothing.
 const PLAIN: &str = "export default ({ event }) => ({ fire: true, routing: { session: 'plain-' + event.peer.id } });\n";
 
@@ -198,6 +206,42 @@ async fn a_copy_that_lags_is_answered_for_by_another() {
 
     let evaluated_by = check(&world, events).await;
     assert!(evaluated_by.contains("h-2"), "{evaluated_by:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_is_answered_by_a_copy_that_has_the_event() {
+    let mut world = World::new(&[("finds.ts", FINDS), ("plain.ts", PLAIN)]).await;
+    world.sections = "[hooks.read_model]\ncopies = 2\n".to_owned();
+    for name in ["h-0", "h-1", "h-2"] {
+        world.start(name);
+    }
+    world.wait_for_members(3).await;
+    publish_words(&world, 0, 40).await;
+    world.wait_for_records(40).await;
+
+    // One copy lags and answers: what it does not know must not count as not there.
+    let holding = hold_back(&world, "h-0").await;
+    publish_words(&world, 40, 40).await;
+    world.wait_for_records(80).await;
+    drop(holding);
+
+    // One copy is there and answers nothing.
+    let frozen = world.replica("h-1").pid().to_string();
+    signal(&frozen, "-STOP");
+    publish_words(&world, 80, 40).await;
+    world.wait_for_records(120).await;
+    signal(&frozen, "-CONT");
+
+    let evaluated_by = check(&world, 120).await;
+    assert!(evaluated_by.contains("h-2"), "{evaluated_by:?}");
+}
+
+/// Publishes `count` events on forty conversations, each with a word of its own.
+async fn publish_words(world: &World, from: u32, count: u32) {
+    let events: Vec<_> = (from..from + count)
+        .map(|number| event(&format!("v{}", number % 40), number, &format!("word{number}")))
+        .collect();
+    world.publish_all(&events).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -62,6 +62,7 @@ async fn ask(granted: &[&str], hook: HookSource, args: Value) -> Result<Value, C
     let call = HostCall {
         event_id: EventId::parse("web:1").expect("valid"),
         event_json: bytes::Bytes::new(),
+        sequence: 0,
         now: UnixMillis(0),
         hook: Arc::new(hook),
         number: 0,

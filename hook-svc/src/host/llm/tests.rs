@@ -88,6 +88,7 @@ fn call(hook: &str, event: &str, args: Value) -> HostCall {
     HostCall {
         event_id: EventId::parse(event).expect("valid"),
         event_json: bytes::Bytes::new(),
+        sequence: 0,
         now: UnixMillis(1),
         hook: Arc::new(HookSource {
             id: hook.to_owned(),

@@ -91,7 +91,6 @@ const HOOK: &[Right] = &[
     Publish("nexus.invocation.*.*"),
     Publish("nexus.audit.breaker.*"),
     Publish("nexus.dlq.*"),
-    Ask("events.search"),
     Ask("model.*.*"),
     Serve("hook.*"),
     Serve("events.*"),
