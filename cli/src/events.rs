@@ -15,7 +15,7 @@ use crate::complain;
 use crate::connect::connect_bus;
 use crate::exit::{Exit, ExitContext as _, failure};
 use crate::output::{Column, Table, View};
-use crate::service::call_service;
+use crate::service::ask_service;
 use crate::when::parse_when;
 
 /// Longest time that one answer may take.
@@ -123,7 +123,7 @@ pub fn unknown_event(id: &EventId) -> anyhow::Error {
 /// Asks hook-svc, which serves the read model.
 ///
 /// # Errors
-/// As [`call_service`].
+/// As [`ask_service`].
 async fn ask_read_model<T: DeserializeOwned>(bus: &Bus, subject: &str, question: &impl Serialize) -> Result<T> {
-    call_service(bus, "hook-svc", subject, question, ANSWER).await
+    ask_service(bus, "hook-svc", subject, question, ANSWER).await
 }

@@ -26,6 +26,21 @@ pub async fn call_service<Q: Serialize, A: DeserializeOwned>(
     asked.map_err(|error| explain_request(service, patience, error))
 }
 
+/// Sends `question`, which changes nothing, as [`call_service`] does: to one replica after the other, until one answers.
+///
+/// # Errors
+/// As [`call_service`].
+pub async fn ask_service<Q: Serialize, A: DeserializeOwned>(
+    bus: &Bus,
+    service: &str,
+    subject: &str,
+    question: &Q,
+    patience: Duration,
+) -> Result<A> {
+    let asked = bus.ask(subject, question, patience).await;
+    asked.map_err(|error| explain_request(service, patience, error))
+}
+
 /// Returns `error` in an operator's terms.
 fn explain_request(service: &str, patience: Duration, error: RequestError) -> anyhow::Error {
     match error {

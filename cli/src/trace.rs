@@ -13,7 +13,7 @@ use crate::codes::explain_step;
 use crate::connect::connect_bus;
 use crate::events::{parse_event_id, unknown_event};
 use crate::output::{Column, Table, View, Zone, reader_zone};
-use crate::service::call_service;
+use crate::service::ask_service;
 use crate::session::{absence_text, read_state};
 
 /// Longest time that one answer may take.
@@ -83,7 +83,7 @@ async fn absent_agents(bus: &Bus, trace: &EventTrace, zone: &Zone) -> Vec<String
 /// Fails if no hook-svc answers.
 pub async fn ask_trace(bus: &Bus, id: &EventId) -> Result<EventTrace> {
     let question = TraceRequest { event_id: id.clone() };
-    call_service(bus, "hook-svc", "nexus.svc.events.trace", &question, ANSWER).await
+    ask_service(bus, "hook-svc", "nexus.svc.events.trace", &question, ANSWER).await
 }
 
 /// Requests the chain until it is complete, at most for `patience`. Returns the last state.

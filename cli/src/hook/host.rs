@@ -13,7 +13,6 @@ use shared::clock::{SharedClock, SystemClock};
 use shared::llm::LlmConfig;
 use shared::model::time::UnixMillis;
 use shared::process::ShutdownSignal;
-use shared::wire::headers::Headers;
 
 /// Longest time that a search may take.
 const SEARCH: Duration = Duration::from_secs(30);
@@ -56,7 +55,7 @@ impl ScriptHost for Search {
 
         let subject = "nexus.svc.events.search";
         let args = up_to(call.args, call.now);
-        let asked = self.bus.request(subject, Headers::new(), &args, SEARCH).await;
+        let asked = self.bus.ask(subject, &args, SEARCH).await;
 
         let found = |reply: Value| -> Value {
             let hits = reply["hits"].as_array().cloned().unwrap_or_default();

@@ -12,7 +12,6 @@ use shared::model::heartbeat::HeartbeatMark;
 use shared::model::schedule::{ScheduleRecord, ScheduleTarget};
 use shared::model::session::SessionRef;
 use shared::projection::api::{EventTrace, TraceRequest};
-use shared::wire::headers::Headers;
 use shared::wire::subject;
 use shared::wire::topology::streams;
 
@@ -45,10 +44,7 @@ pub(super) async fn find_out(bus: &Bus, record: &ScheduleRecord, last: Option<&E
 
 async fn is_unfinished(bus: &Bus, id: &EventId) -> UnderWay {
     let question = TraceRequest { event_id: id.clone() };
-    match bus
-        .request::<_, EventTrace>(TRACE, Headers::new(), &question, TIMEOUT)
-        .await
-    {
+    match bus.ask::<_, EventTrace>(TRACE, &question, TIMEOUT).await {
         Ok(EventTrace { complete: true, .. }) => UnderWay::No,
         Ok(EventTrace { complete: false, .. }) => UnderWay::Yes,
         Err(error) => {

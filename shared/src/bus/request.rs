@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::clock::pause;
 use crate::wire::envelope::{PayloadFormat, encode_payload};
 use crate::wire::headers::{CONTENT_TYPE, Headers};
 
@@ -16,6 +19,11 @@ use super::message::{header_map, headers_of};
 pub(super) const SERVICE_ERROR_CODE: &str = "Nats-Service-Error-Code";
 /// Header of a NATS service's error response with the error text.
 pub(super) const SERVICE_ERROR: &str = "Nats-Service-Error";
+
+/// Time without a response after which a question is sent again.
+const ASK_AGAIN: Duration = Duration::from_millis(700);
+/// Number of times that it is sent.
+const MOST_ASKED: usize = 6;
 
 impl Bus {
     /// Sends `question` in JSON to `subject`, with the additional `headers`, and decodes the JSON response.
@@ -45,6 +53,30 @@ impl Bus {
             subject: subject.to_owned(),
             detail: error.to_string(),
         })
+    }
+
+    /// Sends `question`, which changes nothing, as [`Bus::request`] does. While no response arrives it is sent again, to
+    /// the replica that the server chooses then, and the first response counts: a replica that was stopped gets its share
+    /// of the requests, and answers none.
+    ///
+    /// # Errors
+    /// As [`Bus::request`].
+    pub async fn ask<Q: Serialize, A: DeserializeOwned>(
+        &self,
+        subject: &str,
+        question: &Q,
+        timeout: Duration,
+    ) -> Result<A, RequestError> {
+        let send = || self.request::<Q, A>(subject, Headers::new(), question, timeout);
+        let mut sent = FuturesUnordered::new();
+        sent.push(send());
+
+        loop {
+            tokio::select! {
+                Some(response) = sent.next() => return response,
+                () = pause(ASK_AGAIN), if sent.len() < MOST_ASKED => sent.push(send()),
+            }
+        }
     }
 
     /// Sends a request to all listeners of `subject`, and returns their responses. All of them must arrive within

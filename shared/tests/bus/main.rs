@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shared::bus::{
-    Bus, CasError, FetchMode, KvEvent, OutgoingMessage, PublishError, PullOptions, ServiceSpec, StreamTap, claim,
-    ledger, partition,
+    Bus, CasError, FetchMode, KvEvent, OutgoingMessage, PublishError, PullOptions, RequestError, ServiceSpec,
+    StreamTap, claim, ledger, partition,
 };
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::{Event, EventId};
@@ -338,4 +338,40 @@ async fn a_service_answers_inboxes_alone() {
 
     let value = bus.last_on_subject("KV_approvals", "$KV.approvals.mine").await;
     assert!(value.expect("KV").is_none());
+}
+
+/// A replica that was stopped still gets its share of the requests.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_is_asked_again_while_a_replica_is_silent() {
+    let (_server, bus) = world().await;
+    let asked = Arc::new(Mutex::new(0));
+    let counts = Arc::clone(&asked);
+    let spec = ServiceSpec::new("probe", "for tests").endpoint("ask", move |question: Value| {
+        let is_first = {
+            let mut asked = counts.lock().expect("whole");
+            *asked += 1;
+            *asked == 1
+        };
+        async move {
+            if is_first {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, (usize, String)>(question)
+        }
+    });
+    let _serving = bus.serve(spec).await.expect("served");
+
+    let question = json!("still there?");
+    let answer: Value = bus
+        .ask("nexus.svc.probe.ask", &question, DEADLINE)
+        .await
+        .expect("an answer");
+    assert_eq!(answer, question);
+    assert!(*asked.lock().expect("whole") > 1, "the first one was not answered");
+
+    // An error is an answer too.
+    let absent = bus
+        .ask::<_, Value>("nexus.svc.probe.nothing", &question, DEADLINE)
+        .await;
+    assert!(matches!(absent, Err(RequestError::NoResponder { .. })), "{absent:?}");
 }

@@ -10,7 +10,6 @@ use serde::de::DeserializeOwned;
 use shared::model::origin::WEBCHAT;
 use shared::model::owner::ChatVisitor;
 use shared::projection::api::{HistoryReply, HistoryRequest, ThreadRow, ThreadsReply, ThreadsRequest, own_thread};
-use shared::wire::headers::Headers;
 
 use super::protocol::{ChatItem, ThreadItem};
 use crate::gateway::GatewayState;
@@ -96,9 +95,7 @@ where
     Q: Serialize + Sync,
     A: DeserializeOwned,
 {
-    let answer = gateway
-        .bus
-        .request::<_, A>(subject, Headers::new(), question, ANSWER_WITHIN);
+    let answer = gateway.bus.ask::<_, A>(subject, question, ANSWER_WITHIN);
 
     match answer.await {
         Ok(reply) => Some(reply),
