@@ -28,6 +28,7 @@ mod pool;
 mod pools;
 mod progress_watch;
 mod protocol;
+mod reading;
 pub mod result;
 mod sandbox;
 mod sources;
@@ -160,22 +161,9 @@ impl HookSource {
     /// it. A source that may name it in a way that cannot be judged counts as one that does.
     #[must_use]
     pub fn reads_model(&self) -> bool {
-        READING.iter().any(|word| self.source.contains(word))
+        reading::reads_model(&self.source)
     }
 }
-
-/// Texts in a source that read the read model, or may hide that: names of functions and values that read it, code and
-/// names that are made at run time.
-const READING: [&str; 8] = [
-    "dbPath",
-    "search",
-    "sqlite",
-    "import(",
-    "require(",
-    "eval(",
-    "Function(",
-    "ctx[",
-];
 
 /// Words in a source that mean promises, or code that runs after a script has returned.
 const LINGERING: [&str; 6] = ["await", "then", "Promise", "import(", "Microtask", "nextTick"];

@@ -1,0 +1,118 @@
+//! Which sources read the read model, judged by their text. *Pure.*
+//!
+//! To read, a script needs `search`, or a database from a module whose name contains `sqlite`. A source that may load a
+//! module, or make code, by a name that its text does not show cannot be judged, and counts as one that reads.
+
+/// Texts of sources that read.
+const READING: [&str; 4] = ["dbPath", "search", "sqlite", "ctx["];
+
+/// Words that load modules or make code by names that are made at run time.
+const HIDING: [&str; 5] = ["require", "createRequire", "getBuiltinModule", "eval", "Function"];
+
+/// Returns whether `source` reads the read model, or cannot be judged.
+pub(super) fn reads_model(source: &str) -> bool {
+    READING.iter().any(|text| source.contains(text)) || hides_a_name(source) || escapes_a_letter(source)
+}
+
+fn is_part(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || c == '$'
+}
+
+/// Returns the words of `source`, each with the text after it.
+fn words(source: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut rest = source;
+    std::iter::from_fn(move || {
+        let begun = &rest[rest.find(is_part)?..];
+        let end = begun.find(|c| !is_part(c)).unwrap_or(begun.len());
+        let (word, after) = begun.split_at(end);
+        rest = after;
+        Some((word, after))
+    })
+}
+
+/// Returns whether a module may be loaded, or code made, by a name that `source` does not show.
+fn hides_a_name(source: &str) -> bool {
+    words(source).any(|(word, after)| {
+        let after = after.trim_start();
+        match word {
+            "import" => after.starts_with(['(', '.', '/']) || is_escaped(after),
+            "from" => after.starts_with('/') || is_escaped(after),
+            // In the sentence of a comment, another word follows.
+            other => HIDING.contains(&other) && !after.starts_with(is_part),
+        }
+    })
+}
+
+/// Returns whether `text` begins with a string that contains an escape: `"bun:sq\lite"` is a name too.
+fn is_escaped(text: &str) -> bool {
+    let Some(quote) = text.chars().next().filter(|first| matches!(first, '"' | '\'')) else {
+        return false;
+    };
+    text[1..].split(quote).next().is_some_and(|name| name.contains('\\'))
+}
+
+/// Returns whether a letter or digit is written as an escape, which hides a name and has no other use.
+fn escapes_a_letter(source: &str) -> bool {
+    let mut escapes = source.split('\\').skip(1);
+    escapes.any(|after| escaped_char(after).is_some_and(|c| c.is_ascii_alphanumeric()))
+}
+
+/// Returns the character of the escape by number of which `after` is the text behind the backslash.
+fn escaped_char(after: &str) -> Option<char> {
+    let digits = if let Some(rest) = after.strip_prefix("u{") {
+        rest.split('}').next()?
+    } else if let Some(rest) = after.strip_prefix('u') {
+        rest.get(..4)?
+    } else {
+        after.strip_prefix('x')?.get(..2)?
+    };
+    char::from_u32(u32::from_str_radix(digits, 16).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_reads_or_cannot_be_judged_counts_as_reading() {
+        for source in [
+            "new Database(ctx.dbPath)",
+            "await ctx.search('x')",
+            "import { Database } from 'bun:sqlite';",
+            "import Database from \"better-sqlite3\";",
+            "ctx['db' + 'Path']",
+            "const module = await import(name);",
+            "const module = await import (name);",
+            "import/* */('a')",
+            "import.meta.require",
+            "require ('bun:' + name)",
+            "const load = require;",
+            "[require][0](name)",
+            "eval\n(text)",
+            "new Function (text)",
+            "process.getBuiltinModule(name)",
+            "import { Database } from \"bun:sq\\lite\";",
+            "import 'bun:sq\\lite';",
+            "export * from/* */'bun:sq\\lite';",
+            "\\u0072equire(name)",
+            "\\u{72}equire(name)",
+            "['e\\x76al']",
+        ] {
+            assert!(reads_model(source), "{source}");
+        }
+    }
+
+    #[test]
+    fn what_loads_and_makes_nothing_does_not() {
+        for source in [
+            "export default ({ event }) => ({ fire: event.content === 'caf\\u00e9' });",
+            "// Answers that require an approval are not ours.\nexport default () => ({ fire: true });",
+            "// The evaluation of a retrieval is a function of the event.\nexport default function (ctx) { return ctx; }",
+            "import { join } from 'node:path';\nimport type { A } from \"./a\";",
+            "const red = '\\x1b[31m' + \"\\n\";",
+            "Array.from('a\\n')",
+        ] {
+            assert!(!reads_model(source), "{source}");
+        }
+    }
+}
