@@ -87,8 +87,11 @@ impl LoadedHooks {
         async move {
             loop {
                 let standing = model.standing(clock.now());
+                // The only copy is waited for in any case: nobody else could tell which ids occurred long ago.
+                let is_only = model.peers().names().is_empty();
+                let is_read = !pool.current_hooks().set().model_readers().is_empty();
                 let condition = AdmissionCondition {
-                    lag: lag_of(&standing),
+                    lag: counted_lag(&standing, is_only || is_read),
                     hooks_loaded: self.are_loaded(),
                     workers: pool.ready_workers(),
                 };
@@ -151,6 +154,18 @@ const fn lag_of(standing: &ModelStanding) -> Option<Duration> {
     }
 }
 
+/// Returns the lag that keeps the replica from taking part. `is_needed`: whether evaluation waits for the own copy.
+const fn counted_lag(standing: &ModelStanding, is_needed: bool) -> Option<Duration> {
+    match standing {
+        ModelStanding::Own(_) | ModelStanding::Building(_) if !is_needed => Some(Duration::ZERO),
+        ModelStanding::Own(_)
+        | ModelStanding::Building(_)
+        | ModelStanding::Undecided
+        | ModelStanding::Peers(_)
+        | ModelStanding::Lost => lag_of(standing),
+    }
+}
+
 /// Reports where the questions to the read model are answered. Without any copy only the hooks that read it wait.
 fn report_model(health: &Health, standing: &ModelStanding) {
     let (own, answers) = match standing {
@@ -200,4 +215,26 @@ fn report_condition(health: &Health, condition: AdmissionCondition, takes_part: 
             "not a member of the replica group yet"
         },
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_nobody_needs_holds_up_nothing() {
+        let late = Some(Duration::from_secs(3_600));
+        for standing in [ModelStanding::Own(late), ModelStanding::Building(late)] {
+            assert_eq!(counted_lag(&standing, true), late, "{standing:?}");
+            assert_eq!(counted_lag(&standing, false), Some(Duration::ZERO), "{standing:?}");
+        }
+
+        // How far a copy is at its start is not known: what reads it waits, and nothing else does.
+        assert_eq!(counted_lag(&ModelStanding::Building(None), true), None);
+        assert_eq!(counted_lag(&ModelStanding::Building(None), false), Some(Duration::ZERO));
+
+        // Whether this replica keeps one decides who reads its partitions.
+        assert_eq!(counted_lag(&ModelStanding::Undecided, false), None);
+        assert_eq!(counted_lag(&ModelStanding::Lost, true), Some(Duration::ZERO));
+    }
 }
