@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use shared::model::invocation::HookOutcome;
+use shared::process::status::ask_replicas;
 use shared::projection::Projection;
 use shared::testing::{TestProcess, eventually};
 use shared::wire::headers::Headers;
@@ -275,6 +277,7 @@ async fn a_replica_that_may_keep_no_copy_takes_no_slot_even_if_it_is_the_first_a
     })
     .await;
     assert!(!world.read_model("h-0").exists());
+    loss_is_told(&world).await;
 
     world.sections = may_keep;
     world.start("h-7");
@@ -291,6 +294,21 @@ async fn a_replica_that_may_keep_no_copy_takes_no_slot_even_if_it_is_the_first_a
     })
     .await;
     assert!(!world.read_model("h-0").exists());
+}
+
+/// Waits until a replica says what `/readyz`, `/metrics` and `nexus doctor` show: that no copy answers it.
+async fn loss_is_told(world: &World) {
+    eventually("the loss of all copies is told", async || {
+        let heard = ask_replicas(&world.bus, Duration::from_secs(3))
+            .await
+            .unwrap_or_default();
+        heard.iter().any(|replica| {
+            let part = replica.parts.get("projection");
+            let is_told = part.is_some_and(|part| part.degraded && part.detail.contains("no copy of the read model"));
+            is_told && replica.metrics.get("nexus_hook_read_model_answers") == Some(&0.0)
+        })
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
