@@ -281,7 +281,7 @@ impl ModelAccess {
     /// # Errors
     /// Returns [`AskModelError`] if no copy answers.
     pub(crate) async fn invocations(&self, hook: String, limit: u32) -> Result<Vec<InvocationRow>, AskModelError> {
-        if let Some(own) = self.any() {
+        if let Some(own) = self.answering() {
             return Ok(own.invocations(hook, limit).await?);
         }
 
