@@ -11,7 +11,7 @@ use tests::kubelet::cluster::Cluster;
 use tests::load::{Gateways, Load, send};
 use tests::record::Record;
 
-use super::installation::{Installation, NAMESPACE};
+use super::installation::{Installation, Length, NAMESPACE};
 use super::{PATIENCE, SETTLED, token_settings};
 
 /// Longest time for which a stream may have no leader.
@@ -60,7 +60,7 @@ impl Leaders {
 /// long, and no event is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolled_bus_has_leaders_and_loses_nothing() {
-    let Some(installation) = Installation::try_make("base", &token_settings()).await else {
+    let Some(installation) = Installation::try_make("base", &token_settings(), Length::Long).await else {
         return;
     };
     let cluster = &installation.cluster;
@@ -125,7 +125,7 @@ async fn a_rolled_bus_has_leaders_and_loses_nothing() {
 /// A copy of the read model goes on from its volume when its pod is replaced, and does not begin anew.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replaced_copy_goes_on_from_its_volume() {
-    let Some(installation) = Installation::try_make("overlays/dev", &token_settings()).await else {
+    let Some(installation) = Installation::try_make("overlays/dev", &token_settings(), Length::Long).await else {
         return;
     };
     let cluster = &installation.cluster;
