@@ -1,6 +1,8 @@
 //! The manifests render, fit the schemas of every Kubernetes that is promised, and every workload in them is as careful as
 //! it says. Skipped, with a message, without kubectl; `e2e::pods` runs them.
 
+#[path = "k8s/images.rs"]
+mod images;
 #[path = "k8s/lives.rs"]
 mod lives;
 #[path = "k8s/scaling.rs"]

@@ -12,11 +12,7 @@ use tests::kubelet::manifest::Map;
 const SETS: [(&str, &str); 3] = [
     ("base", "resources: [../k8s/base]"),
     ("overlays/dev", "resources: [../k8s/overlays/dev]"),
-    // The Job is applied by itself, and uses what the overlay has.
-    (
-        "overlays/prod with jobs/restore",
-        "resources: [../k8s/overlays/prod, ../k8s/jobs/restore]",
-    ),
+    ("overlays/prod", "resources: [../k8s/overlays/prod]"),
 ];
 
 /// Names of the kustomizations of docs/operations.md.
