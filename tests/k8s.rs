@@ -19,13 +19,13 @@ use std::process::Command;
 use cli::auth::folder::STANDARD;
 use serde_json::Value;
 use shared::wire::rights::BusRole;
-use tests::kubelet::objects::Objects;
+use tests::manifests::objects::Objects;
 
 use sets::{Set, containers, k8s_folder, list, name, of_kind, services, templates, try_render_all, try_render_base};
 
 const SERVICES: [&str; 5] = ["adapter-svc", "hook-svc", "broker-svc", "delivery-svc", "scheduler-svc"];
 
-/// Kinds that come with their controllers, whose schemas are those of `tests::kubelet::custom`.
+/// Kinds that come with their controllers, whose schemas are those of `tests::manifests::custom`.
 const CUSTOM_KINDS: [&str; 2] = ["ScaledObject", "ServiceMonitor"];
 
 /// Minor versions of Kubernetes that the manifests fit; the oldest is the first with `preStop.sleep`.

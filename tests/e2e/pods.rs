@@ -14,8 +14,8 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use shared::testing::model_server::ScriptedAnswer;
 use shared::testing::{ModelServer, eventually_within};
-use tests::kubelet::cluster::Cluster;
-use tests::kubelet::verbs::PodInfo;
+use tests::cluster::Cluster;
+use tests::cluster::verbs::PodInfo;
 use tests::receiver::Receiver;
 
 use installation::{Files, Installation, Length, NAMESPACE};

@@ -110,7 +110,7 @@ fn check_probes(at: &str, container: &Value) {
 }
 
 /// The API server evicts no pod that two budgets select, and none that is not ready unless its budget says so
-/// (`tests::kubelet::rollout::may_evict`).
+/// (`tests::cluster::rollout::may_evict`).
 #[test]
 fn no_budget_keeps_a_node_from_being_emptied() {
     for Set { name: set, objects, .. } in try_render_all() {

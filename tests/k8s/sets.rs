@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize as _;
 use serde_json::Value;
-use tests::kubelet::kustomize::{relative_path, try_render};
-use tests::kubelet::manifest::Map;
+use tests::manifests::kinds::Map;
+use tests::manifests::kustomize::{relative_path, try_render};
 
 /// Kustomizations, as they would be in a folder beside `k8s`: the base, and what is installed. Together with those of the
 /// page they have every component.

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use shared::bus::{Bus, NatsConfig};
+use tests::cluster::Cluster;
 use tests::command::program;
-use tests::kubelet::cluster::Cluster;
 use tests::kubelet::container::Images;
-use tests::kubelet::kustomize::{relative_path, try_render};
+use tests::manifests::kustomize::{relative_path, try_render};
 use tests::world::root;
 use tokio::net::TcpListener;
 

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use serde_json::Value;
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::testing::eventually_within;
-use tests::kubelet::cluster::Cluster;
+use tests::cluster::Cluster;
 use tests::load::{Gateways, Load, send};
 use tests::record::Record;
 

@@ -8,7 +8,7 @@ use std::process::{Output, Stdio};
 
 use tokio::process::{Child, Command};
 
-use super::manifest::{Map, Security};
+use crate::manifests::kinds::{Map, Security};
 
 /// Programs of each image by their names; an image is known by its name without registry and tag.
 pub type Images = BTreeMap<String, BTreeMap<String, PathBuf>>;

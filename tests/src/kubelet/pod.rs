@@ -14,12 +14,12 @@ use tokio::time::timeout;
 
 use super::container::{Images, Parts, Running};
 use super::environment::{PodFacts, command_line, variables};
-use super::manifest::{Container, Handler, PodSpec, PortRef, Probe};
 use super::memory;
-use super::network::{self, NODE, Network};
-use super::objects::Objects;
 use super::probe::{ProbeRecord, Verdict, back_off, patience, period};
 use super::volume;
+use crate::manifests::kinds::{Container, Handler, PodSpec, PortRef, Probe};
+use crate::manifests::objects::Objects;
+use crate::network::{self, NODE, Network};
 
 /// Interval at which a pod looks for what it waits for, and at its volumes.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -387,7 +387,7 @@ async fn exceed_memory(container: &Container, running: &Running) -> &'static str
 }
 
 /// Returns the number of a port of `container`.
-pub(super) fn port_of(container: &Container, port: &PortRef) -> u16 {
+pub(crate) fn port_of(container: &Container, port: &PortRef) -> u16 {
     match port {
         PortRef::Number(number) => *number,
         PortRef::Name(name) => {

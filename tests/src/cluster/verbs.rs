@@ -9,11 +9,11 @@ use shared::clock::{Clock as _, SystemClock, pause};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::cluster::{Cluster, LOOK_EVERY, PodEntry};
-use super::manifest::Workload;
-use super::network::{Network, OUTSIDE};
-use super::pod::Order;
 use super::rollout::{may_evict, ordinal};
+use super::{Cluster, LOOK_EVERY, PodEntry};
+use crate::kubelet::pod::Order;
+use crate::manifests::kinds::Workload;
+use crate::network::{Network, OUTSIDE};
 
 /// What a test sees of a pod.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@
 //! <https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#rolling-updates>,
 //! <https://kubernetes.io/docs/tasks/run-application/configure-pdb/>.
 
-use super::manifest::{Amount, Budget, Workload, WorkloadKind};
+use crate::manifests::kinds::{Amount, Budget, Workload, WorkloadKind};
 
 /// A pod of a workload as its controller sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -188,7 +188,7 @@ pub fn may_evict(budget: &Budget, is_ready: bool, expected: u32, healthy: u32) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::manifest::WorkloadSpec;
+    use crate::manifests::kinds::WorkloadSpec;
 
     fn workload(kind: WorkloadKind, spec: &str) -> Workload {
         let value: serde_json::Value = serde_yaml_ng::from_str(spec).expect("YAML");
