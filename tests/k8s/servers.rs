@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use shared::bus::NatsConfig;
+use tests::manifests::kinds::quantity;
 
 use crate::sets::{
     SERVERS_OF_OTHERS, Set, containers, entries, find, list, name, of_kind, page_example, templates, try_render_all,
@@ -96,6 +97,35 @@ fn with_servers_of_others_nothing_of_the_own_ones_remains() {
         let to_servers = json!({"ports": [{"protocol": "TCP", "port": 4222}]});
         let egress = list(&policy["spec"]["egress"]);
         assert!(egress.contains(&to_servers), "{}: {egress:?}", name(policy));
+    }
+}
+
+/// What no service can find out on Kubernetes, where the servers' monitoring port is closed to it: that each message is synced,
+/// that large ones are taken, and that the streams fit on the volume, with room for its file system.
+#[test]
+fn the_servers_are_as_the_services_expect_them() {
+    for Set { name: set, objects, .. } in try_render_all() {
+        let Some(servers) = find(&objects, "StatefulSet", "nats") else {
+            continue;
+        };
+        let mut maps = of_kind(&objects, "ConfigMap").into_iter();
+        let config = maps
+            .find_map(|map| map["data"]["nats.conf"].as_str())
+            .expect("nats.conf");
+        let setting = |key: &str| {
+            let mut lines = config.lines().map(str::trim);
+            let found = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
+            found.unwrap_or_else(|| panic!("{set}: no {key}: {config}"))
+        };
+        assert_eq!(setting("sync_interval"), "always", "{set}");
+        assert_eq!(setting("max_payload"), "8MB", "{set}");
+
+        // The server counts in powers of two.
+        let store = setting("max_file_store").strip_suffix("GB").expect("in GB");
+        let store: f64 = store.parse().expect("a number");
+        let claim = &servers["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"];
+        let volume = quantity(claim).expect("a size") / f64::from(1_u32 << 30);
+        assert!(store * 10.0 <= volume * 9.0, "{set}: {store} of {volume} GiB");
     }
 }
 
