@@ -398,6 +398,16 @@ impl Cluster {
         sizes.sum()
     }
 
+    /// Has what is on a claim's volume be lost: the next pod finds an empty one, as after `kubectl delete pvc`.
+    ///
+    /// # Panics
+    /// Panics if there is no such volume.
+    pub fn lose_claim(&self, namespace: &str, name: &str) {
+        let folder = self.claim(namespace, name);
+        // The pod that has it goes on writing there until it ends.
+        std::fs::rename(&folder, folder.with_extension("lost")).expect("a volume");
+    }
+
     /// Returns the folder of a claim.
     #[must_use]
     pub fn claim(&self, namespace: &str, name: &str) -> PathBuf {
