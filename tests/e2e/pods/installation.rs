@@ -7,7 +7,8 @@ use std::process::Command;
 use shared::bus::{Bus, NatsConfig};
 use tests::cluster::Cluster;
 use tests::command::program;
-use tests::kubelet::container::Images;
+use tests::kubelet::container::{Image, Images};
+use tests::manifests::kinds::Map;
 use tests::manifests::kustomize::{relative_path, try_render};
 use tests::world::root;
 use tokio::net::TcpListener;
@@ -172,10 +173,28 @@ fn images() -> Images {
         .map(|name| ((*name).to_owned(), built.join(name)))
         .collect();
     nexus.insert("bun".to_owned(), tool("bun"));
-    let nats = [("nats-server".to_owned(), tool("nats-server"))].into();
-    [("nexus", nexus), ("nats", nats), ("busybox", BTreeMap::new())]
-        .map(|(name, programs)| (name.to_owned(), programs))
+    let nexus = Image {
+        programs: nexus,
+        variables: image_variables(),
+    };
+    let nats = Image {
+        programs: [("nats-server".to_owned(), tool("nats-server"))].into(),
+        ..Image::default()
+    };
+    [("nexus", nexus), ("nats", nats), ("busybox", Image::default())]
+        .map(|(name, image)| (name.to_owned(), image))
         .into()
+}
+
+/// Returns the variables of the image `nexus`, but for `PATH`, by which the programs are found that make a container here.
+fn image_variables() -> Map {
+    let text = std::fs::read_to_string(root().join("deploy/image/Containerfile")).expect("what the image is made by");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("ENV "));
+    let pairs = lines
+        .flat_map(str::split_whitespace)
+        .filter_map(|word| word.split_once('='));
+    let kept = pairs.filter(|(name, _)| *name != "PATH");
+    kept.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// Writes an overlay upon `set`, below the folder that cargo gives to tests, since kustomize takes relative paths alone.

@@ -326,7 +326,7 @@ impl Pod {
         let variables = variables(container, &self.facts, &objects)?;
         let name = container.image.rsplit('/').next().unwrap_or_default();
         let name = name.split(['@', ':']).next().unwrap_or_default();
-        let programs = self
+        let image = self
             .images
             .get(name)
             .ok_or_else(|| format!("image {} is not known", container.image))?;
@@ -349,10 +349,11 @@ impl Pod {
                 self.name_server
             ),
             mounts,
-            programs: programs.clone(),
+            programs: image.programs.clone(),
             user: self.spec.security_context.clone(),
             command: command_line(container, &variables),
-            variables,
+            // Of two variables of one name the later one stays.
+            variables: image.variables.clone().into_iter().chain(variables).collect(),
         })
     }
 
