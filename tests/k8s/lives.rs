@@ -51,8 +51,8 @@ fn every_pod_has_time_to_end_in_good_order() {
         for (service, template) in services(&objects) {
             let container = &template["spec"]["containers"][0];
             let own_ms = variable(container, "NEXUS__TELEMETRY__DRAIN_TIMEOUT_MS");
-            let own_ms = own_ms.map(|text| text.parse().expect("a number"));
-            let drain_ms: i64 = own_ms.or(drain_ms).expect("drain_timeout_ms");
+            let own_ms: Option<i64> = own_ms.map(|text| text.parse().expect("a number"));
+            let drain_ms = own_ms.or(drain_ms).expect("drain_timeout_ms");
 
             // What is done before the signal counts as well.
             let wait_s = container["lifecycle"]["preStop"]["sleep"]["seconds"].as_i64();
