@@ -1,6 +1,10 @@
 //! The manifests render, fit the schemas of every Kubernetes that is promised, and every workload in them is as careful as
 //! it says. Skipped, with a message, without kubectl; `e2e::pods` runs them.
 
+#[path = "k8s/images.rs"]
+mod images;
+#[path = "k8s/lives.rs"]
+mod lives;
 #[path = "k8s/scaling.rs"]
 mod scaling;
 #[path = "k8s/servers.rs"]
@@ -15,13 +19,13 @@ use std::process::Command;
 use cli::auth::folder::STANDARD;
 use serde_json::Value;
 use shared::wire::rights::BusRole;
-use tests::kubelet::objects::Objects;
+use tests::manifests::objects::Objects;
 
 use sets::{Set, containers, k8s_folder, list, name, of_kind, services, templates, try_render_all, try_render_base};
 
 const SERVICES: [&str; 5] = ["adapter-svc", "hook-svc", "broker-svc", "delivery-svc", "scheduler-svc"];
 
-/// Kinds that come with their controllers, whose schemas are those of `tests::kubelet::custom`.
+/// Kinds that come with their controllers, whose schemas are those of `tests::manifests::custom`.
 const CUSTOM_KINDS: [&str; 2] = ["ScaledObject", "ServiceMonitor"];
 
 /// Minor versions of Kubernetes that the manifests fit; the oldest is the first with `preStop.sleep`.
@@ -94,6 +98,9 @@ fn every_pod_is_restricted_and_bounded() {
             assert_eq!(profile, "RuntimeDefault", "{at}: seccomp");
             for field in ["hostNetwork", "hostPID", "hostIPC", "ephemeralContainers"] {
                 assert!(pod[field].is_null(), "{at}: {field}");
+            }
+            for field in ["sysctls", "seLinuxOptions", "windowsOptions", "appArmorProfile"] {
+                assert!(pod["securityContext"][field].is_null(), "{at}: {field}");
             }
             let volumes = ["configMap", "secret", "emptyDir", "persistentVolumeClaim"];
             for volume in list(&pod["volumes"]) {
@@ -222,42 +229,6 @@ fn copies_of_the_read_model_are_kept_by_the_set_of_that_size() {
 }
 
 #[test]
-fn every_service_keeps_replicas_and_drains() {
-    let Some(objects) = try_render_base() else { return };
-    let settings = of_kind(&objects, "ConfigMap")
-        .into_iter()
-        .find_map(|map| map["data"]["nexus.toml"].as_str());
-    let settings: toml::Table = settings
-        .expect("nexus.toml in a ConfigMap")
-        .parse()
-        .expect("nexus.toml is TOML");
-
-    let drain_ms = settings["telemetry"]["drain_timeout_ms"]
-        .as_integer()
-        .expect("drain_timeout_ms");
-    let budgets = of_kind(&objects, "PodDisruptionBudget");
-    for (service, template) in services(&objects) {
-        let pod = &template["spec"];
-        let env = list(&pod["containers"][0]["env"]);
-        let own = env
-            .iter()
-            .find(|one| one["name"] == "NEXUS__TELEMETRY__DRAIN_TIMEOUT_MS");
-        let own = own.and_then(|one| one["value"].as_str()?.parse().ok());
-        let drain_ms: i64 = own.unwrap_or(drain_ms);
-        let grace_s = pod["terminationGracePeriodSeconds"].as_i64().expect("a grace period");
-
-        assert!(
-            grace_s * 1_000 > drain_ms,
-            "{service}: grace {grace_s} s, drain {drain_ms} ms"
-        );
-        assert!(
-            budgets.iter().any(|budget| name(budget) == service),
-            "{service}: no disruption budget"
-        );
-    }
-}
-
-#[test]
 fn every_service_accepts_the_configuration() {
     let settings = k8s_folder("base/nexus.toml");
     let deps = std::env::current_exe().expect("a test has a path");
@@ -365,16 +336,41 @@ fn the_way_out_leads_to_public_addresses() {
         .into_iter()
         .find(|one| name(one) == "public-egress")
         .expect("a policy");
-    let blocks = list(&out["spec"]["egress"][0]["to"]);
-    let except = &blocks[0]["ipBlock"]["except"];
+    let [rule] = list(&out["spec"]["egress"]) else {
+        panic!("{out}");
+    };
+    assert_eq!(rule["ports"], serde_json::json!([{"protocol": "TCP", "port": 443}]));
+    // By both protocols of the internet; of the sixth version, addresses that are routed there.
+    let [fourth, sixth] = list(&rule["to"]) else {
+        panic!("{rule}");
+    };
+    assert_eq!(sixth["ipBlock"], serde_json::json!({"cidr": "2000::/3"}));
+    assert_eq!(fourth["ipBlock"]["cidr"], "0.0.0.0/0");
+    let except = &fourth["ipBlock"]["except"];
     for inside in [
         "10.0.0.0/8",
         "100.64.0.0/10",
         "169.254.0.0/16",
         "172.16.0.0/12",
         "192.168.0.0/16",
+        "198.18.0.0/15",
+        "240.0.0.0/4",
     ] {
         assert!(list(except).iter().any(|one| one == inside), "{inside}");
+    }
+}
+
+/// Every pod may ask for the address of a name, over both protocols of the DNS, and asks nobody but the cluster.
+#[test]
+fn every_pod_may_ask_for_names() {
+    for Set { name: set, objects, .. } in try_render_all() {
+        let policies = of_kind(&objects, "NetworkPolicy").into_iter();
+        let mut of_all = policies.filter(|policy| policy["spec"]["podSelector"] == serde_json::json!({}));
+        let names = of_all.find(|policy| !policy["spec"]["egress"].is_null());
+        let rule = &names.expect("a policy for all pods")["spec"]["egress"][0];
+        let ports = ["UDP", "TCP"].map(|protocol| serde_json::json!({"protocol": protocol, "port": 53}));
+        assert_eq!(list(&rule["ports"]), ports, "{set}");
+        assert!(!list(&rule["to"]).is_empty(), "{set}: {rule}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod absence;
 mod approval;
+mod backlog;
 mod backup;
 mod backup_intents;
 mod backup_keys;

@@ -9,20 +9,33 @@ mod rolled;
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use shared::testing::model_server::ScriptedAnswer;
 use shared::testing::{ModelServer, eventually_within};
-use tests::kubelet::cluster::Cluster;
+use tests::cluster::Cluster;
+use tests::cluster::verbs::PodInfo;
 use tests::receiver::Receiver;
 
-use installation::{Files, Installation, NAMESPACE};
+use installation::{Files, Installation, Length, NAMESPACE};
 
 /// How long a cluster may take to be there, all of whose processes share this machine.
 const SETTLED: Duration = Duration::from_secs(300);
 
 /// How long a message may take through all services.
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Number of pods from which addresses are tried at once: each that is not reached takes its time-out.
+const ASKED_AT_ONCE: usize = 3;
+
+/// Lines of an overlay by which servers of the bus count as available at once.
+const AT_ONCE: &str = "
+patches:
+  - target: { kind: StatefulSet, name: nats }
+    patch: |-
+      - { op: replace, path: /spec/minReadySeconds, value: 0 }
+";
 
 /// Secret of the webhook source.
 const WEBHOOK_SECRET: &str = "a secret of sixteen bytes at least";
@@ -214,13 +227,28 @@ fn ports(cluster: &Cluster) -> Vec<(String, u16, String)> {
     all
 }
 
-/// A webhook that is signed comes in through the ingress; a hook fires; a model outside is asked; the answer leaves. Everybody
-/// else is kept out.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_base_answers_a_webhook_and_lets_nobody_else_in() {
-    let Some(installation) = Installation::try_make("base", &shop()).await else {
-        return;
+    if let Some(installation) = Installation::try_make("base", &shop(), Length::Long).await {
+        answers_a_webhook_and_lets_nobody_else_in(&installation).await;
+    }
+}
+
+/// The same with one pod of each kind, whose server of the bus is not waited for until it has been ready for a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_each_answers_a_webhook_and_lets_nobody_else_in() {
+    let files = Files {
+        overlay: AT_ONCE.to_owned(),
+        ..shop()
     };
+    if let Some(installation) = Installation::try_make("overlays/dev", &files, Length::Short).await {
+        answers_a_webhook_and_lets_nobody_else_in(&installation).await;
+    }
+}
+
+/// A webhook that is signed comes in through the ingress; a hook fires; a model outside is asked; the answer leaves. Everybody
+/// else is kept out.
+async fn answers_a_webhook_and_lets_nobody_else_in(installation: &Installation) {
     let cluster = &installation.cluster;
     let model = ModelServer::ruled(|_, _| ScriptedAnswer::text("your order is on its way")).await;
     let receiver = Receiver::start(Duration::ZERO).await;
@@ -253,6 +281,11 @@ async fn the_base_answers_a_webhook_and_lets_nobody_else_in() {
         .collect();
     assert_eq!(keys, ["Bearer key-of-the-model"]);
 
+    lets_nobody_else_in(cluster).await;
+}
+
+/// Checks of every port of every pod who reaches it.
+async fn lets_nobody_else_in(cluster: &Cluster) {
     let ports = ports(cluster);
     let all: Vec<String> = ports.iter().map(|(_, _, address)| address.clone()).collect();
     let of = |wanted: &[u16]| {
@@ -271,24 +304,26 @@ async fn the_base_answers_a_webhook_and_lets_nobody_else_in() {
     let mut asked = all.clone();
     let outside = ["44.12.0.1:443", "44.12.0.1:80", "169.254.169.254:80"];
     asked.extend(outside.map(str::to_owned));
-    for pod in cluster.pods().into_iter().filter(|pod| pod.name.contains("-svc-")) {
-        let mut expected = of(&[4222]);
-        if pod.owner != "scheduler-svc" {
-            expected.push("44.12.0.1:443".to_owned());
+    let services = cluster.pods().into_iter().filter(|pod| pod.name.contains("-svc-"));
+    let services: Vec<PodInfo> = services.collect();
+    for some in services.chunks(ASKED_AT_ONCE) {
+        let answers = join_all(some.iter().map(|pod| reached(cluster, &pod.name, &asked))).await;
+        for (pod, reached) in some.iter().zip(answers) {
+            let mut expected = of(&[4222]);
+            if pod.owner != "scheduler-svc" {
+                expected.push("44.12.0.1:443".to_owned());
+            }
+            // Its own ports are not the network's.
+            let own = format!("{}:", pod.ip);
+            let reached: Vec<String> = reached.into_iter().filter(|one| !one.starts_with(&own)).collect();
+            assert_eq!(reached, expected, "{}", pod.name);
         }
-        // Its own ports are not the network's.
-        let reached = reached(cluster, &pod.name, &asked).await;
-        let reached: Vec<String> = reached
-            .into_iter()
-            .filter(|one| !one.starts_with(&format!("{}:", pod.ip)))
-            .collect();
-        assert_eq!(reached, expected, "{}", pod.name);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_takes_more_memory_than_it_may_is_killed_and_started_again() {
-    let Some(cluster) = installation::try_cluster().await else {
+    let Some(cluster) = installation::try_cluster(Length::Short).await else {
         return;
     };
     cluster.apply(EATERS);

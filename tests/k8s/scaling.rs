@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize as _;
 use serde_json::Value;
 use tests::autoscaler::Autoscaler;
-use tests::kubelet::custom::{
+use tests::manifests::custom::{
     FallbackBehavior, KEDA_API, MONITORING_API, MetricType, ScaleTarget, ScaledObject, ServiceMonitor,
 };
 

@@ -2,20 +2,29 @@
 
 use serde_json::{Value, json};
 use shared::bus::NatsConfig;
+use tests::manifests::kinds::quantity;
 
 use crate::sets::{
     SERVERS_OF_OTHERS, Set, containers, entries, find, list, name, of_kind, page_example, templates, try_render_all,
 };
 
-/// Name of the ConfigMap with the addresses. It has no suffix: a Job that is applied by itself reads it as well.
-const SERVERS: &str = "nexus-nats";
+/// Start of the name of the ConfigMap with the addresses; the rest is made of its content, so that a change restarts the pods.
+const SERVERS: &str = "nexus-nats-";
 
 /// The variable that has them in each container.
 const VARIABLE: &str = "NEXUS__NATS__SERVERS";
 
+/// Returns the ConfigMap with the addresses.
+fn servers_map<'a>(set: &str, objects: &'a [Value]) -> &'a Value {
+    let maps = of_kind(objects, "ConfigMap").into_iter();
+    let found: Vec<&Value> = maps.filter(|map| name(map).starts_with(SERVERS)).collect();
+    assert_eq!(found.len(), 1, "{set}: ConfigMaps {SERVERS}…");
+    found[0]
+}
+
 /// Returns the addresses of a set.
 fn servers(set: &str, objects: &[Value]) -> Vec<String> {
-    let map = find(objects, "ConfigMap", SERVERS).unwrap_or_else(|| panic!("{set}: no ConfigMap {SERVERS}"));
+    let map = servers_map(set, objects);
     serde_json::from_str(&entries(&map["data"])["servers"]).expect("a list of addresses")
 }
 
@@ -36,7 +45,8 @@ fn every_client_has_the_servers_of_one_config_map() {
             None => assert!(!servers.is_empty(), "{set}: no servers"),
         }
 
-        let from = json!({"name": VARIABLE, "valueFrom": {"configMapKeyRef": {"name": SERVERS, "key": "servers"}}});
+        let map = name(servers_map(set, &objects));
+        let from = json!({"name": VARIABLE, "valueFrom": {"configMapKeyRef": {"name": map, "key": "servers"}}});
         let clients = templates(&objects)
             .into_iter()
             .filter(|(workload, _)| *workload != "nats");
@@ -59,11 +69,8 @@ fn every_client_has_the_servers_of_one_config_map() {
 
 #[test]
 fn with_servers_of_others_nothing_of_the_own_ones_remains() {
-    // The Job that restores is applied by itself, onto the same servers.
     let overlay = page_example(SERVERS_OF_OTHERS);
-    let both = overlay.replace("resources: [", "resources: [../k8s/jobs/restore, ");
-    assert_ne!(both, overlay);
-    let Some(Set { text, objects, .. }) = Set::try_render(SERVERS_OF_OTHERS, &both) else {
+    let Some(Set { text, objects, .. }) = Set::try_render(SERVERS_OF_OTHERS, &overlay) else {
         return;
     };
 
@@ -90,6 +97,35 @@ fn with_servers_of_others_nothing_of_the_own_ones_remains() {
         let to_servers = json!({"ports": [{"protocol": "TCP", "port": 4222}]});
         let egress = list(&policy["spec"]["egress"]);
         assert!(egress.contains(&to_servers), "{}: {egress:?}", name(policy));
+    }
+}
+
+/// What no service can find out on Kubernetes, where the servers' monitoring port is closed to it: that each message is synced,
+/// that large ones are taken, and that the streams fit on the volume, with room for its file system.
+#[test]
+fn the_servers_are_as_the_services_expect_them() {
+    for Set { name: set, objects, .. } in try_render_all() {
+        let Some(servers) = find(&objects, "StatefulSet", "nats") else {
+            continue;
+        };
+        let mut maps = of_kind(&objects, "ConfigMap").into_iter();
+        let config = maps
+            .find_map(|map| map["data"]["nats.conf"].as_str())
+            .expect("nats.conf");
+        let setting = |key: &str| {
+            let mut lines = config.lines().map(str::trim);
+            let found = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
+            found.unwrap_or_else(|| panic!("{set}: no {key}: {config}"))
+        };
+        assert_eq!(setting("sync_interval"), "always", "{set}");
+        assert_eq!(setting("max_payload"), "8MB", "{set}");
+
+        // The server counts in powers of two.
+        let store = setting("max_file_store").strip_suffix("GB").expect("in GB");
+        let store: f64 = store.parse().expect("a number");
+        let claim = &servers["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"];
+        let volume = quantity(claim).expect("a size") / f64::from(1_u32 << 30);
+        assert!(store * 10.0 <= volume * 9.0, "{set}: {store} of {volume} GiB");
     }
 }
 

@@ -4,19 +4,15 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize as _;
 use serde_json::Value;
-use tests::kubelet::kustomize::{relative_path, try_render};
-use tests::kubelet::manifest::Map;
+use tests::manifests::kinds::Map;
+use tests::manifests::kustomize::{relative_path, try_render};
 
 /// Kustomizations, as they would be in a folder beside `k8s`: the base, and what is installed. Together with those of the
 /// page they have every component.
 const SETS: [(&str, &str); 3] = [
     ("base", "resources: [../k8s/base]"),
     ("overlays/dev", "resources: [../k8s/overlays/dev]"),
-    // The Job is applied by itself, and uses what the overlay has.
-    (
-        "overlays/prod with jobs/restore",
-        "resources: [../k8s/overlays/prod, ../k8s/jobs/restore]",
-    ),
+    ("overlays/prod", "resources: [../k8s/overlays/prod]"),
 ];
 
 /// Names of the kustomizations of docs/operations.md.

@@ -35,6 +35,9 @@ const IMPURE: [&str; 21] = [
 const TERMINAL: &str = "cli/src/output/writer.rs";
 const MAX_FILE_LINES: usize = 500;
 const MAX_MAIN_LINES: usize = 20;
+/// The part of the tests that runs pods, and its lines of code: one that grows is another Kubernetes, which nobody tests.
+const KUBELET: &str = "tests/src/kubelet";
+const MAX_KUBELET_LINES: usize = 800;
 
 #[test]
 fn pure_files_are_pure() {
@@ -123,6 +126,19 @@ fn files_are_named_for_what_they_hold_and_short() {
     }
 
     check("files are nouns, and short", faults);
+}
+
+#[test]
+fn the_kubelet_of_the_tests_is_small() {
+    let sources = sources();
+    let files = sources.iter().filter(|source| source.is_in(KUBELET));
+    let lines = files.flat_map(Source::shipped_lines);
+    let count = lines.filter(|(_, line)| !line.trim().is_empty()).count();
+    assert!(count > 0, "{KUBELET}");
+
+    let fault = format!("{KUBELET}: {count} lines of code, at most {MAX_KUBELET_LINES}");
+    let faults = (count > MAX_KUBELET_LINES).then_some(fault);
+    check("the kubelet of the tests is small", faults);
 }
 
 #[test]

@@ -13,15 +13,15 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use shared::testing::model_server::ScriptedAnswer;
 use shared::testing::{ModelServer, eventually};
+use tests::cluster::Cluster;
 use tests::command::program;
-use tests::kubelet::cluster::Cluster;
 use tests::receiver::Receiver;
 use tests::world::root;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use super::SETTLED;
-use super::installation::{NAMESPACE, try_cluster};
+use super::installation::{Length, NAMESPACE, try_cluster};
 use crate::pages::fence::fences;
 
 /// What the blocks of the page say that this test runs.
@@ -168,7 +168,9 @@ async fn run(place: &Path, address: &str, kubectl: &str, text: &str) -> Result<S
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_evening_of_the_page_goes_as_written() {
-    let Some(cluster) = try_cluster().await else { return };
+    let Some(cluster) = try_cluster(Length::Long).await else {
+        return;
+    };
     let Some(kubectl) = which("kubectl").await else {
         println!("SKIPPED: kubectl is not on the PATH");
         return;

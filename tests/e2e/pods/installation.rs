@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use shared::bus::{Bus, NatsConfig};
+use tests::cluster::Cluster;
 use tests::command::program;
-use tests::kubelet::cluster::Cluster;
-use tests::kubelet::container::Images;
-use tests::kubelet::kustomize::{relative_path, try_render};
+use tests::kubelet::container::{Image, Images};
+use tests::manifests::kinds::Map;
+use tests::manifests::kustomize::{relative_path, try_render};
 use tests::world::root;
 use tokio::net::TcpListener;
 
@@ -29,6 +30,15 @@ const PROGRAMS: [&str; 8] = [
     "scheduler-svc",
     "nexus",
 ];
+
+/// How long a story takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// A minute at most, most of it waiting: CI runs it.
+    Short,
+    /// Minutes of both processors.
+    Long,
+}
 
 /// What an operator adds.
 #[derive(Debug, Default)]
@@ -57,8 +67,8 @@ impl Installation {
     ///
     /// # Panics
     /// Panics where it should be possible, in CI.
-    pub(crate) async fn try_make(set: &str, files: &Files) -> Option<Self> {
-        let cluster = try_cluster().await?;
+    pub(crate) async fn try_make(set: &str, files: &Files, length: Length) -> Option<Self> {
+        let cluster = try_cluster(length).await?;
         let overlay = write_overlay(set, files);
         let manifests = try_render(overlay.path())?;
         cluster.apply(SECRETS);
@@ -117,18 +127,27 @@ fn make_users(folder: &Path) -> String {
     std::fs::read_to_string(folder.join("secrets.yaml")).expect("the Secrets")
 }
 
-/// Returns an empty cluster that has the images, or says why this machine can have none.
+/// Returns an empty cluster that has the images, or says why this machine can have none, or none for so long.
 ///
 /// # Panics
 /// Panics in CI, unless it was found out there that it cannot.
-pub(crate) async fn try_cluster() -> Option<Cluster> {
+pub(crate) async fn try_cluster(length: Length) -> Option<Cluster> {
     #[expect(
         clippy::disallowed_methods,
         reason = "what a machine lacks is said to its tests in the environment"
     )]
-    let (absent, is_ci) = (std::env::var("NEXUS_PODS").is_ok(), std::env::var("CI").is_ok());
-    if absent {
-        println!("SKIPPED: no pods can be run here (NEXUS_PODS=absent)");
+    let (pods, is_ci) = (
+        std::env::var("NEXUS_PODS").unwrap_or_default(),
+        std::env::var("CI").is_ok(),
+    );
+    let is_left_out = match pods.as_str() {
+        "" => false,
+        "short" => length == Length::Long,
+        "absent" => true,
+        other => panic!("NEXUS_PODS={other}: expected `short` or `absent`"),
+    };
+    if is_left_out {
+        println!("SKIPPED: NEXUS_PODS={pods}");
         return None;
     }
     match Cluster::start(images()).await {
@@ -154,10 +173,28 @@ fn images() -> Images {
         .map(|name| ((*name).to_owned(), built.join(name)))
         .collect();
     nexus.insert("bun".to_owned(), tool("bun"));
-    let nats = [("nats-server".to_owned(), tool("nats-server"))].into();
-    [("nexus", nexus), ("nats", nats), ("busybox", BTreeMap::new())]
-        .map(|(name, programs)| (name.to_owned(), programs))
+    let nexus = Image {
+        programs: nexus,
+        variables: image_variables(),
+    };
+    let nats = Image {
+        programs: [("nats-server".to_owned(), tool("nats-server"))].into(),
+        ..Image::default()
+    };
+    [("nexus", nexus), ("nats", nats), ("busybox", Image::default())]
+        .map(|(name, image)| (name.to_owned(), image))
         .into()
+}
+
+/// Returns the variables of the image `nexus`, but for `PATH`, by which the programs are found that make a container here.
+fn image_variables() -> Map {
+    let text = std::fs::read_to_string(root().join("deploy/image/Containerfile")).expect("what the image is made by");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("ENV "));
+    let pairs = lines
+        .flat_map(str::split_whitespace)
+        .filter_map(|word| word.split_once('='));
+    let kept = pairs.filter(|(name, _)| *name != "PATH");
+    kept.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// Writes an overlay upon `set`, below the folder that cargo gives to tests, since kustomize takes relative paths alone.

@@ -1,17 +1,18 @@
 //! Pods that are replaced under load: the servers of the bus one after the other, and the copies of the read model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::Value;
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::testing::eventually_within;
-use tests::kubelet::cluster::Cluster;
+use tests::cluster::Cluster;
 use tests::load::{Gateways, Load, send};
 use tests::record::Record;
 
-use super::installation::{Installation, NAMESPACE};
+use super::installation::{Installation, Length, NAMESPACE};
 use super::{PATIENCE, SETTLED, token_settings};
 
 /// Longest time for which a stream may have no leader.
@@ -56,26 +57,45 @@ impl Leaders {
     }
 }
 
+/// Returns where events are taken.
+fn gateways(cluster: &Cluster) -> Gateways {
+    let adapters = cluster.pods().into_iter().filter(|pod| pod.owner == "adapter-svc");
+    let addresses = adapters.map(|pod| format!("http://{}:8080", pod.ip)).collect();
+    Gateways::new(Mutex::new(addresses))
+}
+
+/// Waits until each event of `accepted` was evaluated once.
+async fn all_evaluated(installation: &Installation, accepted: &BTreeSet<String>) {
+    let bus = installation.bus().await;
+    eventually_within("every accepted event was evaluated", PATIENCE, async || {
+        let record = Record::read(&bus).await;
+        let faults = record.faults(accepted);
+        if faults.is_empty() {
+            Ok(())
+        } else {
+            Err(faults.join("\n"))
+        }
+    })
+    .await;
+}
+
 /// The manifest's probes and waits let a server end only when the others have all of it: no stream is without a leader for
 /// long, and no event is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolled_bus_has_leaders_and_loses_nothing() {
-    let Some(installation) = Installation::try_make("base", &token_settings()).await else {
+    let Some(installation) = Installation::try_make("base", &token_settings(), Length::Long).await else {
         return;
     };
     let cluster = &installation.cluster;
     cluster.settled(SETTLED).await;
 
-    let gateways = Gateways::default();
-    let adapters = cluster.pods().into_iter().filter(|pod| pod.owner == "adapter-svc");
-    *gateways.lock().expect("the list") = adapters.map(|pod| format!("http://{}:8080", pod.ip)).collect();
     let load = Load {
         events: 3_000,
         rate: 25,
         sessions: 20,
         copies: 1,
     };
-    let sending = tokio::spawn(send(load, gateways));
+    let sending = tokio::spawn(send(load, gateways(cluster)));
 
     let client = reqwest::Client::builder().timeout(Duration::from_secs(1)).no_proxy();
     let client = client.build().expect("a client");
@@ -109,38 +129,52 @@ async fn a_rolled_bus_has_leaders_and_loses_nothing() {
     assert!(worst.0 <= LEADERLESS, "{longest:?}\n{}", installation.logs());
 
     let accepted = sending.await.expect("the sender ends");
-    let bus = installation.bus().await;
-    eventually_within("every accepted event was evaluated", PATIENCE, async || {
-        let record = Record::read(&bus).await;
-        let faults = record.faults(&accepted);
-        if faults.is_empty() {
-            Ok(())
-        } else {
-            Err(faults.join("\n"))
-        }
-    })
-    .await;
+    all_evaluated(&installation, &accepted).await;
 }
 
-/// A copy of the read model goes on from its volume when its pod is replaced, and does not begin anew.
+/// Each server loses its volume, one after the other: in the end, none of the first volumes is left, and all that was on them is.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replaced_copy_goes_on_from_its_volume() {
-    let Some(installation) = Installation::try_make("overlays/dev", &token_settings()).await else {
+async fn a_server_that_lost_its_volume_gets_everything_from_the_others() {
+    let Some(installation) = Installation::try_make("base", &token_settings(), Length::Long).await else {
         return;
     };
     let cluster = &installation.cluster;
     cluster.settled(SETTLED).await;
 
-    let adapters = cluster.pods().into_iter().filter(|pod| pod.owner == "adapter-svc");
-    let gateways = Gateways::default();
-    *gateways.lock().expect("the list") = adapters.map(|pod| format!("http://{}:8080", pod.ip)).collect();
+    let load = Load {
+        events: 500,
+        rate: 50,
+        sessions: 20,
+        copies: 1,
+    };
+    let accepted = send(load, gateways(cluster)).await;
+    for number in [2, 1, 0] {
+        let server = format!("nats-{number}");
+        cluster.lose_claim(NAMESPACE, &format!("data-{server}"));
+        cluster.delete_pod(&server);
+        cluster.settled(ROLLED).await;
+    }
+
+    assert_eq!(accepted.len() as u64, load.events);
+    all_evaluated(&installation, &accepted).await;
+}
+
+/// A copy of the read model goes on from its volume when its pod is replaced, and does not begin anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replaced_copy_goes_on_from_its_volume() {
+    let Some(installation) = Installation::try_make("overlays/dev", &token_settings(), Length::Long).await else {
+        return;
+    };
+    let cluster = &installation.cluster;
+    cluster.settled(SETTLED).await;
+
     let load = Load {
         events: 500,
         rate: 100,
         sessions: 20,
         copies: 1,
     };
-    send(load, gateways).await;
+    send(load, gateways(cluster)).await;
 
     let model = cluster
         .claim(NAMESPACE, "model-hook-svc-copy-0")

@@ -8,10 +8,19 @@ use std::process::{Output, Stdio};
 
 use tokio::process::{Child, Command};
 
-use super::manifest::{Map, Security};
+use crate::manifests::kinds::{Map, Security};
 
-/// Programs of each image by their names; an image is known by its name without registry and tag.
-pub type Images = BTreeMap<String, BTreeMap<String, PathBuf>>;
+/// What an image brings.
+#[derive(Debug, Clone, Default)]
+pub struct Image {
+    /// Its programs by their names.
+    pub programs: BTreeMap<String, PathBuf>,
+    /// Variables of its containers, unless a pod gives them other values.
+    pub variables: Map,
+}
+
+/// Images by their names without registry and tag.
+pub type Images = BTreeMap<String, Image>;
 
 /// What a container consists of.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::manifest::{Container, Key, KeyRef, Map, Meta, SourceRef, ValueFrom, quantity};
-use super::objects::Objects;
+use crate::manifests::kinds::{Container, Key, KeyRef, Map, Meta, SourceRef, ValueFrom, quantity};
+use crate::manifests::objects::Objects;
 
 /// What a pod is known by.
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 
-use super::manifest::{Container, quantity};
+use crate::manifests::kinds::{Container, quantity};
 
 /// Returns the limit of `container` in bytes, if it has one.
 #[must_use]

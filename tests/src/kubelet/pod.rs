@@ -14,12 +14,12 @@ use tokio::time::timeout;
 
 use super::container::{Images, Parts, Running};
 use super::environment::{PodFacts, command_line, variables};
-use super::manifest::{Container, Handler, PodSpec, PortRef, Probe};
 use super::memory;
-use super::network::{self, NODE, Network};
-use super::objects::Objects;
 use super::probe::{ProbeRecord, Verdict, back_off, patience, period};
 use super::volume;
+use crate::manifests::kinds::{Container, Handler, PodSpec, PortRef, Probe};
+use crate::manifests::objects::Objects;
+use crate::network::{self, NODE, Network};
 
 /// Interval at which a pod looks for what it waits for, and at its volumes.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -326,7 +326,7 @@ impl Pod {
         let variables = variables(container, &self.facts, &objects)?;
         let name = container.image.rsplit('/').next().unwrap_or_default();
         let name = name.split(['@', ':']).next().unwrap_or_default();
-        let programs = self
+        let image = self
             .images
             .get(name)
             .ok_or_else(|| format!("image {} is not known", container.image))?;
@@ -349,10 +349,11 @@ impl Pod {
                 self.name_server
             ),
             mounts,
-            programs: programs.clone(),
+            programs: image.programs.clone(),
             user: self.spec.security_context.clone(),
             command: command_line(container, &variables),
-            variables,
+            // Of two variables of one name the later one stays.
+            variables: image.variables.clone().into_iter().chain(variables).collect(),
         })
     }
 
@@ -387,7 +388,7 @@ async fn exceed_memory(container: &Container, running: &Running) -> &'static str
 }
 
 /// Returns the number of a port of `container`.
-pub(super) fn port_of(container: &Container, port: &PortRef) -> u16 {
+pub(crate) fn port_of(container: &Container, port: &PortRef) -> u16 {
     match port {
         PortRef::Number(number) => *number,
         PortRef::Name(name) => {

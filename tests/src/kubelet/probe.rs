@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::manifest::Probe;
+use crate::manifests::kinds::Probe;
 
 /// What is known of a container by one of its probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub fn back_off(times: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::manifest::Handler;
+    use crate::manifests::kinds::Handler;
 
     #[test]
     fn a_verdict_changes_after_answers_in_a_row() {

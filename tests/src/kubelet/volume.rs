@@ -5,8 +5,8 @@ use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
 
 use super::environment::{PodFacts, entries};
-use super::manifest::{Map, PodSpec, Volume, quantity};
-use super::objects::Objects;
+use crate::manifests::kinds::{Map, PodSpec, Volume, quantity};
+use crate::manifests::objects::Objects;
 
 /// Returns the folder of `volume` of a pod whose folders are below `pods`, and whose claims are below `claims`. The files
 /// in it are those of the ConfigMap or the Secret at this time.

@@ -5,7 +5,7 @@
 //! <https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#rolling-updates>,
 //! <https://kubernetes.io/docs/tasks/run-application/configure-pdb/>.
 
-use super::manifest::{Amount, Budget, Workload, WorkloadKind};
+use crate::manifests::kinds::{Amount, Budget, Workload, WorkloadKind};
 
 /// A pod of a workload as its controller sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,21 +157,38 @@ fn stateful_set(workload: &Workload, pods: &[PodView]) -> Vec<Step> {
     Vec::new()
 }
 
-/// Returns how many of `expected` pods may be evicted now, `healthy` of which are ready.
-#[must_use]
-pub fn evictions_allowed(budget: &Budget, expected: u32, healthy: u32) -> u32 {
-    let needed = match (&budget.min_available, &budget.max_unavailable) {
+/// Returns how many of `expected` pods have to be ready.
+fn needed(budget: &Budget, expected: u32) -> u32 {
+    match (&budget.min_available, &budget.max_unavailable) {
         (Some(least), _) => number(least, expected, true),
         (None, Some(most)) => expected.saturating_sub(number(most, expected, true)),
         (None, None) => 0,
-    };
-    healthy.saturating_sub(needed)
+    }
+}
+
+/// Returns how many of `expected` pods may be evicted now, `healthy` of which are ready.
+#[must_use]
+pub fn evictions_allowed(budget: &Budget, expected: u32, healthy: u32) -> u32 {
+    healthy.saturating_sub(needed(budget, expected))
+}
+
+/// Returns whether a pod may be evicted now, which is ready or not, if `healthy` of `expected` pods are ready.
+///
+/// One that is not ready may leave where the budget always allows it, and else only while enough others are ready. A budget
+/// that needs none of them ready counts as not kept, as in the API server (`pkg/registry/core/pod/storage/eviction.go`): so
+/// the only pod of a workload, if it is not ready, stays for ever.
+#[must_use]
+pub fn may_evict(budget: &Budget, is_ready: bool, expected: u32, healthy: u32) -> bool {
+    let needed = needed(budget, expected);
+    let is_free =
+        !is_ready && (budget.unhealthy_pod_eviction_policy == "AlwaysAllow" || (needed > 0 && healthy >= needed));
+    is_free || evictions_allowed(budget, expected, healthy) > 0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::manifest::WorkloadSpec;
+    use crate::manifests::kinds::WorkloadSpec;
 
     fn workload(kind: WorkloadKind, spec: &str) -> Workload {
         let value: serde_json::Value = serde_yaml_ng::from_str(spec).expect("YAML");
@@ -347,5 +364,30 @@ mod tests {
         assert_eq!(evictions_allowed(&budget("{maxUnavailable: 1}"), 3, 3), 1);
         assert_eq!(evictions_allowed(&budget("{maxUnavailable: 1}"), 3, 2), 0);
         assert_eq!(evictions_allowed(&budget("{minAvailable: 2}"), 3, 1), 0);
+    }
+
+    /// <https://kubernetes.io/docs/tasks/run-application/configure-pdb/#unhealthy-pod-eviction-policy>
+    #[test]
+    fn a_pod_that_is_not_ready_may_leave_where_the_budget_says_so() {
+        let budget = |more: &str| -> Budget {
+            let value = serde_yaml_ng::from_str::<serde_json::Value>(&format!("{{maxUnavailable: 1{more}}}"));
+            serde_json::from_value(value.expect("YAML")).expect("a budget")
+        };
+        let (by_default, always) = (budget(""), budget(", unhealthyPodEvictionPolicy: AlwaysAllow"));
+
+        // Three pods, of which one, two and none are ready.
+        let of_three = [1, 2, 0].map(|healthy| may_evict(&by_default, false, 3, healthy));
+        assert_eq!(of_three, [false, true, false]);
+        assert!(!may_evict(&by_default, false, 1, 0), "the only one");
+        for healthy in 0..3 {
+            assert!(may_evict(&always, false, 3, healthy), "{healthy}");
+        }
+        assert!(may_evict(&always, false, 1, 0), "the only one");
+
+        // One that is ready is protected either way.
+        for budget in [&by_default, &always] {
+            assert!(!may_evict(budget, true, 3, 2));
+            assert!(may_evict(budget, true, 3, 3));
+        }
     }
 }

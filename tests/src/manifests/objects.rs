@@ -9,7 +9,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde_json::Value;
 
 use super::custom::{KEDA_API, MONITORING_API, ScaledObject, ServiceMonitor};
-use super::manifest::{Budget, JobSpec, Key, Map, Meta, Policy, Service, Workload, WorkloadKind};
+use super::kinds::{Budget, JobSpec, Key, Map, Meta, Policy, Service, Workload, WorkloadKind};
 
 /// Everything that was applied.
 #[derive(Debug, Clone, Default)]

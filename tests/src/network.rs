@@ -2,7 +2,11 @@
 //!
 //! Pods have an address each and reach one another through the node, whose rules every packet passes. What the kubelet
 //! itself sends comes from [`NODE`]; what listens at [`OUTSIDE`] is on the internet, as the pods see it. There is one such
-//! network on a machine at a time: the next one waits for it.
+//! network on a machine at a time: the next one waits for it. [`policy`] makes the rules of it, and [`names`] the answers of
+//! its DNS.
+
+pub mod names;
+pub mod policy;
 
 use std::fs::File;
 use std::io::Write as _;

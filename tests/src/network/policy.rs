@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::manifest::{Key, Map, Peer, Policy, Rule, Selector};
+use crate::manifests::kinds::{Key, Map, Peer, Policy, Rule, Selector};
 
 /// A pod as the network sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -187,7 +187,7 @@ fn peer_text(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::objects::Objects;
+    use crate::manifests::objects::Objects;
 
     fn pod(namespace: &str, name: &str, number: u8) -> Endpoint {
         Endpoint {

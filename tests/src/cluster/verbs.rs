@@ -9,11 +9,11 @@ use shared::clock::{Clock as _, SystemClock, pause};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::cluster::{Cluster, LOOK_EVERY, PodEntry};
-use super::manifest::Workload;
-use super::network::{Network, OUTSIDE};
-use super::pod::Order;
-use super::rollout::{evictions_allowed, ordinal};
+use super::rollout::{may_evict, ordinal};
+use super::{Cluster, LOOK_EVERY, PodEntry};
+use crate::kubelet::pod::Order;
+use crate::manifests::kinds::Workload;
+use crate::network::{Network, OUTSIDE};
 
 /// What a test sees of a pod.
 #[derive(Debug, Clone)]
@@ -245,7 +245,7 @@ impl Cluster {
         let state = self.shared.state();
         let found = state.pods.iter().find(|((_, pod), _)| pod == name);
         let ((namespace, _), entry) = found.unwrap_or_else(|| panic!("no pod {name}"));
-        let labels = &entry.pod.facts.meta.labels;
+        let (labels, is_ready) = (&entry.pod.facts.meta.labels, entry.status().ready_since.is_some());
         let is_allowed = objects.budgets.iter().all(|((of, _), budget)| {
             if of != namespace || !budget.selector.selects(labels) {
                 return true;
@@ -257,7 +257,8 @@ impl Cluster {
             let healthy = state.pods.values().filter(|one| {
                 selected(&one.pod.facts.meta.labels) && !one.is_ending() && one.status().ready_since.is_some()
             });
-            evictions_allowed(budget, expected, u32::try_from(healthy.count()).unwrap_or(u32::MAX)) > 0
+            let healthy = u32::try_from(healthy.count()).unwrap_or(u32::MAX);
+            may_evict(budget, is_ready, expected, healthy)
         });
         if is_allowed {
             entry.tell(Order::End(SystemClock.monotonic()));
@@ -395,6 +396,16 @@ impl Cluster {
             Some(kib * 1024)
         });
         sizes.sum()
+    }
+
+    /// Has what is on a claim's volume be lost: the next pod finds an empty one, as after `kubectl delete pvc`.
+    ///
+    /// # Panics
+    /// Panics if there is no such volume.
+    pub fn lose_claim(&self, namespace: &str, name: &str) {
+        let folder = self.claim(namespace, name);
+        // The pod that has it goes on writing there until it ends.
+        std::fs::rename(&folder, folder.with_extension("lost")).expect("a volume");
     }
 
     /// Returns the folder of a claim.

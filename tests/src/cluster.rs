@@ -1,4 +1,8 @@
-//! A cluster of pretended nodes: what is applied to it runs.
+//! A cluster of pretended nodes: what is applied to it runs, as [`rollout`] says how many pods there are and [`verbs`] what
+//! people do to it. Each pod runs by the [`crate::kubelet`], on the [`crate::network`].
+
+pub mod rollout;
+pub mod verbs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -11,18 +15,18 @@ use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::container::Images;
-use super::environment::PodFacts;
-use super::manifest::{Claim, JobSpec, Key, Service, Template, Volume, Workload};
-use super::names;
-use super::network::{LOCAL_DNS, NODE, Network, POD_DNS};
-use super::objects::Objects;
-use super::pod::{Order, Pod, PodStatus, port_of};
-use super::policy::{Endpoint, Forward, rules};
-use super::rollout::{PodView, Step, steps};
+use self::rollout::{PodView, Step, steps};
+use crate::kubelet::container::Images;
+use crate::kubelet::environment::PodFacts;
+use crate::kubelet::pod::{Order, Pod, PodStatus, port_of};
+use crate::manifests::kinds::{Claim, JobSpec, Key, Service, Template, Volume, Workload};
+use crate::manifests::objects::Objects;
+use crate::network::names;
+use crate::network::policy::{Endpoint, Forward, rules};
+use crate::network::{LOCAL_DNS, NODE, Network, POD_DNS};
 
 /// Interval at which the controllers look.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Names of the nodes.
 const NODES: [&str; 3] = ["node-0", "node-1", "node-2"];
@@ -33,53 +37,53 @@ const MAX_QUESTION: usize = 1232;
 /// The cluster. Everything that it runs is killed when it is dropped.
 #[derive(Debug)]
 pub struct Cluster {
-    pub(super) shared: Arc<Shared>,
+    shared: Arc<Shared>,
     _tasks: JoinSet<()>,
     _network: Network,
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) objects: Arc<RwLock<Objects>>,
+struct Shared {
+    objects: Arc<RwLock<Objects>>,
     state: Mutex<State>,
     images: Arc<Images>,
-    pub(super) folder: TempDir,
+    folder: TempDir,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) pods: BTreeMap<Key, PodEntry>,
+struct State {
+    pods: BTreeMap<Key, PodEntry>,
     /// Template of each workload before the one that is being rolled out.
     former: BTreeMap<Key, Template>,
     service_ips: BTreeMap<Key, String>,
     /// Addresses of names outside of the cluster.
-    pub(super) hosts: BTreeMap<String, Ipv4Addr>,
+    hosts: BTreeMap<String, Ipv4Addr>,
     /// Number of pods that there ever were.
     number: u32,
-    pub(super) lost_nodes: BTreeSet<String>,
+    lost_nodes: BTreeSet<String>,
     enforced: String,
-    pub(super) uses_pod_dns: bool,
+    uses_pod_dns: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct PodEntry {
-    pub(super) pod: Arc<Pod>,
-    pub(super) owner: Key,
-    pub(super) template: Template,
+struct PodEntry {
+    pod: Arc<Pod>,
+    owner: Key,
+    template: Template,
     order: watch::Sender<Order>,
-    pub(super) life: JoinHandle<()>,
+    life: JoinHandle<()>,
 }
 
 impl PodEntry {
-    pub(super) fn status(&self) -> PodStatus {
+    fn status(&self) -> PodStatus {
         self.pod.status.borrow().clone()
     }
 
-    pub(super) fn is_ending(&self) -> bool {
+    fn is_ending(&self) -> bool {
         *self.order.borrow() != Order::Run
     }
 
-    pub(super) fn tell(&self, order: Order) {
+    fn tell(&self, order: Order) {
         self.order.send_if_modified(|present| {
             let is_new = *present == Order::Run || order == Order::Kill;
             if is_new {
@@ -91,11 +95,11 @@ impl PodEntry {
 }
 
 impl Shared {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn read(&self) -> std::sync::RwLockReadGuard<'_, Objects> {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Objects> {
         self.objects.read().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -6,7 +6,7 @@
 
 use serde::Deserialize;
 
-use super::manifest::Selector;
+use super::kinds::Selector;
 
 /// Version of the API that has ScaledObjects.
 pub const KEDA_API: &str = "keda.sh/v1alpha1";

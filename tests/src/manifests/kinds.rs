@@ -143,7 +143,10 @@ objects! {
 
     /// How many pods may be missing at once by someone's decision.
     #[serde(deny_unknown_fields)]
-    Budget { min_available: Option<Amount>, max_unavailable: Option<Amount>, selector: Selector }
+    Budget {
+        min_available: Option<Amount>, max_unavailable: Option<Amount>, selector: Selector,
+        unhealthy_pod_eviction_policy: String,
+    }
 
     /// Who may talk to the selected pods, and to whom they may.
     #[serde(deny_unknown_fields)]
