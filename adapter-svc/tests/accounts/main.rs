@@ -17,6 +17,7 @@ mod discord_texts;
 mod door_contract;
 mod door_forms;
 mod door_process;
+mod dropped;
 mod faults;
 mod file_shelf;
 mod files;

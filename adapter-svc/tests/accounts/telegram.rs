@@ -16,6 +16,7 @@ use shared::wire::watermark::SourceWatermark;
 
 use crate::bot_api::{BotApi, BotFaults};
 use crate::contract::{Platform, check_source};
+use crate::dropped::check_dropped;
 use crate::world::{START, World};
 
 pub(crate) const MAIN: &str = "77:main-secret";
@@ -127,6 +128,11 @@ impl Platform for Telegram {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_source_of_telegram_holds_to_the_contract() {
     check_source(async |world: &World| Telegram(BotApi::start(world.bus.clone(), world.clock.clone()).await)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_source_of_telegram_is_dropped_at_each_wait_and_loses_and_doubles_nothing() {
+    check_dropped(async |world: &World| Telegram(BotApi::start(world.bus.clone(), world.clock.clone()).await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
