@@ -37,6 +37,7 @@ use crate::source::slack::endpoint::{EndpointContext, open_endpoints};
 use crate::source::slack::socket::SlackSocketSource;
 use crate::source::telegram::client::open_http;
 use crate::source::telegram::poll::TelegramSource;
+use crate::source::telegram::shared_http::SharedHttp;
 use crate::source::telegram::webhook::{DoorContext, TelegramDoors, TelegramWebhookSource, open_doors};
 
 /// Wait before a service is registered again, after that failed.
@@ -197,13 +198,14 @@ fn telegram_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Sourc
     }
 
     let http = open_http().context("telegram: cannot make an HTTP client")?;
+    let polled = SharedHttp::new(http.clone());
     let sources = accounts.map(|(name, account)| -> Arc<dyn Source> {
         let (clock, ids) = (around.clock.clone(), around.ids.clone());
-        let (name, account, http) = (name.clone(), account.clone(), http.clone());
+        let (name, account) = (name.clone(), account.clone());
         if account.receive == ReceiveMode::Webhook {
-            return Arc::new(TelegramWebhookSource::new(name, account, http, ids));
+            return Arc::new(TelegramWebhookSource::new(name, account, http.clone(), ids));
         }
-        Arc::new(TelegramSource::new(name, account, http, clock, ids))
+        Arc::new(TelegramSource::new(name, account, polled.clone(), clock, ids))
     });
     Ok(sources.collect())
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use adapter_svc::source::port::Source;
 use adapter_svc::source::telegram::client::open_http;
 use adapter_svc::source::telegram::poll::TelegramSource;
+use adapter_svc::source::telegram::shared_http::SharedHttp;
 use serde_json::json;
 use shared::clock::SharedClock;
 use shared::model::event::PlatformIds;
@@ -50,7 +51,8 @@ pub(crate) fn channels(world: &World, api: &BotApi, main: &str) -> String {
 pub(crate) fn polled_source(channels: &str, clock: SharedClock) -> Arc<dyn Source> {
     let accounts = read_platforms(channels).expect("sound accounts");
     let account = accounts.telegram.accounts["main"].clone();
-    let (http, ids) = (open_http().expect("a client"), Arc::new(SeededIds::new(7)));
+    let http = SharedHttp::new(open_http().expect("a client"));
+    let ids = Arc::new(SeededIds::new(7));
     Arc::new(TelegramSource::new("main".to_owned(), account, http, clock, ids))
 }
 
