@@ -23,6 +23,7 @@ mod file_shelf;
 mod files;
 mod large_files;
 mod late_files;
+mod media_contract;
 mod pairing;
 mod posted_gaps;
 mod posts;
