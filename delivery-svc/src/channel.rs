@@ -193,6 +193,11 @@ pub trait Channel: Send + Sync + 'static {
         }
     }
 
+    /// Returns whether [`Channel::typing`] shows anything in `place`.
+    fn shows_typing(&self, _place: &TypingPlace<'_>) -> bool {
+        true
+    }
+
     /// Takes back what [`Channel::typing`] shows in `place`, if the platform would show it for longer than some seconds.
     async fn end_typing(&self, _place: &TypingPlace<'_>) {}
 

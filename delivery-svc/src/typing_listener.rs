@@ -66,7 +66,9 @@ fn follow_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: Wri
     let Some(lasts) = channel.and_then(|channel| channel.traits(account).typing_lasts) else {
         return;
     };
-    if !outfit.typing.owns(partition_of(target)) {
+    // Where nothing is shown, no message waits for a call that is not made.
+    let is_shown = channel.is_some_and(|channel| channel.shows_typing(&typing_place(target, outfit.clock.now())));
+    if !is_shown || !outfit.typing.owns(partition_of(target)) {
         return;
     }
     let Ok(slot) = Arc::clone(slots).try_acquire_owned() else {

@@ -290,6 +290,10 @@ impl Channel for SlackChannel {
         self.change(shipment, message, call).await
     }
 
+    fn shows_typing(&self, place: &TypingPlace<'_>) -> bool {
+        status_body(place, WRITING).is_some()
+    }
+
     async fn typing(&self, place: &TypingPlace<'_>) -> CallOutcome {
         self.set_status(place, WRITING).await
     }
