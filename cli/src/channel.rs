@@ -83,7 +83,10 @@ fn read_channels_file(common: &Common) -> Result<String> {
 }
 
 /// Returns the accounts in `channels.yaml`.
-fn configured_accounts(common: &Common) -> Result<Vec<AccountOutline>> {
+///
+/// # Errors
+/// Fails if the file cannot be read.
+pub(crate) fn configured_accounts(common: &Common) -> Result<Vec<AccountOutline>> {
     let read = outline_accounts(&read_channels_file(common)?);
     read.context("files.channels: not readable; see `nexus config check`")
         .exit(Exit::Usage)

@@ -1,5 +1,6 @@
 //! `nexus up`: a whole Nexus on this machine, kept running; a process that dies is started again.
 
+mod account_watch;
 mod restart_delay;
 mod supervise;
 
@@ -7,11 +8,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::json;
+use shared::bus::Bus;
 use shared::model::owner::LINK_MINUTES;
 use shared::wire::rights::BusRole;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{Common, UpOptions};
+use crate::channel::configured_accounts;
 use crate::complain;
 use crate::config::ask_services;
 use crate::connect::named_config;
@@ -53,13 +56,25 @@ pub async fn execute(common: &Common, options: UpOptions) -> Result<()> {
     };
 
     greeting(&stack, &directory, &hooks).await?.show(common)?;
+    let accounts = bus_of_accounts(common, &stack).await;
     tokio::select! {
         never = supervise::supervise(&mut stack, &directory) => match never {},
+        never = account_watch::watch_accounts(accounts, &directory) => match never {},
         signal = signals.next() => complain!("{signal}: stopping"),
     }
 
     stack.stop().await;
     Ok(())
+}
+
+/// Returns a connection by which the accounts on platforms are looked at; `None` if no account receives, or without a
+/// connection.
+async fn bus_of_accounts(common: &Common, stack: &Stack) -> Option<Bus> {
+    let accounts = configured_accounts(common).ok()?;
+    if accounts.iter().all(|account| account.access.is_none()) {
+        return None;
+    }
+    stack.bus_as(BusRole::Operator, "nexus-up").await.ok()
 }
 
 /// Signals that ask `nexus up` to stop.

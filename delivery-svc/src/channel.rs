@@ -193,6 +193,14 @@ pub trait Channel: Send + Sync + 'static {
         }
     }
 
+    /// Returns whether [`Channel::typing`] shows anything in `place`.
+    fn shows_typing(&self, _place: &TypingPlace<'_>) -> bool {
+        true
+    }
+
+    /// Takes back what [`Channel::typing`] shows in `place`, if the platform would show it for longer than some seconds.
+    async fn end_typing(&self, _place: &TypingPlace<'_>) {}
+
     /// Searches the platform for a part that an earlier call may have sent, at `since` or later. Changes nothing there.
     /// Returns within a bounded time.
     async fn find(&self, _shipment: &SendRequest<'_>, _since: UnixMillis) -> PartSearch {

@@ -33,8 +33,8 @@ pub struct BeatPlace {
 /// The conversations in which the accounts of this process write.
 #[derive(Debug, Default)]
 pub struct TypingBoard {
-    /// Time of the last call, by conversation.
-    called: HashMap<String, Instant>,
+    /// The last call, by conversation.
+    called: HashMap<String, ShownTurn>,
     /// Time of the first beat, by turn.
     begun: HashMap<Ulid, Instant>,
     /// Times until which platforms limit accounts' calls that show it, by account.
@@ -42,6 +42,13 @@ pub struct TypingBoard {
     /// Turns whose reply was sent, oldest first.
     sent: VecDeque<Ulid>,
     sent_set: HashSet<Ulid>,
+}
+
+/// A call that shows that a turn writes.
+#[derive(Debug)]
+struct ShownTurn {
+    turn: Ulid,
+    at: Instant,
 }
 
 impl TypingBoard {
@@ -64,16 +71,29 @@ impl TypingBoard {
         }
 
         let again = lasts.saturating_sub(AHEAD);
-        let is_shown = |called: &Instant| now.saturating_duration_since(*called) < again;
+        // A message ends what was shown before it.
+        let is_shown =
+            |shown: &ShownTurn| now.saturating_duration_since(shown.at) < again && !self.sent_set.contains(&shown.turn);
         if self.called.get(&place.conversation).is_some_and(is_shown) {
             return false;
         }
         if self.called.len() >= MAX_REMEMBERED {
             self.called
-                .retain(|_, called| now.saturating_duration_since(*called) < again);
+                .retain(|_, shown| now.saturating_duration_since(shown.at) < again);
         }
-        self.called.insert(place.conversation.clone(), now);
+        let shown = ShownTurn { turn, at: now };
+        self.called.insert(place.conversation.clone(), shown);
         true
+    }
+
+    /// Notes that `turn` is over without a reply. Returns whether its call was the last one for `place`.
+    pub fn note_over(&mut self, place: &BeatPlace, turn: Ulid) -> bool {
+        let shown = self.called.get(&place.conversation);
+        let is_last = shown.is_some_and(|shown| shown.turn == turn);
+        if is_last {
+            self.called.remove(&place.conversation);
+        }
+        is_last
     }
 
     /// Notes that the platform limits the calls of `account` that show it, for `wait`.
@@ -162,6 +182,11 @@ impl SharedTyping {
         self.lock().note_beat(place, turn, lasts, now)
     }
 
+    /// Notes the end of a turn, as [`TypingBoard::note_over`] does.
+    pub fn note_over(&self, place: &BeatPlace, turn: Ulid) -> bool {
+        self.lock().note_over(place, turn)
+    }
+
     /// Notes a limit, as [`TypingBoard::note_limit`] does.
     pub fn note_limit(&self, account: &str, wait: Duration, now: Instant) {
         self.lock().note_limit(account, wait, now);
@@ -209,6 +234,25 @@ mod tests {
         board.note_sent(TURN);
         assert_eq!(calls(&mut board, begun, TURN, 10), [0_u64; 0]);
         assert_eq!(calls(&mut board, begun, Ulid::from_parts(2, 2), 1), [0]);
+    }
+
+    #[test]
+    fn what_is_shown_for_long_is_shown_anew_for_the_next_turn() {
+        let (mut board, begun) = (TypingBoard::default(), SystemClock.monotonic());
+        let beat = |board: &mut TypingBoard, turn: u64, second: u64| {
+            let (turn, now) = (Ulid::from_parts(turn, 1), begun + Duration::from_secs(second));
+            board.note_beat(&place("7"), turn, Duration::from_mins(2), now)
+        };
+        assert!(beat(&mut board, 1, 0) && !beat(&mut board, 1, 3));
+        assert!(!beat(&mut board, 2, 3), "it is shown already");
+        board.note_sent(Ulid::from_parts(1, 1));
+        assert!(beat(&mut board, 2, 6) && !beat(&mut board, 2, 9));
+
+        // The end of an earlier turn takes nothing back.
+        assert!(!board.note_over(&place("7"), Ulid::from_parts(1, 1)));
+        assert!(board.note_over(&place("7"), Ulid::from_parts(2, 1)));
+        assert!(!board.note_over(&place("7"), Ulid::from_parts(2, 1)));
+        assert!(beat(&mut board, 3, 12));
     }
 
     #[test]

@@ -4,11 +4,13 @@
 //! when the reply is sent. A call is made aside: no beat waits for a platform, and no message for a beat.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shared::clock::pause;
 use shared::model::dispatch::DeliveryContext;
 use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::live::{LIVE_SUBJECTS, WritingBeat};
+use shared::model::time::UnixMillis;
 use tokio::sync::Semaphore;
 
 use crate::acknowledgements::{show_over, show_taken};
@@ -23,6 +25,9 @@ use crate::typing::BeatPlace;
 /// Maximum number of calls at once; beats beyond it show nothing.
 const MAX_CALLS: usize = 64;
 
+/// Time for which a platform shows one call, from which on it is taken back at the end of a turn without a reply.
+const TAKEN_BACK_FROM: Duration = Duration::from_secs(30);
+
 /// Listens for beats, for ever.
 pub async fn show_typing(outfit: Arc<DelivererContext>) {
     let slots = Arc::new(Semaphore::new(MAX_CALLS));
@@ -33,7 +38,10 @@ pub async fn show_typing(outfit: Arc<DelivererContext>) {
                     if let Ok(beat) = serde_json::from_slice::<WritingBeat>(&message.payload) {
                         match &beat.preview {
                             Some(preview) => follow_preview(&outfit, &beat, preview),
-                            None if beat.is_over => show_over(&outfit, &beat),
+                            None if beat.is_over => {
+                                show_over(&outfit, &beat);
+                                end_beat(&outfit, &slots, beat);
+                            }
                             None => {
                                 show_taken(&outfit, &beat);
                                 follow_beat(&outfit, &slots, beat);
@@ -58,7 +66,9 @@ fn follow_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: Wri
     let Some(lasts) = channel.and_then(|channel| channel.traits(account).typing_lasts) else {
         return;
     };
-    if !outfit.typing.owns(partition_of(target)) {
+    // Where nothing is shown, no message waits for a call that is not made.
+    let is_shown = channel.is_some_and(|channel| channel.shows_typing(&typing_place(target, outfit.clock.now())));
+    if !is_shown || !outfit.typing.owns(partition_of(target)) {
         return;
     }
     let Ok(slot) = Arc::clone(slots).try_acquire_owned() else {
@@ -83,16 +93,54 @@ fn follow_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: Wri
         let Some(channel) = outfit.channels.get(&target.channel) else {
             return;
         };
-        let place = TypingPlace {
-            account: target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT),
-            peer: target.peer_id.as_deref().unwrap_or_default(),
-            thread: target.thread_id.as_deref(),
-            now: outfit.clock.now(),
-        };
+        let place = typing_place(target, outfit.clock.now());
         let outcome = channel.typing(&place).await;
         note_typing(&outfit, target, &outcome);
         metrics::counter!("nexus_delivery_typing_total").increment(1);
+        // The reply may have been faster than the call.
+        let is_shown = matches!(outcome, CallOutcome::Accepted { .. });
+        if is_shown && outfit.typing.was_sent(beat.turn) {
+            channel.end_typing(&place).await;
+        }
     });
+}
+
+/// Takes back what the platform of `beat` shows, whose turn is over without a reply that would end it.
+fn end_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: WritingBeat) {
+    let target = &beat.target;
+    let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
+    let channel = outfit.channels.get(&target.channel);
+    let lasts = channel.and_then(|channel| channel.traits(account).typing_lasts);
+    let was_shown = outfit.typing.note_over(&beat_place(target), beat.turn);
+    if !was_shown || lasts.is_none_or(|lasts| lasts < TAKEN_BACK_FROM) {
+        return;
+    }
+    let pace = channel.and_then(|channel| channel.pace(target));
+    let Ok(slot) = Arc::clone(slots).try_acquire_owned() else {
+        return;
+    };
+    if !outfit.gates.admit_spare(target, pace) {
+        return;
+    }
+
+    let outfit = Arc::clone(outfit);
+    tokio::spawn(async move {
+        let _slot = slot;
+        if let Some(channel) = outfit.channels.get(&beat.target.channel) {
+            let place = typing_place(&beat.target, outfit.clock.now());
+            channel.end_typing(&place).await;
+        }
+    });
+}
+
+/// Returns the place that answers in `target` are for, at `now`.
+fn typing_place(target: &DeliveryContext, now: UnixMillis) -> TypingPlace<'_> {
+    TypingPlace {
+        account: target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT),
+        peer: target.peer_id.as_deref().unwrap_or_default(),
+        thread: target.thread_id.as_deref(),
+        now,
+    }
 }
 
 /// Returns the place of beats that answer in `target`.

@@ -37,6 +37,7 @@ use crate::source::slack::endpoint::{EndpointContext, open_endpoints};
 use crate::source::slack::socket::SlackSocketSource;
 use crate::source::telegram::client::open_http;
 use crate::source::telegram::poll::TelegramSource;
+use crate::source::telegram::shared_http::SharedHttp;
 use crate::source::telegram::webhook::{DoorContext, TelegramDoors, TelegramWebhookSource, open_doors};
 
 /// Wait before a service is registered again, after that failed.
@@ -197,13 +198,14 @@ fn telegram_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Sourc
     }
 
     let http = open_http().context("telegram: cannot make an HTTP client")?;
+    let polled = SharedHttp::new(http.clone());
     let sources = accounts.map(|(name, account)| -> Arc<dyn Source> {
         let (clock, ids) = (around.clock.clone(), around.ids.clone());
-        let (name, account, http) = (name.clone(), account.clone(), http.clone());
+        let (name, account) = (name.clone(), account.clone());
         if account.receive == ReceiveMode::Webhook {
-            return Arc::new(TelegramWebhookSource::new(name, account, http, ids));
+            return Arc::new(TelegramWebhookSource::new(name, account, http.clone(), ids));
         }
-        Arc::new(TelegramSource::new(name, account, http, clock, ids))
+        Arc::new(TelegramSource::new(name, account, polled.clone(), clock, ids))
     });
     Ok(sources.collect())
 }
@@ -247,17 +249,23 @@ fn discord_sources(contexts: &BTreeMap<String, AccountContext>) -> impl Iterator
 
 /// Returns the sources of the apps of Slack that have a socket.
 fn slack_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Source>>> {
-    let mut sources: Vec<Arc<dyn Source>> = Vec::new();
-    for (name, account) in &around.slack {
+    let mut accounts = around.slack.iter().filter_map(|(name, account)| {
         let app_token = match (account.receive, &account.app_token) {
             (SlackReceive::Socket, Some(token)) => token.clone(),
             // Without the token the file is refused when it is read.
-            (SlackReceive::Socket, None) | (SlackReceive::Events | SlackReceive::None, Some(_) | None) => continue,
+            (SlackReceive::Socket, None) | (SlackReceive::Events | SlackReceive::None, Some(_) | None) => return None,
         };
-        let http = slack_client::open_http().context("slack: cannot make an HTTP client")?;
-        let (clock, ids) = (around.clock.clone(), around.ids.clone());
-        let source = SlackSocketSource::new(name.clone(), account.clone(), app_token, http, clock, ids);
-        sources.push(Arc::new(source));
-    }
-    Ok(sources)
+        Some((name.clone(), account.clone(), app_token))
+    });
+    // A host without a socket needs no client.
+    let Some(first) = accounts.next() else {
+        return Ok(Vec::new());
+    };
+
+    let http = slack_client::open_http().context("slack: cannot make an HTTP client")?;
+    let source = |(name, account, app_token)| -> Arc<dyn Source> {
+        let (http, clock, ids) = (http.clone(), around.clock.clone(), around.ids.clone());
+        Arc::new(SlackSocketSource::new(name, account, app_token, http, clock, ids))
+    };
+    Ok(std::iter::once(first).chain(accounts).map(source).collect())
 }

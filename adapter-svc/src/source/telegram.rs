@@ -14,6 +14,7 @@ pub mod poll;
 pub mod post_update;
 pub mod privacy;
 pub mod progress;
+pub mod shared_http;
 pub mod update;
 pub mod webhook;
 

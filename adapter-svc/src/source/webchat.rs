@@ -44,6 +44,9 @@ use protocol::{ForPage, FromPage, ToPage};
 
 /// Largest WebSocket message of a page, in bytes.
 const MAX_MESSAGE_BYTES: usize = 64 * 1024;
+/// Size of the buffer into which a page's socket is read, in bytes. It is in memory as long as the page is open; the library's
+/// own 128 KiB is for sockets over which much comes.
+const READ_BUFFER_BYTES: usize = 4 * 1024;
 /// Interval at which a silent page is pinged.
 const PING_EVERY: Duration = Duration::from_secs(20);
 /// Largest number of pings in a row that may stay unanswered.
@@ -84,6 +87,7 @@ pub async fn connect(
 
     // Bounded before the first message: the page has proven nothing yet.
     let upgrade = upgrade
+        .read_buffer_size(READ_BUFFER_BYTES)
         .max_message_size(MAX_MESSAGE_BYTES)
         .max_frame_size(MAX_MESSAGE_BYTES);
     Ok(upgrade.on_upgrade(async move |socket| {

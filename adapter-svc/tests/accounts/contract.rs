@@ -54,7 +54,8 @@ pub(crate) trait Platform {
     fn early(&self, account: &str) -> Vec<String>;
 }
 
-fn ids(events: &[Event]) -> BTreeSet<String> {
+/// The ids of `events`.
+pub(crate) fn ids(events: &[Event]) -> BTreeSet<String> {
     events.iter().map(|event| event.id.to_string()).collect()
 }
 

@@ -18,6 +18,7 @@ use shared::wire::dead_letter::DeadLetter;
 
 use crate::contract::{Platform, check_source};
 use crate::discord_api::{DiscordApi, DiscordFaults, FIRST_CHANNEL, GUILD, THREAD, bot_id, message, snowflake};
+use crate::dropped::check_dropped;
 use crate::world::{Replica, START, World};
 
 pub(crate) const MAIN: &str = "77.main.secret";
@@ -131,6 +132,11 @@ impl Platform for Discord {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_source_of_discord_holds_to_the_contract() {
     check_source(async |world: &World| Discord(DiscordApi::start(world.bus.clone(), world.clock.clone()).await)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_source_of_discord_is_dropped_at_each_wait_and_loses_and_doubles_nothing() {
+    check_dropped(async |world: &World| Discord(DiscordApi::start(world.bus.clone(), world.clock.clone()).await)).await;
 }
 
 /// A world, the stand-in, and a replica that reads.

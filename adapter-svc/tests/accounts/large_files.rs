@@ -28,7 +28,7 @@ fn bytes(length: usize) -> Vec<u8> {
 }
 
 /// Waits until it is decided what becomes of the file of the message with the event `id`; the file.
-async fn decided(world: &World, id: &str) -> Attachment {
+pub(crate) async fn decided(world: &World, id: &str) -> Attachment {
     eventually_some(&format!("the file of {id} is decided"), async || {
         // A file that takes a while follows in an update.
         let newest = world

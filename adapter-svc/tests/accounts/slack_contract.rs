@@ -12,6 +12,7 @@ use shared::platform::slack::SLACK;
 use shared::testing::SeededIds;
 
 use crate::contract::{Platform, check_source};
+use crate::dropped::check_dropped;
 use crate::socket_api::SocketApi;
 use crate::world::World;
 
@@ -133,11 +134,20 @@ impl Platform for SlackSockets {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_socket_of_slack_holds_to_the_contract() {
-    check_source(async |world: &World| SlackSockets {
+/// The stand-ins in `world`.
+async fn start(world: &World) -> SlackSockets {
+    SlackSockets {
         main: SocketApi::start_of(world.bus.clone(), "main").await,
         other: SocketApi::start_of(world.bus.clone(), "other").await,
-    })
-    .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_socket_of_slack_holds_to_the_contract() {
+    check_source(async |world: &World| start(world).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_socket_of_slack_is_dropped_at_each_wait_and_loses_and_doubles_nothing() {
+    check_dropped(async |world: &World| start(world).await).await;
 }

@@ -39,8 +39,8 @@ struct StoredIds {
 struct SocketState {
     /// Envelopes that no connection has yet.
     waiting: VecDeque<Value>,
-    /// Envelopes that were sent and are not acknowledged, by id.
-    sent: BTreeMap<String, Value>,
+    /// Envelopes that were sent and are not acknowledged, by id, with the number of the connection that has each.
+    sent: BTreeMap<String, (usize, Value)>,
     acknowledged: Vec<String>,
     /// Events that were acknowledged before they were stored.
     early: Vec<String>,
@@ -223,7 +223,7 @@ impl SocketApi {
             .lock()
             .sent
             .get(&id)
-            .map(|envelope| envelope["payload"]["event"].clone());
+            .map(|(_, envelope)| envelope["payload"]["event"].clone());
         let event = event.expect("an envelope that was sent");
         let of = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
         let expected = format!("slack:{}/{}/{}", self.account, of("channel"), of("ts"));
@@ -276,24 +276,29 @@ async fn answer(State(api): State<SocketApi>, Path(method): Path<String>, header
 
 async fn connect(State(api): State<SocketApi>, upgrade: WebSocketUpgrade) -> Response {
     upgrade.on_upgrade(async move |socket| {
-        let begun = {
+        let (begun, number) = {
             let mut state = api.lock();
             state.connections += 1;
             state.most_connections = state.most_connections.max(state.connections);
             state.opened += 1;
-            state.orders
+            (state.orders, state.opened)
         };
-        serve(&api, socket, begun).await;
+        serve(&api, socket, begun, number).await;
         // What was not acknowledged goes to another connection.
         api.change(|state| {
             state.connections -= 1;
-            let unanswered = std::mem::take(&mut state.sent).into_values();
-            state.waiting.extend(unanswered);
+            let sent = std::mem::take(&mut state.sent).into_iter();
+            let (unanswered, others): (BTreeMap<_, _>, _) = sent.partition(|(_, (of, _))| *of == number);
+            state.sent = others;
+            state
+                .waiting
+                .extend(unanswered.into_values().map(|(_, envelope)| envelope));
         });
     })
 }
 
-async fn serve(api: &SocketApi, mut socket: WebSocket, begun: u64) {
+/// Serves the connection `number`, which was told of the orders before `begun`.
+async fn serve(api: &SocketApi, mut socket: WebSocket, begun: u64, number: usize) {
     let mut changed = api.changed.subscribe();
     let hello = {
         let state = api.lock();
@@ -311,7 +316,7 @@ async fn serve(api: &SocketApi, mut socket: WebSocket, begun: u64) {
             let next = state.waiting.pop_front();
             if let Some(envelope) = &next {
                 let id = envelope["envelope_id"].as_str().expect("an id").to_owned();
-                state.sent.insert(id, envelope.clone());
+                state.sent.insert(id, (number, envelope.clone()));
                 state.handed += 1;
             }
             let order = if state.orders > told { state.order.clone() } else { None };

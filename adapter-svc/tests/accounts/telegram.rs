@@ -5,6 +5,7 @@ use std::sync::Arc;
 use adapter_svc::source::port::Source;
 use adapter_svc::source::telegram::client::open_http;
 use adapter_svc::source::telegram::poll::TelegramSource;
+use adapter_svc::source::telegram::shared_http::SharedHttp;
 use serde_json::json;
 use shared::clock::SharedClock;
 use shared::model::event::PlatformIds;
@@ -16,6 +17,7 @@ use shared::wire::watermark::SourceWatermark;
 
 use crate::bot_api::{BotApi, BotFaults};
 use crate::contract::{Platform, check_source};
+use crate::dropped::check_dropped;
 use crate::world::{START, World};
 
 pub(crate) const MAIN: &str = "77:main-secret";
@@ -49,7 +51,8 @@ pub(crate) fn channels(world: &World, api: &BotApi, main: &str) -> String {
 pub(crate) fn polled_source(channels: &str, clock: SharedClock) -> Arc<dyn Source> {
     let accounts = read_platforms(channels).expect("sound accounts");
     let account = accounts.telegram.accounts["main"].clone();
-    let (http, ids) = (open_http().expect("a client"), Arc::new(SeededIds::new(7)));
+    let http = SharedHttp::new(open_http().expect("a client"));
+    let ids = Arc::new(SeededIds::new(7));
     Arc::new(TelegramSource::new("main".to_owned(), account, http, clock, ids))
 }
 
@@ -127,6 +130,11 @@ impl Platform for Telegram {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_source_of_telegram_holds_to_the_contract() {
     check_source(async |world: &World| Telegram(BotApi::start(world.bus.clone(), world.clock.clone()).await)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_source_of_telegram_is_dropped_at_each_wait_and_loses_and_doubles_nothing() {
+    check_dropped(async |world: &World| Telegram(BotApi::start(world.bus.clone(), world.clock.clone()).await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

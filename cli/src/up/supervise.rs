@@ -49,7 +49,7 @@ pub(super) async fn supervise(stack: &mut Stack, directory: &Path) -> Infallible
     let begun = SystemClock.monotonic();
     let mut histories: BTreeMap<Part, History> = BTreeMap::new();
 
-    let log = directory.join("log/up.log");
+    let log = log_file(directory);
     loop {
         pause(LOOK_EVERY).await;
 
@@ -167,8 +167,13 @@ fn start(stack: &mut Stack, part: Part, history: &mut History, now: Duration, lo
     }
 }
 
+/// Returns the file in which `nexus up` writes what it says.
+pub(super) fn log_file(directory: &Path) -> PathBuf {
+    directory.join("log/up.log")
+}
+
 /// Prints `text` on the terminal, and writes it to `log` with the time.
-fn say(log: &PathBuf, text: &str) {
+pub(super) fn say(log: &PathBuf, text: &str) {
     complain!("{text}");
     let at = jiff::Timestamp::from_millisecond(SystemClock.now().0).unwrap_or_default();
     let line = format!("{at} {text}\n");

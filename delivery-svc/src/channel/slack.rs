@@ -10,6 +10,7 @@ mod answer;
 mod change;
 mod message;
 mod search;
+mod status;
 mod upload;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,20 +23,27 @@ use shared::platform::slack::SlackAccount;
 
 use super::http::CallTimeouts;
 use super::raw_answer::{ANSWER_BYTES, PAGE_BYTES, USER_AGENT, call_for_answer, open_client};
-use super::{Acknowledgement, Channel, ChannelTraits, MessageReaction, SendRequest};
+use super::{Acknowledgement, Channel, ChannelTraits, MessageReaction, SendRequest, TypingPlace};
 use crate::account_gate::{CallRate, ChatPace, SendPace};
 use crate::attempt::{CallOutcome, PartSearch, Refusal};
 use crate::chunk::{ChunkLimit, LengthUnit};
 use crate::markdown::slack::MESSAGE;
 use crate::outgoing_files::MAX_FILE_BYTES;
 use crate::plan::{PartLayout, TextFormat};
-use answer::{read_answer, read_change};
+use answer::{read_answer, read_change, read_status};
 use change::MessageStamp;
 use message::{PostMessage, thread_of};
 use search::{PageResult, SearchTerms, read_own_bot};
+use status::{WRITING, status_body};
 
 /// Maximum number of pages of a conversation that are searched for a part.
 const MAX_PAGES: usize = 20;
+
+/// Time for which Slack shows the status of a thread in which the app sends nothing.
+const STATUS_LASTS: Duration = Duration::from_mins(2);
+/// The same of an account with previews, whose turns set it once: it is a message that ends a status, and not the edit that
+/// makes a preview whole.
+const STATUS_OF_PREVIEWED: Duration = Duration::from_hours(1);
 
 /// Returns whether `emoji` may be a reaction on Slack.
 pub(crate) fn is_reaction(emoji: &str) -> bool {
@@ -107,6 +115,26 @@ impl SlackChannel {
         own.is_none_or(|own| bots.contains(&own))
     }
 
+    /// Sets the status of the thread `place` to `words`; none of them take it back.
+    async fn set_status(&self, place: &TypingPlace<'_>, words: &str) -> CallOutcome {
+        let refused = |reason: String| CallOutcome::Refused {
+            refusal: Refusal::Permanent,
+            reason,
+        };
+        let Some(account) = self.accounts.get(place.account) else {
+            return refused(format!("no account `{}`", place.account));
+        };
+        let Some(body) = status_body(place, words) else {
+            return refused("Slack shows in threads alone that an app writes".to_owned());
+        };
+        let request = self.client.post(account.method_url("assistant.threads.setStatus"));
+        let request = request.bearer_auth(account.token.reveal()).json(&body);
+        match call_for_answer(request, self.whole, ANSWER_BYTES).await {
+            Ok(answer) => read_status(&answer, place.now),
+            Err(outcome) => outcome,
+        }
+    }
+
     /// Makes the change of the message `id` that `call`, a method and its body, makes of its stamp.
     async fn change<'a>(
         &self,
@@ -142,6 +170,7 @@ impl Channel for SlackChannel {
             unit: LengthUnit::Characters,
         });
         let on_doubt = account.map(|account| account.on_doubt).unwrap_or_default();
+        let previews = account.is_some_and(|account| account.previews);
 
         ChannelTraits {
             layout: PartLayout {
@@ -152,8 +181,8 @@ impl Channel for SlackChannel {
             waits_for_remote: true,
             repetition: on_doubt.into(),
             finds_parts: true,
-            typing_lasts: None,
-            previews: account.is_some_and(|account| account.previews),
+            typing_lasts: Some(if previews { STATUS_OF_PREVIEWED } else { STATUS_LASTS }),
+            previews,
             max_file_bytes: Some(MAX_FILE_BYTES),
         }
     }
@@ -259,5 +288,19 @@ impl Channel for SlackChannel {
             })
         };
         self.change(shipment, message, call).await
+    }
+
+    fn shows_typing(&self, place: &TypingPlace<'_>) -> bool {
+        status_body(place, WRITING).is_some()
+    }
+
+    async fn typing(&self, place: &TypingPlace<'_>) -> CallOutcome {
+        self.set_status(place, WRITING).await
+    }
+
+    async fn end_typing(&self, place: &TypingPlace<'_>) {
+        if let CallOutcome::Refused { reason, .. } = self.set_status(place, "").await {
+            tracing::debug!(reason, "failed to take the status of a thread back");
+        }
     }
 }

@@ -19,7 +19,7 @@ use ulid::Ulid;
 use crate::bot_api::BotApi;
 use crate::discord_api::DiscordApi;
 use crate::handover::holder;
-use crate::web_api::WebApi;
+use crate::web_api::{Lie, WebApi};
 use crate::world::{Setup, World, reply};
 
 /// A reply to `peer` of account `bot` on `channel`.
@@ -31,13 +31,18 @@ fn to_peer(number: u64, channel: &str, peer: &str) -> Reply {
 
 /// A broker sends a beat of `turn`, which answers in `target`.
 async fn beat(world: &World, turn: Ulid, target: &DeliveryContext) {
+    send_beat(world, turn, target, false).await;
+}
+
+/// As [`beat`]; the last one of a turn that `is_over`.
+async fn send_beat(world: &World, turn: Ulid, target: &DeliveryContext, is_over: bool) {
     let target = target.clone();
     let subject = subject::live(&target);
     let payload = serde_json::to_vec(&WritingBeat {
         turn,
         target,
         preview: None,
-        is_over: false,
+        is_over,
     })
     .expect("JSON");
     world.bus.core_publish(&subject, &Headers::new(), payload.into()).await;
@@ -70,7 +75,7 @@ async fn a_running_turn_shows_that_it_writes_and_its_reply_ends_that_on_every_pl
                 .any(|call| call == seen)
         })
         .await;
-        // Slack has nothing to show.
+        // Slack shows nothing outside of threads.
         beat(&world, sent.turn, &to_peer(3, SLACK, "D1").delivery_context).await;
     }
 
@@ -97,6 +102,62 @@ async fn a_running_turn_shows_that_it_writes_and_its_reply_ends_that_on_every_pl
         "a late beat"
     );
     assert_eq!(app.changes(), Vec::<String>::new());
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thread_of_slack_shows_a_turn_until_its_message_or_its_end_and_an_app_that_may_not_still_sends() {
+    let (world, app) = (
+        World::start().await,
+        WebApi::start(&[Lie::Error("missing_scope")]).await,
+    );
+    let setup = Setup {
+        slack: BTreeMap::from([("bot".to_owned(), app.account("xoxb-bot", ""))]),
+        ..Setup::default()
+    };
+    let replica = world.replica("a", setup);
+    let in_thread = |number: u64, thread: &str| {
+        let mut reply = to_peer(number, SLACK, "C1");
+        reply.delivery_context.thread_id = Some(thread.to_owned());
+        reply
+    };
+    let calls = |thread: &str, words: &str| {
+        let call = format!("assistant.threads.setStatus C1/{thread} {words}");
+        app.changes().iter().filter(|made| **made == call).count()
+    };
+    let shown = async |reply: &Reply, thread: &str, count: usize| {
+        eventually("the thread shows it", async || {
+            beat(&world, reply.turn, &reply.delivery_context).await;
+            calls(thread, "is writing…") == count
+        })
+        .await;
+    };
+
+    // The app lacks the right for it, and sends its message.
+    let refused = in_thread(1, "1767326125.000001");
+    shown(&refused, "1767326125.000001", 1).await;
+    world.publish(&refused).await;
+    world.settled().await;
+    assert_eq!(app.texts("C1").len(), 1);
+    assert!(world.dead_letters().await.is_empty());
+
+    // A message ends what is shown; the next turn in the thread is shown although two minutes are not over.
+    const THREAD: &str = "1767326125.000002";
+    let first = in_thread(2, THREAD);
+    shown(&first, THREAD, 1).await;
+    world.publish(&first).await;
+    world.settled().await;
+    let second = in_thread(3, THREAD);
+    shown(&second, THREAD, 2).await;
+
+    // It says nothing: its status is taken back, once.
+    eventually("it is taken back", async || {
+        send_beat(&world, second.turn, &second.delivery_context, true).await;
+        calls(THREAD, "") == 1
+    })
+    .await;
+    shown(&in_thread(4, THREAD), THREAD, 3).await;
+    assert_eq!(calls(THREAD, ""), 1);
     replica.stop().await;
 }
 

@@ -279,6 +279,7 @@ async fn read(State(api): State<WebApi>, Path(method): Path<String>, uri: Uri) -
 /// Changes a message. What was done before is an error, and so is a message that is gone.
 async fn change(api: &WebApi, method: &str, body: &Value) -> Response {
     let text = |key: &str| body[key].as_str().unwrap_or_default().to_owned();
+    let mut channel = text("channel");
     let (ts, words) = match method {
         "chat.update" => {
             assert_eq!(body["blocks"], json!([]), "{body}");
@@ -286,18 +287,23 @@ async fn change(api: &WebApi, method: &str, body: &Value) -> Response {
         }
         "chat.delete" => (text("ts"), String::new()),
         "reactions.add" | "reactions.remove" => (text("timestamp"), text("name")),
+        "assistant.threads.setStatus" => {
+            channel = text("channel_id");
+            (text("thread_ts"), text("status"))
+        }
         other => panic!("{other}"),
     };
 
     let (lie, is_repeated) = {
         let mut workspace = api.lock();
-        let change = format!("{method} {}/{ts} {words}", text("channel"));
+        let change = format!("{method} {channel}/{ts} {words}");
         let is_repeated = workspace.changes.contains(&change);
         workspace.changes.push(change);
         (workspace.lies.pop_front(), is_repeated)
     };
     match (lie, method) {
         (Some(Lie::Silent), _) => std::future::pending().await,
+        (Some(Lie::Error(name)), "assistant.threads.setStatus") => error(name).into_response(),
         (_, "chat.delete") if is_repeated => error("message_not_found").into_response(),
         (_, "reactions.add") if is_repeated => error("already_reacted").into_response(),
         (_, "reactions.remove") if is_repeated => error("no_reaction").into_response(),

@@ -6,3 +6,4 @@ mod hostile;
 mod law;
 mod limits;
 mod readers;
+mod speed;

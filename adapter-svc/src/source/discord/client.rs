@@ -29,6 +29,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time within which the vendor wants to hear that a press has arrived.
 const PRESS_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Maximum number of connections that are kept for further calls.
+const MAX_IDLE_CONNECTIONS: usize = 8;
+
 /// Maximum size of an answer, in bytes: 100 messages, each far larger than those of the vendor.
 const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
 
@@ -321,6 +324,8 @@ pub fn open_http() -> Result<reqwest::Client, ApiCallError> {
         .connect_timeout(CONNECT_TIMEOUT)
         // A connection of HTTP/2 cannot become a socket.
         .http1_only()
+        // A thousand accounts that start at once would leave as many connections.
+        .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
         // A redirect would show the token to another host.
         .redirect(reqwest::redirect::Policy::none())
         .build()

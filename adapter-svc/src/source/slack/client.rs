@@ -23,6 +23,8 @@ use crate::source::port::CALL_RETRY;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of a call.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Maximum number of connections that are kept for further calls.
+const MAX_IDLE_CONNECTIONS: usize = 8;
 /// Maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// Maximum size of a page of a history, in bytes: 200 messages, each with its text thrice.
@@ -114,14 +116,20 @@ pub struct KnownAccount {
     pub shown: String,
 }
 
-/// Opens an HTTP client for the calls of all accounts.
+/// Opens an HTTP client for the calls and the sockets of all accounts, which share one, because each has certificates in
+/// memory.
 ///
 /// # Errors
 /// Returns the client's error if the system's certificates cannot be loaded.
 pub fn open_http() -> Result<reqwest::Client, reqwest::Error> {
     reqwest::Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
+        // Until an answer is read; a socket goes on.
         .timeout(ANSWER_TIMEOUT)
+        // A connection of HTTP/2 cannot become a socket.
+        .http1_only()
+        // A thousand accounts that start at once would leave as many connections.
+        .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
         // A redirect would show the token to another host.
         .redirect(reqwest::redirect::Policy::none())
         .build()

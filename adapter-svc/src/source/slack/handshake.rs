@@ -1,4 +1,4 @@
-//! A WebSocket over the HTTP client, whose certificates and limits it shares.
+//! A WebSocket over the HTTP client of all calls, whose certificates and limits it shares.
 //!
 //! Source: RFC 6455 §4.1. The address has a ticket that is good for one connection, so that no error has it.
 
@@ -18,29 +18,25 @@ use super::client::WebCallError;
 const OPEN_WITHIN: Duration = Duration::from_secs(15);
 /// Maximum size of a frame, in bytes: larger than any payload of Slack's.
 const MAX_FRAME_BYTES: usize = 4 * 1024 * 1024;
+/// Size of the buffer into which a socket is read, in bytes. It is in memory as long as the socket is open, and most of the
+/// time nothing comes; the library's own 128 KiB would be 125 MiB for a thousand accounts.
+const READ_BUFFER_BYTES: usize = 4 * 1024;
 
 /// An open socket.
 pub type Socket = WebSocketStream<Upgraded>;
 
-/// Opens a socket to `url`, which Slack has named.
+/// Opens a socket to `url`, which Slack has named, by the client `http`, which speaks HTTP/1 alone.
 ///
 /// # Errors
 /// Returns [`WebCallError::Unreachable`] if `url` is not safe, or the server does not open a socket in time.
-pub async fn open_socket(url: &str, ids: &SharedIds) -> Result<Socket, WebCallError> {
+pub async fn open_socket(http: &reqwest::Client, url: &str, ids: &SharedIds) -> Result<Socket, WebCallError> {
     let refused = |why: &str| WebCallError::Unreachable(format!("the socket was not opened: {why}"));
     let url = http_url(url).ok_or_else(|| refused("its address is neither wss nor of this machine"))?;
     let lost = |error: reqwest::Error| refused(&describe_causes("the call failed", &error.without_url()));
 
     let key = base64::engine::general_purpose::STANDARD.encode(ids.ulid().to_bytes());
     let opened = async {
-        // A connection of its own: an upgraded one serves no further call.
-        let client = reqwest::Client::builder()
-            .http1_only()
-            .connect_timeout(OPEN_WITHIN)
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .map_err(lost)?;
-        let request = client
+        let request = http
             .get(url)
             .header("connection", "Upgrade")
             .header("upgrade", "websocket")
@@ -58,7 +54,9 @@ pub async fn open_socket(url: &str, ids: &SharedIds) -> Result<Socket, WebCallEr
 
     let opened = tokio::time::timeout(OPEN_WITHIN, opened).await;
     let stream = opened.map_err(|_| refused("timed out"))??;
-    let config = WebSocketConfig::default().max_message_size(Some(MAX_FRAME_BYTES));
+    let config = WebSocketConfig::default()
+        .read_buffer_size(READ_BUFFER_BYTES)
+        .max_message_size(Some(MAX_FRAME_BYTES));
     Ok(WebSocketStream::from_raw_socket(stream, Role::Client, Some(config)).await)
 }
 

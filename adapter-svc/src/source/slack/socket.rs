@@ -204,7 +204,7 @@ impl<'a> SocketReader<'a> {
             let source = self.source;
             let opened = async {
                 let url = open_connection(&source.http, &source.account, &source.app_token).await?;
-                open_socket(&url, &source.ids).await
+                open_socket(&source.http, &url, &source.ids).await
             };
             let begun = source.clock.monotonic();
             let error = match opened.await {

@@ -14,10 +14,11 @@ use shared::platform::policy::DirectPolicy;
 use shared::platform::telegram::{TELEGRAM, TelegramAccount, is_own_webhook};
 use shared::wire::watermark::SourceWatermark;
 
-use super::client::{BATCH, BotCallError, BotClient, open_http};
+use super::client::{BATCH, BotCallError, BotClient};
 use super::normalize::update_events;
 use super::privacy::without_own_messages;
 use super::progress::UpdateProgress;
+use super::shared_http::SharedHttp;
 use super::{BotAccount, RefuseUpdateError};
 use crate::source::merge::{MergeMemory, MergeWaits, MessageMerger, ReadyEvent, note_decision};
 use crate::source::port::access::apply_access;
@@ -48,7 +49,7 @@ const CONFLICT_WAIT: Duration = Duration::from_secs(5);
 pub struct TelegramSource {
     name: String,
     account: TelegramAccount,
-    http: reqwest::Client,
+    http: SharedHttp,
     clock: SharedClock,
     ids: SharedIds,
 }
@@ -59,7 +60,7 @@ impl TelegramSource {
     pub const fn new(
         name: String,
         account: TelegramAccount,
-        http: reqwest::Client,
+        http: SharedHttp,
         clock: SharedClock,
         ids: SharedIds,
     ) -> Self {
@@ -102,6 +103,8 @@ struct UpdatePoller<'a> {
     source: &'a TelegramSource,
     sink: &'a SourceSink,
     client: BotClient,
+    /// Number of the client's HTTP client.
+    http_number: u64,
     bot: BotAccount,
     progress: UpdateProgress,
     merger: MessageMerger<i64>,
@@ -118,13 +121,15 @@ type Ended<T> = Result<T, SourceEnd>;
 impl<'a> UpdatePoller<'a> {
     /// Asks who the bot is and whether it may be polled.
     async fn open(source: &'a TelegramSource, sink: &'a SourceSink, from: Option<&SourceWatermark>) -> Ended<Self> {
-        let client = BotClient::new(source.http.clone(), source.account.clone());
+        let newest = source.http.newest();
+        let client = BotClient::new(newest.http, source.account.clone());
         let now = sink.now();
 
         let mut poller = Self {
             source,
             sink,
             client,
+            http_number: newest.number,
             bot: BotAccount {
                 name: source.name.clone(),
                 bot_id: 0,
@@ -414,8 +419,11 @@ impl<'a> UpdatePoller<'a> {
             .monotonic()
             .saturating_duration_since(self.completed_at);
         if silent > WATCHDOG {
-            match open_http() {
-                Ok(http) => self.client = BotClient::new(http, self.source.account.clone()),
+            match self.source.http.newer_than(self.http_number) {
+                Ok(newer) => {
+                    self.client = BotClient::new(newer.http, self.source.account.clone());
+                    self.http_number = newer.number;
+                }
                 Err(error) => tracing::warn!(account = self.source.name, %error, "failed to make new connections"),
             }
         }

@@ -78,6 +78,31 @@ pub(super) fn read_change(answer: &RawAnswer, id: &str, method: &str, now: UnixM
     read_answer(answer, now)
 }
 
+/// Returns the outcome of a call that sets the status of a thread, with `answer`, made at `now`. A token that is refused for
+/// it may be good for messages: a right may be missing for this call alone.
+pub(super) fn read_status(answer: &RawAnswer, now: UnixMillis) -> CallOutcome {
+    if serde_json::from_slice::<WebAnswer>(&answer.body).is_ok_and(|read| read.ok) {
+        return CallOutcome::Accepted {
+            platform_ids: Vec::new(),
+            live: None,
+        };
+    }
+    match read_answer(answer, now) {
+        CallOutcome::Reauth { reason } => CallOutcome::Refused {
+            refusal: Refusal::Permanent,
+            reason,
+        },
+        outcome @ (CallOutcome::Accepted { .. }
+        | CallOutcome::Limited { .. }
+        | CallOutcome::Refused { .. }
+        | CallOutcome::WindowClosed { .. }
+        | CallOutcome::TooLarge { .. }
+        | CallOutcome::Unformattable { .. }
+        | CallOutcome::Unreachable { .. }
+        | CallOutcome::Withheld) => outcome,
+    }
+}
+
 /// Returns the outcome of a call that was refused with the name `error`; `asked` is the wait that a header names.
 fn refused_outcome(error: &str, asked: Option<Duration>, reason: String) -> CallOutcome {
     if is_credential_error(error) {

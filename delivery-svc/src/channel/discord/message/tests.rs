@@ -142,6 +142,7 @@ fn buttons_are_on_the_last_part_of_a_direct_message_alone() {
 #[test]
 fn words_that_no_button_takes_stay_in_the_text() {
     for (label, say, is_button) in [
+        ("x".repeat(79), "y".repeat(99), true),
         ("x".repeat(80), "y".repeat(100), true),
         ("x".repeat(81), "y".repeat(100), false),
         ("x".repeat(80), "y".repeat(101), false),

@@ -150,10 +150,18 @@ fn a_card_has_buttons_in_a_direct_conversation_alone() {
 
     let has_blocks = |reply: &Reply, part: &MessagePart| body(&account(""), reply, part).get("blocks").is_some();
     let (direct, fits) = (with_buttons("D1", "x"), "x".repeat(3_000));
-    assert!(has_blocks(&direct, &part(&fits)));
+    assert!(has_blocks(&direct, &part(&fits[1..])) && has_blocks(&direct, &part(&fits)));
     assert!(!has_blocks(&direct, &part(&format!("{fits}y"))));
     assert!(!has_blocks(&with_buttons("C1", "x"), &part("x")));
-    assert!(!has_blocks(&with_buttons("D1", &"x".repeat(2_001)), &part("x")));
+    for (length, is_button) in [(1_999, true), (2_000, true), (2_001, false)] {
+        let reply = with_buttons("D1", &"é".repeat(length));
+        assert_eq!(has_blocks(&reply, &part("x")), is_button, "{length}");
+    }
+    for (length, is_button) in [(74, true), (75, true), (76, false)] {
+        let mut reply = reply_to("D1");
+        reply.interactive = Some(json!({"buttons": [{"label": "é".repeat(length), "say": "x"}]}));
+        assert_eq!(has_blocks(&reply, &part("x")), is_button, "{length}");
+    }
     assert!(!has_blocks(&reply_to("D1"), &part("x")));
     let plain = part("x").without_markup().expect("it has markup");
     assert!(!has_blocks(&direct, &plain), "Slack could not read the blocks");

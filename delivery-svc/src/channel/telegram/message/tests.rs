@@ -141,6 +141,22 @@ fn buttons_that_do_not_fit_are_left_to_the_text() {
 }
 
 #[test]
+fn a_button_takes_words_of_64_bytes() {
+    for (say, is_button) in [
+        ("x".repeat(63), true),
+        ("x".repeat(64), true),
+        ("x".repeat(65), false),
+        ("é".repeat(32), true),
+        ("é".repeat(33), false),
+    ] {
+        let mut reply = reply_to("77");
+        reply.interactive = Some(json!({"buttons": [{"label": "Go", "say": say}]}));
+        let sent = body(&account(""), &reply, &part(0), 1);
+        assert_eq!(sent.get("reply_markup").is_some(), is_button, "{say}");
+    }
+}
+
+#[test]
 fn a_group_that_moved_is_not_quoted() {
     let (account, reply, part) = (account(""), reply_to(CHAT), part(0));
     let mut message = SendMessage::from_part(&account, &reply, &part, 1).expect("a message");
