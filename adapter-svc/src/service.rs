@@ -14,6 +14,7 @@ use shared::metric::Metric;
 use shared::platform::accounts::{PlatformAccounts, read_platforms};
 use shared::platform::discord::DiscordAccount;
 use shared::platform::slack::SlackAccount;
+use shared::platform::slack_tokens::{KeeperContext, TokenKeeper, open_keepers};
 use shared::platform::telegram::TelegramAccount;
 use shared::process::config::{CommonConfig, ConfigFault, file_faults};
 use shared::process::{Health, Service, ServiceShell, ShutdownSignal};
@@ -175,6 +176,7 @@ impl RunningAdapter {
         let owners = serve_operators(owners, around.bus.clone(), around.shutdown.clone());
         publishing.push(tokio::spawn(owners));
 
+        publishing.extend(start_keepers(&around).await?);
         let (doors, receiving) = start_accounts(config, &around, publisher_of_sources)?;
         publishing.extend(receiving);
         // Last, because it ends only after the spool's reader has dropped its handle.
@@ -253,6 +255,20 @@ fn read_accounts(path: &str) -> anyhow::Result<PlatformAccounts> {
 }
 
 /// Returns the bounds of the listener. `drain` is the time within which the service ends.
+/// Starts to keep the rotated tokens of apps of Slack valid; those that other replicas have renewed are in use then.
+async fn start_keepers(around: &ServiceContext) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    let context = KeeperContext {
+        bus: around.bus.clone(),
+        clock: around.clock.clone(),
+        health: around.health.clone(),
+        instance: around.instance.clone(),
+    };
+    let keepers = open_keepers(&around.slack, &context).await;
+    let keepers = keepers.context("slack: cannot make an HTTP client")?;
+    let keep = |keeper: TokenKeeper| tokio::spawn(keeper.keep(around.shutdown.clone()));
+    Ok(keepers.into_iter().map(keep).collect())
+}
+
 fn listener_limits(config: &AdapterConfig, drain: Duration) -> anyhow::Result<ListenerLimits> {
     Ok(ListenerLimits {
         limits: ConnectionLimits {
