@@ -59,9 +59,16 @@ impl Service for AdapterService {
         config.find_warnings()
     }
 
-    fn check_files(_config: &AdapterConfig, common: &CommonConfig, _llm: &LlmConfig) -> Vec<ConfigFault> {
-        let faults = |text: &str| read_platforms(text).err().map(|error| error.0).unwrap_or_default();
-        file_faults(&common.files.channels, faults)
+    fn check_files(config: &AdapterConfig, common: &CommonConfig, _llm: &LlmConfig) -> Vec<ConfigFault> {
+        let faults = |text: &str| match read_platforms(text) {
+            Ok(accounts) => config.notice_fault(&accounts.configured()).into_iter().collect(),
+            Err(error) => error.0,
+        };
+        let mut faults = file_faults(&common.files.channels, faults);
+        for fault in faults.iter_mut().filter(|fault| fault.source.is_empty()) {
+            "files.channels".clone_into(&mut fault.source);
+        }
+        faults
     }
 
     /// Returns whether it may start without the bus: an edge host without its network accepts events into the spool.
