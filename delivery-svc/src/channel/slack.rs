@@ -193,7 +193,11 @@ impl Channel for SlackChannel {
         };
 
         let url = account.method_url("chat.postMessage");
-        let request = self.client.post(url).bearer_auth(account.token.current().reveal()).json(&message);
+        let request = self
+            .client
+            .post(url)
+            .bearer_auth(account.token.current().reveal())
+            .json(&message);
         match call_for_answer(request, self.whole, ANSWER_BYTES).await {
             Ok(answer) => read_answer(&answer, shipment.now),
             Err(outcome) => outcome,
