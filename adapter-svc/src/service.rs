@@ -261,7 +261,6 @@ fn read_accounts(path: &str) -> anyhow::Result<PlatformAccounts> {
     read_platforms(&text).with_context(|| format!("files.channels: `{path}`"))
 }
 
-/// Returns the bounds of the listener. `drain` is the time within which the service ends.
 /// Starts to keep the rotated tokens of apps of Slack valid; those that other replicas have renewed are in use then.
 async fn start_keepers(around: &ServiceContext) -> anyhow::Result<Vec<JoinHandle<()>>> {
     let context = KeeperContext {
@@ -276,6 +275,7 @@ async fn start_keepers(around: &ServiceContext) -> anyhow::Result<Vec<JoinHandle
     Ok(keepers.into_iter().map(keep).collect())
 }
 
+/// Returns the bounds of the listener. `drain` is the time within which the service ends.
 fn listener_limits(config: &AdapterConfig, drain: Duration) -> anyhow::Result<ListenerLimits> {
     Ok(ListenerLimits {
         limits: ConnectionLimits {
