@@ -29,7 +29,7 @@ mod schedule;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use shared::model::channel::{ConfiguredChannels, StoppedAccount};
+use shared::model::channel::{AccountTokens, ConfiguredChannels, StoppedAccount};
 use shared::model::hook::HookState;
 use shared::model::position::StreamPlace;
 use shared::model::restore::HoldDecision;
@@ -189,6 +189,20 @@ fn what_agents_and_operators_read_is_frozen() {
     check("agent_reply-error", &samples::agent_error());
     check("agent_reply-waiting", &approvals::agent_waiting());
     check("dead_letter", &samples::dead_letter());
+}
+
+#[test]
+fn tokens_of_accounts_are_frozen() {
+    check(
+        "account_tokens",
+        &AccountTokens {
+            seeds: vec!["9f3c2a1b4d5e6f70".to_owned()],
+            generation: 2,
+            renewed_at: samples::AT,
+            expires_at: samples::AT.plus(43_200_000),
+            sealed: "bm9uY2UgYW5kIGNpcGhlcnRleHQ=".to_owned(),
+        },
+    );
 }
 
 #[test]

@@ -9,8 +9,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use shared::model::channel::ConfiguredChannels;
 use shared::model::dispatch::DeliveryContext;
+use shared::model::event::DEFAULT_ACCOUNT;
 use shared::process::SecretValue;
+use shared::process::config::KeyFault;
 use shared::process::key;
 
 use crate::approvals::callback_auth::CallbackAuth;
@@ -352,6 +355,21 @@ impl AdapterConfig {
         let is_whole = !place.channel.is_empty() && place.peer_id.as_deref().is_some_and(|peer| !peer.is_empty());
         (!is_whole)
             .then(|| "pairing_notices: expected `channel` and `peerId`, and `accountId` of a platform".to_owned())
+    }
+
+    /// Returns the fault of `channels.yaml`, which has the accounts `known`, if the owner cannot be told of strangers by one of them:
+    /// each notice would become a dead letter.
+    #[must_use]
+    pub fn notice_fault(&self, known: &ConfiguredChannels) -> Option<KeyFault> {
+        let place = self.pairing_notices.as_ref()?;
+        let account = place.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
+        let need = format!("{}:{account}", place.channel);
+        let is_missing = !place.channel.is_empty() && !known.has_channel(&need);
+        is_missing.then(|| {
+            KeyFault::whole(format!(
+                "expected the account `{need}`, which adapter.pairing_notices names"
+            ))
+        })
     }
 
     /// Returns warnings about valid settings that are weaker than recommended, each as `key: reason`.

@@ -14,6 +14,7 @@ use shared::metric::Metric;
 use shared::platform::accounts::{PlatformAccounts, read_platforms};
 use shared::platform::discord::DiscordAccount;
 use shared::platform::slack::SlackAccount;
+use shared::platform::slack_tokens::{KeeperContext, TokenKeeper, open_keepers};
 use shared::platform::telegram::TelegramAccount;
 use shared::process::config::{CommonConfig, ConfigFault, file_faults};
 use shared::process::{Health, Service, ServiceShell, ShutdownSignal};
@@ -58,9 +59,16 @@ impl Service for AdapterService {
         config.find_warnings()
     }
 
-    fn check_files(_config: &AdapterConfig, common: &CommonConfig, _llm: &LlmConfig) -> Vec<ConfigFault> {
-        let faults = |text: &str| read_platforms(text).err().map(|error| error.0).unwrap_or_default();
-        file_faults(&common.files.channels, faults)
+    fn check_files(config: &AdapterConfig, common: &CommonConfig, _llm: &LlmConfig) -> Vec<ConfigFault> {
+        let faults = |text: &str| match read_platforms(text) {
+            Ok(accounts) => config.notice_fault(&accounts.configured()).into_iter().collect(),
+            Err(error) => error.0,
+        };
+        let mut faults = file_faults(&common.files.channels, faults);
+        for fault in faults.iter_mut().filter(|fault| fault.source.is_empty()) {
+            "files.channels".clone_into(&mut fault.source);
+        }
+        faults
     }
 
     /// Returns whether it may start without the bus: an edge host without its network accepts events into the spool.
@@ -175,6 +183,7 @@ impl RunningAdapter {
         let owners = serve_operators(owners, around.bus.clone(), around.shutdown.clone());
         publishing.push(tokio::spawn(owners));
 
+        publishing.extend(start_keepers(&around).await?);
         let (doors, receiving) = start_accounts(config, &around, publisher_of_sources)?;
         publishing.extend(receiving);
         // Last, because it ends only after the spool's reader has dropped its handle.
@@ -250,6 +259,20 @@ fn read_accounts(path: &str) -> anyhow::Result<PlatformAccounts> {
         std::fs::read_to_string(path).with_context(|| format!("files.channels: cannot read `{path}`"))?
     };
     read_platforms(&text).with_context(|| format!("files.channels: `{path}`"))
+}
+
+/// Starts to keep the rotated tokens of apps of Slack valid; those that other replicas have renewed are in use then.
+async fn start_keepers(around: &ServiceContext) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    let context = KeeperContext {
+        bus: around.bus.clone(),
+        clock: around.clock.clone(),
+        health: around.health.clone(),
+        instance: around.instance.clone(),
+    };
+    let keepers = open_keepers(&around.slack, &context).await;
+    let keepers = keepers.context("slack: cannot make an HTTP client")?;
+    let keep = |keeper: TokenKeeper| tokio::spawn(keeper.keep(around.shutdown.clone()));
+    Ok(keepers.into_iter().map(keep).collect())
 }
 
 /// Returns the bounds of the listener. `drain` is the time within which the service ends.

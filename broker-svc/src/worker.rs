@@ -98,6 +98,9 @@ pub async fn run(broker: &Arc<BrokerContext>, claimed: &ClaimedSession) -> Resul
     // A cached fold may be stale: the copy is brought up to date if the first append is refused.
     let retry = was_known.then(|| remembered.clone());
     let mut worker = Worker::from_remembered(broker, claimed, &era, remembered).await?;
+    if !was_known {
+        worker.repeat_last_beat().await;
+    }
     match worker.serve().await {
         Err(RunSessionError::FenceLost) if !worker.owner.has_appended() => {
             metrics::counter!("nexus_broker_stale_folds_total").increment(1);
@@ -105,6 +108,7 @@ pub async fn run(broker: &Arc<BrokerContext>, claimed: &ClaimedSession) -> Resul
             let era = broker.current_era().await?;
             let fresh = load(broker, &claimed.session, retry).await?;
             worker = Worker::from_remembered(broker, claimed, &era, fresh).await?;
+            worker.repeat_last_beat().await;
             worker.serve().await?;
         }
         // Nothing of the record is stored, and the next try would build the same record: its turn ends instead.

@@ -97,9 +97,19 @@ pub(crate) fn show_given_up(outfit: &Arc<DelivererContext>, reply: &Reply, lease
 }
 
 /// Shows that `reply` is not sent, as the send policy says, if its message was marked as taken: a beat does not tell all by
-/// which the policy denies.
+/// which the policy denies. A former owner of the destination may have marked it, which this replica does not know.
 pub(crate) fn show_denied(outfit: &Arc<DelivererContext>, reply: &Reply, lease: &PartitionLease) {
-    if outfit.marked_turns.knows(reply.turn) {
+    let may_be_marked = || {
+        let beat = WritingBeat {
+            turn: reply.turn,
+            target: reply.delivery_context.clone(),
+            preview: None,
+            is_over: true,
+        };
+        let partition = partition_of(&reply.delivery_context);
+        outfit.typing.is_older(reply.turn, partition) && beat_reply(outfit, &beat).is_some()
+    };
+    if outfit.marked_turns.knows(reply.turn) || may_be_marked() {
         show_end(outfit, reply.clone(), lease.clone(), MessageEnd::Unanswered);
     }
 }

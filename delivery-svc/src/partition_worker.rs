@@ -68,7 +68,9 @@ pub async fn run_partition(
     parked_slots: Arc<Semaphore>,
     bounds: WorkerBounds,
 ) {
-    let _typing = outfit.typing.own_partition(owned.partition, owned.lease());
+    let _typing = outfit
+        .typing
+        .own_partition(owned.partition, owned.lease(), outfit.clock.now());
     let deliverer = PartitionDeliverer::new(&outfit, owned.lease());
     let stop = ShutdownSignal::default();
     let mut desk = Desk {

@@ -10,6 +10,7 @@ use shared::llm::LlmConfig;
 use shared::metric::Metric;
 use shared::platform::discord::DISCORD;
 use shared::platform::slack::SLACK;
+use shared::platform::slack_tokens::{KeeperContext, TokenKeeper, open_keepers};
 use shared::platform::telegram::TELEGRAM;
 use shared::process::config::{ConfigFault, file_faults};
 use shared::process::health::Health;
@@ -61,6 +62,9 @@ const AGENTS: &str = "agent";
 /// Maximum time to record the streams' last positions when the service ends.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 
+/// Maximum time to store a renewed token when the service ends.
+const LAST_RENEWAL: Duration = Duration::from_secs(20);
+
 /// The delivery service: replies leave through it, and the sent parts return as events.
 #[derive(Debug)]
 pub struct DeliveryService;
@@ -85,6 +89,7 @@ impl Service for DeliveryService {
         let accounts = read_accounts(&shell)?;
         let configured = channel_registry::configured_channels(&accounts);
         let hashes = accounts.token_hashes();
+        let keeping = start_keepers(&shell, &accounts).await?;
         let channels = open_channels(&shell, accounts)?;
         let bounds = WorkerBounds {
             in_flight: config.max_in_flight,
@@ -150,8 +155,35 @@ impl Service for DeliveryService {
         for task in [telling, told, stopped, typing, exchanged] {
             task.abort();
         }
+        end_keepers(keeping).await;
 
         Ok(())
+    }
+}
+
+/// Starts to keep the rotated tokens of `accounts` valid; those that other replicas have renewed are in use then.
+async fn start_keepers(
+    shell: &ServiceShell<DeliveryConfig>,
+    accounts: &ChannelAccounts,
+) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    let context = KeeperContext {
+        bus: shell.bus.clone(),
+        clock: Arc::clone(&shell.clock),
+        health: shell.health.clone(),
+        instance: shell.instance.clone(),
+    };
+    let keepers = open_keepers(&accounts.slack, &context).await;
+    let keepers = keepers.context("failed to set up the HTTP client")?;
+    let keep = |keeper: TokenKeeper| tokio::spawn(keeper.keep(shell.shutdown.clone()));
+    Ok(keepers.into_iter().map(keep).collect())
+}
+
+/// Waits until the keepers have ended: a renewed token that is in this process alone would be lost with it.
+async fn end_keepers(keeping: Vec<JoinHandle<()>>) {
+    for task in keeping {
+        if tokio::time::timeout(LAST_RENEWAL, task).await.is_err() {
+            tracing::warn!("shutdown before a renewed token was stored");
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shared::bus::partition::PartitionLease;
+use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 /// Time after which a turn shows nothing more: people do not wait for a sign of life for longer.
@@ -121,7 +122,8 @@ impl TypingBoard {
 #[derive(Debug, Default)]
 pub struct SharedTyping {
     board: Mutex<TypingBoard>,
-    owned: Mutex<HashMap<u16, PartitionLease>>,
+    /// The partitions with their leases, and the times from which on they are owned.
+    owned: Mutex<HashMap<u16, (PartitionLease, UnixMillis)>>,
 }
 
 /// The ownership of a partition; dropping it ends it.
@@ -142,14 +144,14 @@ impl SharedTyping {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_owned(&self) -> MutexGuard<'_, HashMap<u16, PartitionLease>> {
+    fn lock_owned(&self) -> MutexGuard<'_, HashMap<u16, (PartitionLease, UnixMillis)>> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that this process owns `partition`, as long as `lease` lasts.
+    /// Notes that this process owns `partition` from `since` on, as long as `lease` lasts.
     #[must_use]
-    pub fn own_partition(&self, partition: u16, lease: PartitionLease) -> TypingOwnership<'_> {
-        self.lock_owned().insert(partition, lease);
+    pub fn own_partition(&self, partition: u16, lease: PartitionLease, since: UnixMillis) -> TypingOwnership<'_> {
+        self.lock_owned().insert(partition, (lease, since));
         TypingOwnership {
             typing: self,
             partition,
@@ -167,8 +169,16 @@ impl SharedTyping {
     pub fn lease_of(&self, partition: u16) -> Option<PartitionLease> {
         self.lock_owned()
             .get(&partition)
-            .filter(|lease| lease.is_live())
-            .cloned()
+            .filter(|(lease, _)| lease.is_live())
+            .map(|(lease, _)| lease.clone())
+    }
+
+    /// Returns whether `turn` began before this process owned `partition`, so that a former owner may have heard its beats.
+    #[must_use]
+    pub fn is_older(&self, turn: Ulid, partition: u16) -> bool {
+        let began = UnixMillis(i64::try_from(turn.timestamp_ms()).unwrap_or(i64::MAX));
+        let owned = self.lock_owned();
+        owned.get(&partition).is_some_and(|(_, since)| began < *since)
     }
 
     /// Returns whether the reply of `turn` was sent by this process.
@@ -272,8 +282,11 @@ mod tests {
     fn a_partition_is_owned_until_its_worker_ends() {
         let typing = SharedTyping::default();
         let lease = PartitionLease::taken_at(Arc::new(SystemClock), SystemClock.monotonic());
-        let owned = typing.own_partition(3, lease);
+        let owned = typing.own_partition(3, lease, UnixMillis(1_000));
         assert!(typing.owns(3) && !typing.owns(4));
+        let began = |at: u64| Ulid::from_parts(at, 1);
+        assert!(typing.is_older(began(999), 3) && !typing.is_older(began(1_000), 3));
+        assert!(!typing.is_older(began(999), 4), "unknown");
         drop(owned);
         assert!(!typing.owns(3));
     }

@@ -41,6 +41,9 @@ pub enum HandleEventError {
     /// The stream that holds the done-markers could not be read.
     #[error("failed to find out if the event is done")]
     Marker(#[from] ReadStreamError),
+    /// The conversation of the event could not be read.
+    #[error("failed to read what was said before the event")]
+    Conversation(#[source] ReadStreamError),
     /// A message of the event could not be published.
     #[error("failed to publish the dispatches of an event")]
     Publish(#[from] PublishError),
@@ -71,6 +74,7 @@ impl HandleEventError {
         match self {
             Self::Stopped | Self::Publish(PublishError::Closed { .. }) => true,
             Self::Marker(_)
+            | Self::Conversation(_)
             | Self::Publish(_)
             | Self::LastFire { .. }
             | Self::Answers(_)
@@ -84,6 +88,7 @@ impl HandleEventError {
     pub const fn is_absence(&self) -> bool {
         match self {
             Self::Marker(ReadStreamError::Unavailable { .. })
+            | Self::Conversation(ReadStreamError::Unavailable { .. })
             | Self::LastFire {
                 source: CasError::Read(ReadStreamError::Unavailable { .. }),
                 ..
@@ -91,6 +96,7 @@ impl HandleEventError {
             | Self::Answers(CasError::Read(ReadStreamError::Unavailable { .. }))
             | Self::Attempt(CasError::Read(ReadStreamError::Unavailable { .. })) => true,
             Self::Marker(_)
+            | Self::Conversation(_)
             | Self::Publish(_)
             | Self::LastFire { .. }
             | Self::Answers(_)

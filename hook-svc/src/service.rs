@@ -394,7 +394,6 @@ fn new_owner(
     let clock = OffsetClock::over(Arc::clone(&shell.clock), shell.config.clock_offset_ms);
     let performer = FireExecutor {
         warned: Mutex::default(),
-        bot_loops: Mutex::default(),
         answers: AnswerStore::new(&bus),
         bus,
         registry: registry.clone(),

@@ -15,6 +15,8 @@ pub mod policy;
 pub mod public_address;
 pub mod slack;
 pub mod slack_api;
+pub mod slack_tokens;
 pub mod telegram;
 pub mod token;
+mod token_seal;
 pub mod topic;

@@ -14,7 +14,7 @@ use tests::record::read_all;
 use tests::world::{Setup, World};
 
 use crate::approval::{approvals_of, pays};
-use crate::own_messages::{about_event, resolve_hook, sent_event};
+use crate::own_messages::{about_event, edit_is_of_its_message, resolve_hook, sent_event};
 use crate::story::PATIENCE;
 
 const ANN: &str = "11";
@@ -164,6 +164,7 @@ async fn an_approval_is_decided_by_a_button_in_direct_messages_and_its_card_says
         1,
         "the press is answered within three seconds"
     );
+    edit_is_of_its_message(&world, "discord").await;
     world.stack.stop().await;
 }
 
@@ -188,6 +189,13 @@ async fn an_answer_a_reaction_and_a_press_to_what_the_bot_sent_are_about_the_eve
     let (sent, platform) = sent_event(&world, "discord").await;
     let own = discord.messages()[0].clone();
     assert_eq!(platform, format!("{THREAD}/{}", own["id"].as_str().expect("an id")));
+
+    // Another tool with the bot's token edits the message, which is an action of the bot's own. What follows is about it all the
+    // same.
+    let mut edited = own.clone();
+    edited["edited_timestamp"] = json!(SystemClock.now().to_rfc3339());
+    edited["content"] = json!("other words");
+    discord.dispatch("MESSAGE_UPDATE", &edited);
 
     let person = json!({"id": ANN, "username": "somebody"});
     let reaction = json!({"user_id": ANN, "channel_id": THREAD, "message_id": own["id"], "guild_id": GUILD,

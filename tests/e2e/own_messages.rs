@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use shared::model::dispatch::Dispatch;
-use shared::model::event::Event;
+use shared::model::event::{Event, EventDirection};
 use shared::wire::topology::streams;
 use tests::eventually::eventually;
 use tests::record::read_all;
@@ -70,4 +70,25 @@ pub(crate) async fn about_event(world: &World, sent: &str, count: usize) {
             .ok_or_else(|| format!("{about:?}, expected {sent} {count} times\n{}", world.logs()))
     })
     .await;
+}
+
+/// Waits until an edit of a message that Nexus sent on `channel` is stored, and checks that it is another version of the event of
+/// that message, under which its platform's id is known.
+pub(crate) async fn edit_is_of_its_message(world: &World, channel: &str) {
+    let [sent, edit] = eventually("the edit is stored", PATIENCE, async || {
+        let all: Vec<(u64, Event)> = read_all(&world.bus, streams::EVENTS).await;
+        let mut own = all
+            .iter()
+            .map(|(_, event)| event)
+            .filter(|event| event.id.adapter() == "out" && event.channel == channel);
+        let edit = own.clone().find(|event| event.direction == EventDirection::Updated);
+        let sent =
+            edit.and_then(|edit| own.find(|event| event.id == edit.id && event.direction == EventDirection::Sent));
+        let found = edit.zip(sent).map(|(edit, sent)| [sent.clone(), edit.clone()]);
+        found.ok_or_else(|| format!("{all:?}\n{}", world.logs()))
+    })
+    .await;
+    assert!(edit.edited_at.is_some() && edit.content != sent.content, "{edit:?}");
+    assert_eq!(edit.metadata["platform"], sent.metadata["platform"], "{edit:?}");
+    assert!(edit.metadata["platform"]["ids"][0].is_string(), "{edit:?}");
 }

@@ -18,7 +18,7 @@ use tests::slack::{SECRET, envelope, signed_interaction, signed_post};
 use tests::world::{Setup, World};
 
 use crate::approval::{approvals_of, pays};
-use crate::own_messages::{about_event, resolve_hook, sent_event};
+use crate::own_messages::{about_event, edit_is_of_its_message, resolve_hook, sent_event};
 use crate::story::PATIENCE;
 
 const TOKEN: &str = "xoxb-700-secret";
@@ -263,6 +263,7 @@ async fn an_approval_is_decided_by_a_button_in_direct_messages_and_its_card_says
     let text = changes[0]["text"].as_str().expect("a text");
     let code = say.split_whitespace().nth(1).expect("a code");
     assert!(text.starts_with("Approved by ann") && !text.contains(code), "{text}");
+    edit_is_of_its_message(&world, "slack").await;
     world.stack.stop().await;
 }
 
@@ -288,6 +289,14 @@ async fn an_answer_a_reaction_and_a_press_to_what_the_app_posted_are_about_the_e
     bring(&world, &message(&first, &asked)).await;
     let (sent, platform) = sent_event(&world, "slack").await;
     let own = platform.strip_prefix("D1/").expect("a message in the conversation");
+
+    // Another tool with the app's token edits the message, which is an action of the app's own. What follows is about it all the same.
+    let words = |text: &str, edited: Value| json!({"type": "message", "user": "U7", "bot_id": "B7", "app_id": "A1", "text": text, "ts": own, "edited": edited});
+    let edited_at = first.replace(".000001", ".000009");
+    let change = json!({"channel": "D1", "channel_type": "im", "subtype": "message_changed", "ts": edited_at,
+        "message": words("other words", json!({"user": "U7", "ts": edited_at})),
+        "previous_message": words("echo: hello", Value::Null)});
+    bring(&world, &message(&edited_at, &change)).await;
 
     let item = json!({"type": "message", "channel": "D1", "ts": own});
     let stamp = |number: u32| first.replace(".000001", &format!(".{number:06}"));

@@ -14,7 +14,7 @@ use tests::record::read_all;
 use tests::world::{Setup, World, shipped_hook};
 
 use crate::approval::{approvals_of, pays};
-use crate::own_messages::{about_event, resolve_hook, sent_event};
+use crate::own_messages::{about_event, edit_is_of_its_message, resolve_hook, sent_event};
 use crate::story::{PATIENCE, pending_approvals};
 
 const ANN: i64 = 11;
@@ -344,6 +344,7 @@ async fn an_approval_is_decided_by_a_button_and_its_card_says_so_once() {
         edits[0].get("reply_markup").is_none() && !text.contains(code),
         "{edits:?}"
     );
+    edit_is_of_its_message(&world, "telegram").await;
 
     world.stack.stop().await;
 }

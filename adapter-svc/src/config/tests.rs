@@ -131,3 +131,25 @@ fn a_key_that_anybody_has_is_refused_wherever_it_is() {
     assert_eq!(config.find_faults(), Vec::<String>::new());
     assert!(config.find_warnings()[0].starts_with("webhook.s.secret: "));
 }
+
+#[test]
+fn the_owner_is_told_of_strangers_by_an_account_that_there_is() {
+    let known = ConfiguredChannels {
+        accounts: [("telegram".to_owned(), ["main".to_owned()].into())].into(),
+    };
+    let fault = |place: &str| {
+        let text = format!("pairing_notices = {{ {place}, peerId = \"7\" }}");
+        let config: AdapterConfig = toml::from_str(&text).unwrap();
+        config.notice_fault(&known).map(|fault| fault.problem)
+    };
+    assert_eq!(fault("channel = \"telegram\", accountId = \"main\""), None);
+    assert_eq!(fault("channel = \"webchat\""), None, "one of Nexus's own");
+    for (place, need) in [
+        ("channel = \"telegram\"", "telegram:default"),
+        ("channel = \"telegram\", accountId = \"other\"", "telegram:other"),
+        ("channel = \"telegramm\", accountId = \"main\"", "telegramm:main"),
+    ] {
+        assert!(fault(place).is_some_and(|problem| problem.contains(need)), "{place}");
+    }
+    assert_eq!(AdapterConfig::default().notice_fault(&known), None);
+}

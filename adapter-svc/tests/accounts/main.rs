@@ -31,6 +31,7 @@ mod process;
 mod slack;
 mod slack_contract;
 mod slack_process;
+mod slack_rotation;
 mod slack_socket;
 mod slack_texts;
 mod socket_api;

@@ -7,7 +7,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
-use axum::{Json, Router};
+use axum::{Form, Json, Router};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use shared::model::time::UnixMillis;
@@ -32,6 +32,10 @@ struct WebState {
     /// What a call with a token is answered, instead of who its bot is.
     answers: BTreeMap<String, (u16, Value)>,
     calls: usize,
+    /// The refresh token that is taken next.
+    refresh: String,
+    /// The refresh tokens that were shown, oldest first.
+    renewals: Vec<String>,
 }
 
 impl WebApi {
@@ -45,6 +49,7 @@ impl WebApi {
         };
         let routes = Router::new()
             .route("/api/{method}", post(answer))
+            .route("/api/oauth.v2.access", post(renew))
             .with_state(api.clone())
             .merge(api.files.routes());
         tokio::spawn(async move { axum::serve(listener, routes).await });
@@ -64,9 +69,36 @@ impl WebApi {
         }
     }
 
+    /// Takes the refresh token `refresh` once.
+    pub(crate) fn renew_for(&self, refresh: &str) {
+        refresh.clone_into(&mut self.lock().refresh);
+    }
+
+    /// The refresh tokens that were shown, oldest first.
+    pub(crate) fn renewals(&self) -> Vec<String> {
+        self.lock().renewals.clone()
+    }
+
     pub(crate) fn calls(&self) -> usize {
         self.lock().calls
     }
+}
+
+/// Gives the bot token `xoxe.xoxb-{number}` for the refresh token that is valid, which it is no longer then.
+async fn renew(State(api): State<WebApi>, Form(form): Form<BTreeMap<String, String>>) -> Json<Value> {
+    assert_eq!(form["grant_type"], "refresh_token");
+    let mut state = api.lock();
+    let shown = form["refresh_token"].clone();
+    state.renewals.push(shown.clone());
+    if shown != state.refresh {
+        return Json(json!({"ok": false, "error": "invalid_refresh_token"}));
+    }
+    let number = state.renewals.len();
+    state.refresh = format!("xoxe-1-{number}");
+    Json(
+        json!({"ok": true, "access_token": format!("xoxe.xoxb-{number}"), "refresh_token": state.refresh,
+                "expires_in": 43_200, "token_type": "bot"}),
+    )
 }
 
 async fn answer(

@@ -89,6 +89,9 @@ pub struct SessionState {
     pub held_ms: u64,
     /// Time at which the newest turn ended.
     pub active_at: UnixMillis,
+    /// The newest turn, if it is over without a reply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unanswered: Option<UnansweredTurn>,
     /// Queue settings of this session alone.
     pub queue: QueueSettings,
     /// What the session's own send policy says, if it has one.
@@ -114,6 +117,17 @@ pub struct SessionState {
 }
 
 keeps_unknown!(SessionState);
+
+/// A turn that is over without a reply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnansweredTurn {
+    /// Id of the turn.
+    pub turn: Ulid,
+    /// Id of its last dispatch.
+    pub dispatch: Ulid,
+    /// Sequence of this dispatch in `DISPATCHES`.
+    pub sequence: u64,
+}
 
 impl SessionState {
     /// Returns the approval that the running turn waits for, if it waits.
@@ -214,6 +228,7 @@ impl SessionState {
 
     /// Begins the turn of a [`LedgerEntry::TurnStarted`], with all notes for its context.
     fn start_turn(&mut self, turn: Ulid, dispatches: &[DispatchRef], permissions: &PermissionSet, limits: TurnLimits) {
+        self.unanswered = None;
         self.running = Some(RunningTurn {
             turn,
             dispatches: dispatches.to_vec(),
@@ -305,7 +320,18 @@ impl SessionState {
     }
 
     fn end_turn(&mut self, reply: Option<&Reply>, cursor: &LedgerCursor) {
-        let dispatches = self.running.take().map(|turn| turn.dispatches).unwrap_or_default();
+        let ended = self.running.take();
+        let unanswered = ended.as_ref().filter(|_| reply.is_none()).and_then(|ended| {
+            let last = ended.dispatches.last()?;
+            Some(UnansweredTurn {
+                turn: ended.turn,
+                dispatch: last.id,
+                sequence: last.sequence,
+            })
+        });
+        self.unanswered = unanswered;
+
+        let dispatches = ended.map(|turn| turn.dispatches).unwrap_or_default();
         let dispatches: Vec<Ulid> = dispatches.iter().map(|dispatch| dispatch.id).collect();
         dispatches.iter().for_each(|dispatch| self.note_consumed(*dispatch));
 

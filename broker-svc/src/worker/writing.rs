@@ -1,24 +1,27 @@
 //! Beats of a turn that runs, by which its platform shows that the agent writes.
 //!
 //! Beats begin with the turn and end with it, before its reply leaves; if the broker dies, they end at once. The end of a
-//! turn without a reply is announced by a last beat, once the ledger has it. Nothing is stored, and no turn waits for beats. A
-//! turn without a waiting sender is silent: a timer's, which mostly has nothing to say, a reaction's, and one whose session
-//! sends nothing.
+//! turn without a reply is announced by a last beat, once the ledger has it, and again by an owner that reads the ledger
+//! anew: the former one may have died in between. No beat is stored, and no turn waits for beats. A turn without a waiting
+//! sender is silent: a timer's, which mostly has nothing to say, a reaction's, and one whose session sends nothing.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use shared::bus::Bus;
 use shared::clock::pause;
+use shared::model::dispatch::Dispatch;
 use shared::model::live::WritingBeat;
 use shared::wire::envelope::PayloadFormat;
 use shared::wire::headers::{CONTENT_TYPE, Headers};
 use shared::wire::subject;
+use shared::wire::topology::streams::DISPATCHES;
 use tokio::task::JoinHandle;
 use ulid::Ulid;
 
+use super::Worker;
 use crate::agent::live::is_shown;
-use crate::agent::port::TurnOrigin;
+use crate::agent::port::{TurnFiles, TurnOrigin};
 
 /// Interval of beats: less than any platform shows one call.
 const BEAT_EVERY: Duration = Duration::from_secs(3);
@@ -51,6 +54,32 @@ impl LastBeat {
         let Self(beat) = self;
         bus.core_publish(&subject::live(&beat.target), &beat_headers(), encode(&beat))
             .await;
+    }
+}
+
+impl Worker<'_> {
+    /// Sends the last beat of the session's newest turn again, if that is over without a reply. Whoever has heard it is told nothing
+    /// new. A beat is worth no error: what cannot be read is left out.
+    pub(super) async fn repeat_last_beat(&self) {
+        let (fold, bus) = (self.owner.fold(), &self.broker.bus);
+        let Some(ended) = &fold.unanswered else { return };
+        let stored = bus.at_sequence(DISPATCHES, ended.sequence).await.ok().flatten();
+        let dispatch = stored.and_then(|stored| stored.decode::<Dispatch>().ok());
+        // A stream that was restored may have another message there.
+        let Some(dispatch) = dispatch.filter(|dispatch| dispatch.id == ended.dispatch) else {
+            return;
+        };
+
+        let origin = TurnOrigin {
+            delivery: dispatch.delivery_context,
+            causation: dispatch.causation,
+            works_for: Vec::new(),
+            files: TurnFiles::default(),
+            send: fold.send,
+        };
+        if let Some(beat) = LastBeat::of_turn(ended.turn, &origin) {
+            beat.send(bus).await;
+        }
     }
 }
 

@@ -40,9 +40,16 @@ struct OpenedConnection {
 /// Fails if no HTTP client can be made.
 pub(super) async fn check_slack(account: &SlackAccount) -> Result<Vec<CheckFinding>> {
     let client = open_client(concat!("nexus/", env!("CARGO_PKG_VERSION")))?;
-    let tested = call::<TestedToken>(&client, account, "auth.test", &account.token).await;
+    let tested = call::<TestedToken>(&client, account, "auth.test", &account.token.current()).await;
     let (tested, headers) = match tested {
         Ok(found) => found,
+        Err(CallFault::Token(said)) if account.rotation().is_some() => {
+            let text = format!(
+                "{said}: the configured token has ended, as rotated ones do; the services renew it, and part `slack/NAME token` \
+                 of their /readyz says whether they could"
+            );
+            return Ok(vec![CheckFinding::partial("token", text)]);
+        }
         Err(CallFault::Token(said)) => {
             let text =
                 format!("{said}: the token is not accepted; *OAuth & Permissions* of the app shows the bot token");
@@ -241,6 +248,11 @@ mod tests {
 
     /// What is found about the account with `more`, if Slack answers so.
     async fn check(answers: Answers, more: &str) -> Vec<CheckFinding> {
+        check_as("xoxb-secret", answers, more).await
+    }
+
+    /// As [`check`], with the token `token`.
+    async fn check_as(token: &str, answers: Answers, more: &str) -> Vec<CheckFinding> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let routes = Router::new().route("/api/{method}", post(answer)).with_state(answers);
@@ -252,7 +264,7 @@ mod tests {
             std::fs::write(&path, text).expect("written");
             format!("file:{}", path.display())
         };
-        let (token, app) = (secret("token", "xoxb-secret"), secret("app", "xapp-secret"));
+        let (token, app) = (secret("token", token), secret("app", "xapp-secret"));
         let signing = secret("signing", "8f742231b10e8888abcd99yyyzzz85a5");
         let text = format!(
             "slack: {{accounts: {{main: {{token: '{token}', app_token: '{app}', signing_secret: '{signing}', \
@@ -330,6 +342,29 @@ mod tests {
             "{found:?}"
         );
         assert!(!found[1].detail.contains("files:read"), "{found:?}");
+    }
+
+    #[tokio::test]
+    async fn a_rotated_token_that_has_ended_is_no_fault() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let secret = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("written");
+            format!("file:{}", path.display())
+        };
+        let rotated = format!(
+            ", receive: none, refresh_token: '{}', client_id: '{}', client_secret: '{}'",
+            secret("refresh", "xoxe-1-secret"),
+            secret("id", "1.2"),
+            secret("client", "client-secret")
+        );
+        let mut ended = sound_answers();
+        ended.tested = json!({"ok": false, "error": "token_expired"});
+        let found = check_as("xoxe.xoxb-secret", ended, &rotated).await;
+        assert!(
+            found[0].ok && found[0].degraded && found[0].detail.contains("token_expired"),
+            "{found:?}"
+        );
     }
 
     /// The manifest of the documentation makes an app that the check finds sound.

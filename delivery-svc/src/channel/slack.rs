@@ -109,7 +109,7 @@ impl SlackChannel {
             return false;
         }
         let request = self.client.post(account.method_url("auth.test"));
-        let request = request.bearer_auth(account.token.reveal());
+        let request = request.bearer_auth(account.token.current().reveal());
         let answer = call_for_answer(request, self.whole, ANSWER_BYTES).await;
         let own = answer.ok().and_then(|answer| read_own_bot(&answer));
         own.is_none_or(|own| bots.contains(&own))
@@ -128,7 +128,7 @@ impl SlackChannel {
             return refused("Slack shows in threads alone that an app writes".to_owned());
         };
         let request = self.client.post(account.method_url("assistant.threads.setStatus"));
-        let request = request.bearer_auth(account.token.reveal()).json(&body);
+        let request = request.bearer_auth(account.token.current().reveal()).json(&body);
         match call_for_answer(request, self.whole, ANSWER_BYTES).await {
             Ok(answer) => read_status(&answer, place.now),
             Err(outcome) => outcome,
@@ -153,7 +153,7 @@ impl SlackChannel {
             Err(outcome) => return outcome,
         };
         let request = self.client.post(account.method_url(method));
-        let request = request.bearer_auth(account.token.reveal()).json(&body);
+        let request = request.bearer_auth(account.token.current().reveal()).json(&body);
         match call_for_answer(request, self.whole, ANSWER_BYTES).await {
             Ok(answer) => read_change(&answer, id, method, shipment.now),
             Err(outcome) => outcome,
@@ -222,7 +222,11 @@ impl Channel for SlackChannel {
         };
 
         let url = account.method_url("chat.postMessage");
-        let request = self.client.post(url).bearer_auth(account.token.reveal()).json(&message);
+        let request = self
+            .client
+            .post(url)
+            .bearer_auth(account.token.current().reveal())
+            .json(&message);
         match call_for_answer(request, self.whole, ANSWER_BYTES).await {
             Ok(answer) => read_answer(&answer, shipment.now),
             Err(outcome) => outcome,
@@ -245,7 +249,7 @@ impl Channel for SlackChannel {
         let (mut cursor, mut nameless) = (None, BTreeSet::new());
         for _ in 0..MAX_PAGES {
             let url = terms.page_url(account, cursor.as_deref());
-            let request = self.client.get(url).bearer_auth(account.token.reveal());
+            let request = self.client.get(url).bearer_auth(account.token.current().reveal());
             let page = match call_for_answer(request, self.whole, PAGE_BYTES).await {
                 Ok(answer) => terms.read_page(&answer, &mut nameless, shipment.now),
                 Err(outcome) => return PartSearch::Failed { outcome },

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::DeliveryContext;
 use shared::model::live::WritingBeat;
 use shared::model::reply::{Reply, SendDecision};
@@ -11,6 +12,7 @@ use shared::platform::telegram::TELEGRAM;
 use shared::testing::eventually;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
+use ulid::Ulid;
 
 use crate::bot_api::{BotApi, Lie};
 use crate::web_api::WebApi;
@@ -266,7 +268,10 @@ async fn a_reply_that_the_sessions_policy_denies_takes_its_message_no_more() {
     world.publish(&denied).await;
     eventually("the mark is taken back", async || reactions(bot.changes()).len() == 2).await;
     // One that was not marked is left alone.
+    let turn = Ulid::from_parts(SystemClock.now().plus(60_000).0.unsigned_abs(), 2);
     let unmarked = Reply {
+        id: turn,
+        turn,
         send: Some(SendDecision::Deny),
         ..answer_to(2, (TELEGRAM, "78"), "6")
     };
@@ -278,6 +283,33 @@ async fn a_reply_that_the_sessions_policy_denies_takes_its_message_no_more() {
     );
     assert_eq!(bot.texts(77), Vec::<String>::new());
     replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mark_of_a_former_owner_is_taken_back_when_the_reply_is_denied() {
+    let (world, bot) = (World::start().await, BotApi::start(&[]).await);
+    let marks = "acknowledge: {taken: '👀', answered: '👌'}";
+    let setup = || Setup {
+        telegram: BTreeMap::from([("bot".to_owned(), bot.account("123456:AbC-dEf_1", marks))]),
+        ..Setup::default()
+    };
+    let former = world.replica("a", setup());
+    let denied = Reply {
+        send: Some(SendDecision::Deny),
+        ..answer_to(1, (TELEGRAM, "77"), "5")
+    };
+    taken(&world, &bot, &denied, "77/5").await;
+    former.stop().await;
+
+    let next = world.replica("b", setup());
+    world.publish(&denied).await;
+    eventually("the mark is taken back", async || reactions(bot.changes()).len() == 2).await;
+    assert_eq!(
+        reactions(bot.changes()),
+        ["setMessageReaction 77/5 👀", "setMessageReaction 77/5 "]
+    );
+    world.settled().await;
+    next.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

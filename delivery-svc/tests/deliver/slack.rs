@@ -7,6 +7,7 @@ use serde_json::json;
 use shared::model::receipt::ReceiptStep;
 use shared::model::reply::Reply;
 use shared::platform::slack::SLACK;
+use shared::process::SecretValue;
 use shared::testing::eventually;
 
 use crate::web_api::{Lie, WebApi};
@@ -354,4 +355,25 @@ async fn a_long_reply_stays_in_its_thread_in_order() {
             .all(|call| call.body["thread_ts"] == "1767326125.870439")
     );
     replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_has_ended_stops_the_account_until_it_is_renewed() {
+    let (world, api) = (World::start().await, WebApi::start(&[]).await);
+    api.refuse(&[(TOKEN, "token_expired")]);
+    let setup = with_app(&api, "");
+    let app = setup.slack["app"].clone();
+    let replica = world.replica("a", setup);
+    let reply = to_channel(1, "app", "D1");
+    world.publish(&reply).await;
+    eventually("the token is refused", async || !api.calls().is_empty()).await;
+
+    app.token
+        .renew(SecretValue::received("KV".to_owned(), "xoxe.xoxb-next".to_owned()));
+    world.settled().await;
+    replica.stop().await;
+    assert_eq!(api.texts("D1"), ["*1*"]);
+    let last = api.calls().pop().expect("a call");
+    assert_eq!(last.token, "xoxe.xoxb-next");
+    assert!(world.dead_letters().await.is_empty());
 }

@@ -1,127 +1,160 @@
 //! Bound against loops with other bots. *Pure.*
 //!
 //! Hops count our own dispatches: what another bot writes because of our answer comes as the beginning of a chain. A hook that
-//! names the tag `from_bot` and answers where that bot reads would go on for ever at the speed of both. So few answers to
-//! other bots go back to a conversation in a minute. The minute is that of the events' arrivals: events that waited are not
-//! more than they were, and an event that is handled again counts once. The count is this process's own: the
-//! conversation's next owner begins anew.
+//! names the tag `from_bot` and answers where that bot reads would go on for ever at the speed of both.
+//!
+//! Such a loop shows in the conversation as rounds: the bot, then Nexus, then the bot again. Ten of them in a minute are a loop. A
+//! burst of messages from a bot that has not read our answers is none, but a bot that answers each answer twice would double them
+//! with each round: so the messages of other bots are bounded too, far above what is written for people. Both are counted in what
+//! `EVENTS` has of the conversation before the event, so that every replica counts the same, also one that has just started. The
+//! minute is that of the events' arrivals: events that waited are not more than they were.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use shared::model::dispatch::DeliveryContext;
-use shared::model::event::{DEFAULT_ACCOUNT, Event, EventId, FROM_BOT};
-use shared::model::time::UnixMillis;
+use shared::model::event::{DEFAULT_ACCOUNT, Event, EventDirection, FROM_BOT};
+use shared::model::origin::EventOrigin;
 
-/// Maximum number of events of other bots in a conversation that are answered there in a minute.
-const MAX_ANSWERED: usize = 10;
-/// A minute, in milliseconds.
-const MINUTE_MS: i64 = 60_000;
-/// Number of conversations from which those without an answer within a minute are forgotten.
-const MAX_CONVERSATIONS: usize = 1_024;
+/// Length of the time in which rounds and messages are counted, in milliseconds.
+pub(crate) const COUNTED_MS: i64 = 60_000;
+/// Number of rounds from which an answer would go on with a loop.
+const MAX_ROUNDS: usize = 10;
+/// Maximum number of messages of other bots in a conversation that are answered there in a minute.
+const MAX_MESSAGES: usize = 100;
 
-/// The events of other bots that were answered lately, by conversation.
-#[derive(Debug, Default)]
-pub(crate) struct BotLoops {
-    answered: BTreeMap<[String; 3], Vec<(EventId, UnixMillis)>>,
+/// Returns whether an answer to `event` at `place` goes back to the conversation in which another bot wrote the event.
+pub(crate) fn answers_bot(event: &Event, place: &DeliveryContext) -> bool {
+    let (channel, account, peer) = event.conversation();
+    let is_back = place.channel == channel
+        && place.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT) == account
+        && place.peer_id.as_deref() == Some(peer);
+    is_back && is_of_bot(event)
 }
 
-impl BotLoops {
-    /// Returns whether `event` may be answered at `place`, and counts it if another bot wrote it and the answer goes back to
-    /// its conversation.
-    pub(crate) fn may_answer(&mut self, event: &Event, place: &DeliveryContext) -> bool {
-        let (channel, account, peer) = event.conversation();
-        let is_back = place.channel == channel
-            && place.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT) == account
-            && place.peer_id.as_deref() == Some(peer);
-        if !is_back || !event.tags.iter().any(|tag| tag == FROM_BOT) {
-            return true;
+/// Returns whether one more answer to `event`, which another bot wrote, would go on with a loop. `earlier` is what its conversation
+/// has before it, oldest first.
+pub(crate) fn is_loop(event: &Event, earlier: &[Event]) -> bool {
+    let is_near = |said: &&Event| event.received_at.since(said.received_at).abs() < COUNTED_MS;
+    let (mut messages, mut rounds, mut is_answered) = (BTreeSet::new(), 0, false);
+    for said in earlier.iter().filter(is_near).chain([event]) {
+        if is_own(said) {
+            is_answered = !messages.is_empty();
+        } else if is_of_bot(said) && messages.insert((said.id.as_str(), said.edited_at)) {
+            rounds += usize::from(is_answered);
+            is_answered = false;
         }
-
-        let at = event.received_at;
-        let is_near = |known: UnixMillis| at.since(known).abs() < MINUTE_MS;
-        if self.answered.len() >= MAX_CONVERSATIONS {
-            self.answered
-                .retain(|_, answered| answered.iter().any(|(_, known)| is_near(*known)));
-        }
-
-        let key = [channel, account, peer].map(str::to_owned);
-        let answered = self.answered.entry(key).or_default();
-        if answered.iter().any(|(id, _)| *id == event.id) {
-            return true;
-        }
-        answered.retain(|(_, known)| is_near(*known));
-        if answered.len() >= MAX_ANSWERED {
-            return false;
-        }
-        answered.push((event.id.clone(), at));
-        true
     }
+    rounds >= MAX_ROUNDS || messages.len() > MAX_MESSAGES
+}
+
+fn is_of_bot(event: &Event) -> bool {
+    event.tags.iter().any(|tag| tag == FROM_BOT)
+}
+
+/// Returns whether Nexus has sent `event`.
+fn is_own(event: &Event) -> bool {
+    event.direction == EventDirection::Sent && event.origin == EventOrigin::System
 }
 
 #[cfg(test)]
 mod tests {
+    use shared::model::event::EventId;
+    use shared::model::time::UnixMillis;
+
     use super::*;
 
-    fn event(peer: &str, number: usize, at: i64) -> Event {
-        let id = EventId::parse(format!("discord:main/{peer}/{number}")).expect("an id");
-        let mut event = Event::new(id, "discord", peer, UnixMillis(1_700_000_000_000 + at));
+    fn said(id: &str, at: i64) -> Event {
+        let id = EventId::parse(id).expect("an id");
+        let mut event = Event::new(id, "discord", "C1", UnixMillis(1_700_000_000_000 + at));
         event.account_id = Some("main".to_owned());
+        event
+    }
+
+    /// Message `number` of another bot, which came at `at`.
+    fn bot(number: usize, at: i64) -> Event {
+        let mut event = said(&format!("discord:main/C1/{number}"), at);
         event.add_tag(FROM_BOT);
         event
     }
 
-    fn place(peer: &str) -> DeliveryContext {
-        DeliveryContext {
+    /// Part `number` of an answer of Nexus.
+    fn own(number: usize, at: i64) -> Event {
+        let mut event = said(&format!("out:01HV0000000000000000000000/{number}"), at);
+        event.direction = EventDirection::Sent;
+        event.origin = EventOrigin::System;
+        event
+    }
+
+    /// The beginning of a talk with `rounds` rounds, each `step` milliseconds long, in which Nexus answers in two parts.
+    fn talk(rounds: usize, step: i64) -> Vec<Event> {
+        let round = |number: usize| {
+            let at = step * i64::try_from(number).expect("small");
+            [bot(number, at), own(2 * number, at), own(2 * number + 1, at)]
+        };
+        (0..rounds).flat_map(round).collect()
+    }
+
+    #[test]
+    fn ten_rounds_in_a_minute_are_a_loop() {
+        assert!(!is_loop(&bot(0, 0), &[]));
+        assert!(!is_loop(&bot(90, 900), &talk(9, 100)));
+        assert!(is_loop(&bot(90, 1_000), &talk(10, 100)));
+        assert!(!is_loop(&bot(90, 100_000), &talk(10, 10_000)), "six in a minute");
+        assert!(!is_loop(&bot(90, 70_000), &talk(10, 100)), "another minute");
+    }
+
+    #[test]
+    fn a_burst_is_no_loop_and_is_bounded_all_the_same() {
+        let burst = |count: usize| (0..count).map(|number| bot(number, 5)).collect::<Vec<_>>();
+        let mut answered = burst(50);
+        answered.extend((0..50).map(|number| own(number, 50)));
+        assert!(!is_loop(&bot(900, 60), &answered), "one round");
+
+        assert!(!is_loop(&bot(900, 60), &burst(MAX_MESSAGES - 1)));
+        assert!(is_loop(&bot(900, 60), &burst(MAX_MESSAGES)));
+        let again = [burst(MAX_MESSAGES - 1), burst(MAX_MESSAGES - 1)].concat();
+        assert!(
+            !is_loop(&bot(900, 60), &again),
+            "a message that is stored twice counts once"
+        );
+    }
+
+    #[test]
+    fn edits_count_and_people_do_not() {
+        let edited = |number: i64| {
+            let mut event = bot(1, number);
+            event.direction = EventDirection::Updated;
+            event.edited_at = Some(UnixMillis(number));
+            event
+        };
+        let edits: Vec<Event> = (0..10).flat_map(|number| [edited(number), own(1, number)]).collect();
+        assert!(is_loop(&edited(11), &edits));
+
+        let human = |number: usize| said(&format!("discord:main/C1/human{number}"), 5);
+        let talk: Vec<Event> = (0..30).flat_map(|number| [human(number), own(number, 5)]).collect();
+        assert!(!is_loop(&bot(900, 60), &talk));
+
+        // Whoever claims to be Nexus is not.
+        let claimed = |number: usize| {
+            let mut event = own(number, 5);
+            event.origin = EventOrigin::Open;
+            event
+        };
+        let claims: Vec<Event> = (0..30).flat_map(|number| [bot(number, 5), claimed(number)]).collect();
+        assert!(!is_loop(&bot(900, 60), &claims));
+    }
+
+    #[test]
+    fn only_answers_where_the_bot_wrote_count() {
+        let place = |peer: &str, account: &str| DeliveryContext {
             channel: "discord".to_owned(),
-            account_id: Some("main".to_owned()),
+            account_id: Some(account.to_owned()),
             peer_id: Some(peer.to_owned()),
             ..DeliveryContext::default()
-        }
-    }
-
-    #[test]
-    fn a_minute_has_its_number_of_answers_to_other_bots() {
-        let mut loops = BotLoops::default();
-        for number in 0..MAX_ANSWERED {
-            assert!(loops.may_answer(&event("C1", number, 0), &place("C1")), "{number}");
-        }
-        assert!(!loops.may_answer(&event("C1", 90, 59_999), &place("C1")));
-        assert!(loops.may_answer(&event("C1", 0, 0), &place("C1")), "handled again");
-        assert!(
-            loops.may_answer(&event("C2", 91, 0), &place("C2")),
-            "another conversation"
-        );
-        assert!(
-            loops.may_answer(&event("C1", 92, 60_000), &place("C1")),
-            "another minute"
-        );
-    }
-
-    #[test]
-    fn people_and_answers_elsewhere_have_no_bound() {
-        let mut loops = BotLoops::default();
-        for number in 0..3 * MAX_ANSWERED {
-            let mut human = event("C1", number, 0);
-            human.remove_tag(FROM_BOT);
-            assert!(loops.may_answer(&human, &place("C1")));
-            assert!(loops.may_answer(&event("C1", number, 0), &place("C9")));
-            let other_account = DeliveryContext {
-                account_id: Some("second".to_owned()),
-                ..place("C1")
-            };
-            assert!(loops.may_answer(&event("C1", number, 0), &other_account));
-        }
-    }
-
-    #[test]
-    fn conversations_without_an_answer_are_forgotten() {
-        let mut loops = BotLoops::default();
-        for number in 0..MAX_CONVERSATIONS {
-            let peer = format!("C{number}");
-            assert!(loops.may_answer(&event(&peer, 0, 0), &place(&peer)));
-        }
-        assert_eq!(loops.answered.len(), MAX_CONVERSATIONS);
-        assert!(loops.may_answer(&event("D", 0, MINUTE_MS), &place("D")));
-        assert_eq!(loops.answered.len(), 1);
+        };
+        assert!(answers_bot(&bot(1, 0), &place("C1", "main")));
+        assert!(!answers_bot(&bot(1, 0), &place("C9", "main")));
+        assert!(!answers_bot(&bot(1, 0), &place("C1", "second")));
+        assert!(!answers_bot(&said("discord:main/C1/1", 0), &place("C1", "main")));
     }
 }

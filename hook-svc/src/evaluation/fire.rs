@@ -15,10 +15,11 @@ use shared::model::time::UnixMillis;
 use shared::wire::envelope::WireMessage as _;
 use shared::wire::headers::{CAUSATION, HOPS, REDRIVE, TraceCarrier};
 use shared::wire::subject;
+use shared::wire::topology::streams;
 use tokio::sync::watch;
 
 use crate::error::HandleEventError;
-use crate::evaluation::bot_loops::BotLoops;
+use crate::evaluation::bot_loops::{COUNTED_MS, answers_bot, is_loop};
 use crate::evaluation::dispatch::build_dispatch;
 use crate::evaluation::record::{
     DECIDED_BEFORE, TOO_MANY_BOT_ANSWERS, TOO_MANY_HOPS, billed_invocation, failed_outcome, new_invocation,
@@ -89,9 +90,10 @@ pub(crate) struct FireExecutor {
     pub(crate) meters: ServiceMeters,
     /// Ids of the hooks that were warned about because they open the owner's session to others.
     pub(crate) warned: Mutex<BTreeSet<String>>,
-    /// Events of other bots that were answered where they were written.
-    pub(crate) bot_loops: Mutex<BotLoops>,
 }
+
+/// Number of messages of a conversation in a minute from which no bot is answered there.
+const MAX_COUNTED: usize = 500;
 
 /// Most hooks that are warned about.
 const MAX_WARNED: usize = 1_024;
@@ -150,8 +152,10 @@ impl FireExecutor {
         // The dispatch is built before the decision: a result without a valid dispatch spends no shot and is not
         // stored.
         let mut made = self.build_dispatch(task, wish, &wish.result, now);
-        let is_loop = |dispatch: &Dispatch| !wish.decided && !self.may_answer(event, dispatch);
-        if made.as_ref().is_ok_and(|(dispatch, _)| is_loop(dispatch)) {
+        if let Ok((dispatch, _)) = &made
+            && !wish.decided
+            && self.goes_on_with_loop(task, dispatch).await?
+        {
             return Ok(HookOutcome::Suppressed {
                 reason: TOO_MANY_BOT_ANSWERS.to_owned(),
             });
@@ -197,10 +201,31 @@ impl FireExecutor {
         }
     }
 
-    /// Returns whether `dispatch` may lead to one more answer to another bot, if `event` is one's.
-    fn may_answer(&self, event: &Event, dispatch: &Dispatch) -> bool {
-        let mut loops = self.bot_loops.lock().unwrap_or_else(PoisonError::into_inner);
-        loops.may_answer(event, &dispatch.delivery_context)
+    /// Returns whether `dispatch` would go on with a loop of another bot and Nexus, if `task`'s event is that bot's.
+    ///
+    /// What the conversation has is read by direct get: a message that a replica of the server lacks at this moment counts with the
+    /// next event.
+    async fn goes_on_with_loop(&self, task: &EventTask, dispatch: &Dispatch) -> Result<bool, HandleEventError> {
+        if !answers_bot(&task.event, &dispatch.delivery_context) {
+            return Ok(false);
+        }
+
+        let since = task.incoming.published_at.plus(-COUNTED_MS);
+        let subject = &task.incoming.subject;
+        let stored = self
+            .bus
+            .history_since(streams::EVENTS, subject, since, MAX_COUNTED)
+            .await;
+        let mut stored = stored.map_err(HandleEventError::Conversation)?;
+        stored.retain(|earlier| earlier.sequence < task.sequence);
+        // So much in a minute is no talk.
+        if stored.len() >= MAX_COUNTED {
+            return Ok(true);
+        }
+
+        let trust = self.bus.trust();
+        let earlier = stored.iter().filter_map(|earlier| earlier.read_event(trust).ok());
+        Ok(is_loop(&task.event, &earlier.collect::<Vec<Event>>()))
     }
 
     /// Decides which result of the hook counts. If another run might differ, the result is stored before it is used.

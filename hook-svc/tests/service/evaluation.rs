@@ -2,8 +2,9 @@
 
 use serde_json::json;
 use shared::bus::OutgoingMessage;
-use shared::model::event::{EventDirection, FROM_BOT};
+use shared::model::event::{EventDirection, EventId, FROM_BOT};
 use shared::model::invocation::HookOutcome;
+use shared::model::origin::EventOrigin;
 use shared::model::permission::PermissionLevel;
 use shared::projection::api::{EventTrace, FindReply};
 use shared::testing::eventually;
@@ -184,22 +185,45 @@ const ANSWERS_BOTS: &str = "/** @match tag=from_bot */\nexport default () => ({ 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_bot_that_answers_each_answer_is_answered_ten_times_in_a_minute() {
     let world = World::with_one_replica(&[("bots.ts", ANSWERS_BOTS)]).await;
-    let of_bot = |number: u32| {
-        let mut event = event("v1", number, "and you?");
+    let of_bot = |peer: &str, number: u32| {
+        let mut event = event(peer, number, "and you?");
         event.add_tag(FROM_BOT);
         event
     };
+    let sent = |number: u32| {
+        let mut event = event("v1", number, "fine");
+        event.id = EventId::parse(format!("out:01HV0000000000000000000000/{number}")).expect("an id");
+        event.origin = EventOrigin::System;
+        event.direction = EventDirection::Sent;
+        event
+    };
     for number in 1..=12 {
-        world.publish(&of_bot(number)).await;
+        world.publish(&of_bot("v1", number)).await;
+        world.publish(&sent(number)).await;
     }
-    world.wait_for_records(12).await;
-    assert_eq!(world.dispatches().await.len(), 10);
+    // A bot that writes as much at once, and has read no answer, is answered each time.
+    for number in 1..=12 {
+        world.publish(&of_bot("v2", number)).await;
+    }
+    for peer in ["v1", "v2"] {
+        for number in 1..=12 {
+            world.record(&of_bot(peer, number)).await;
+        }
+    }
+    let answered = world.dispatches().await;
+    let count = |peer: &str| {
+        answered
+            .iter()
+            .filter(|d| d.event_id.as_str().starts_with(peer))
+            .count()
+    };
+    assert_eq!((count("webchat:v1/"), count("webchat:v2/")), (10, 12));
 
     let suppressed = HookOutcome::Suppressed {
         reason: "too_many_bot_answers".to_owned(),
     };
     for number in [11, 12] {
-        let record = world.record(&of_bot(number)).await;
+        let record = world.record(&of_bot("v1", number)).await;
         assert_eq!(of(&record, "bots").outcome, suppressed, "{number}");
     }
 }

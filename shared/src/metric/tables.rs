@@ -146,6 +146,7 @@ const BUCKETS: &[&str] = &[
     buckets::HOOK_LIMITS,
     buckets::CHANNELS,
     buckets::STOPPED_ACCOUNTS,
+    buckets::ACCOUNT_TOKENS,
     buckets::BREAKERS,
     buckets::APPROVALS,
     buckets::INTENTS,

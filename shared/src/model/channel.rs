@@ -59,6 +59,22 @@ pub struct StoppedAccount {
     pub since: UnixMillis,
 }
 
+/// A value of KV `account_tokens`: the renewed tokens of an account. The key is the encoded channel and account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccountTokens {
+    /// Beginnings of the hashes of the configured refresh tokens that were used up for these, oldest first.
+    pub seeds: Vec<String>,
+    /// Number of renewals; the value with more is the newer one.
+    pub generation: u64,
+    /// Time at which the platform was asked for them.
+    pub renewed_at: UnixMillis,
+    /// Time until which the platform accepts the token.
+    pub expires_at: UnixMillis,
+    /// The token and the one with which it is renewed, sealed with a key that only processes with the app's secret have.
+    pub sealed: String,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

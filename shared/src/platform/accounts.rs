@@ -15,14 +15,15 @@
 //! adapter-svc and delivery-svc read the same file. The accounts of webhooks and bridges concern delivery-svc alone,
 //! which reads them as a type of its own (`W`), with their secrets; the others' accounts have the types of this room.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use super::discord::{self, DiscordAccount};
-use super::slack::{self, SlackAccount};
-use super::telegram::{self, TelegramAccount};
+use super::discord::{self, DISCORD, DiscordAccount};
+use super::slack::{self, SLACK, SlackAccount};
+use super::telegram::{self, TELEGRAM, TelegramAccount};
+use crate::model::channel::ConfiguredChannels;
 use crate::model::origin::PLATFORM_CHANNELS;
 use crate::process::config::{KeyFault, read_yaml};
 
@@ -76,6 +77,29 @@ impl<W> Default for ChannelsFile<W> {
             slack: AccountSection::default(),
         }
     }
+}
+
+impl<W> ChannelsFile<W> {
+    /// Returns the channels and accounts of the file, by which delivery-svc sends.
+    #[must_use]
+    pub fn configured(&self) -> ConfiguredChannels {
+        let bridges = self.bridges.iter();
+        let called = bridges.map(|(channel, section)| (channel.as_str(), names_of(section)));
+        let all = [
+            ("webhook", names_of(&self.webhook)),
+            (TELEGRAM, names_of(&self.telegram)),
+            (DISCORD, names_of(&self.discord)),
+            (SLACK, names_of(&self.slack)),
+        ];
+        let all = all.into_iter().chain(called).filter(|(_, names)| !names.is_empty());
+        ConfiguredChannels {
+            accounts: all.map(|(channel, names)| (channel.to_owned(), names)).collect(),
+        }
+    }
+}
+
+fn names_of<A>(section: &AccountSection<A>) -> BTreeSet<String> {
+    section.accounts.keys().cloned().collect()
 }
 
 /// The errors in `channels.yaml`, one per line.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::base_url::BaseUrl;
 use super::policy::{AccessPolicy, AcknowledgePolicy, DirectPolicy, DoubtPolicy, GroupPolicy};
 use super::slack_api::{is_conversation_id, is_user_id};
-use super::token::hash_token;
+use super::token::{RenewableToken, hash_token};
 use crate::process::SecretValue;
 use crate::process::config::{KeyFault, is_plain_name};
 
@@ -28,6 +28,12 @@ const TOKEN_PREFIXES: [&str; 2] = ["xoxb-", "xoxe.xoxb-"];
 /// which is given once its event is stored, and sends it again otherwise.
 pub const MAX_DEBOUNCE_MS: u64 = 2_000;
 
+/// Form of a bot token that is rotated.
+pub(super) const ROTATED_PREFIXES: [&str; 1] = ["xoxe.xoxb-"];
+
+/// Form of a token with which a rotated one is renewed.
+pub(super) const REFRESH_PREFIXES: [&str; 1] = ["xoxe-"];
+
 /// Form of an app's own token.
 const APP_TOKEN_PREFIXES: [&str; 1] = ["xapp-"];
 
@@ -36,7 +42,16 @@ const APP_TOKEN_PREFIXES: [&str; 1] = ["xapp-"];
 #[serde(deny_unknown_fields)]
 pub struct SlackAccount {
     /// The app's bot token, as Slack shows it after the installation.
-    pub token: SecretValue,
+    pub token: RenewableToken,
+    /// The token with which a rotated bot token is renewed, as Slack shows it after the installation.
+    #[serde(default)]
+    pub refresh_token: Option<SecretValue>,
+    /// The app's id as a client, with a refresh token.
+    #[serde(default)]
+    pub client_id: Option<SecretValue>,
+    /// The app's secret as a client, with a refresh token.
+    #[serde(default)]
+    pub client_secret: Option<SecretValue>,
     /// The app's signing secret, with [`SlackReceive::Events`].
     #[serde(default)]
     pub signing_secret: Option<SecretValue>,
@@ -77,6 +92,17 @@ pub struct SlackAccount {
     pub debounce_ms: u64,
 }
 
+/// What the rotated token of an account is renewed with, as it is configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenRotation {
+    /// The first token with which the bot token is renewed. Slack takes it once.
+    pub refresh_token: SecretValue,
+    /// The app's id as a client.
+    pub client_id: SecretValue,
+    /// The app's secret as a client.
+    pub client_secret: SecretValue,
+}
+
 /// How an account's messages are received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -107,10 +133,20 @@ impl SlackAccount {
         self.base_url.join(&format!("api/{method}"))
     }
 
-    /// Returns the beginning of the token's hash, by which a changed token can be told without being known.
+    /// Returns the beginning of the hash of the configured token, by which a changed token can be told without being known.
     #[must_use]
     pub fn token_hash(&self) -> String {
-        hash_token(&self.token)
+        hash_token(self.token.configured())
+    }
+
+    /// Returns what the token is renewed with; `None` = it lasts.
+    #[must_use]
+    pub fn rotation(&self) -> Option<TokenRotation> {
+        Some(TokenRotation {
+            refresh_token: self.refresh_token.clone()?,
+            client_id: self.client_id.clone()?,
+            client_secret: self.client_secret.clone()?,
+        })
     }
 }
 
@@ -130,7 +166,7 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, SlackAccou
             fault("", "expected a name of letters, digits, `-`, `_` and `.`, at most 64");
         }
 
-        let token = account.token.reveal();
+        let token = account.token.configured().reveal();
         if !has_token_form(token, &TOKEN_PREFIXES) {
             fault(".token", "expected a bot token, which begins with xoxb-");
         } else if let Some(other) = owners.insert(token, name) {
@@ -141,6 +177,9 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, SlackAccou
             );
         }
 
+        for (key, problem) in rotation_faults(account) {
+            fault(key, problem);
+        }
         match (account.receive, &account.signing_secret) {
             (SlackReceive::Events, None) => fault(
                 ".signing_secret",
@@ -195,6 +234,42 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, SlackAccou
     faults
 }
 
+/// Returns the keys of the account's rotation that are wrong, and what is expected there.
+fn rotation_faults(account: &SlackAccount) -> Vec<(&'static str, &'static str)> {
+    let mut faults = Vec::new();
+    let Some(refresh_token) = &account.refresh_token else {
+        for (key, secret) in [
+            (".client_id", &account.client_id),
+            (".client_secret", &account.client_secret),
+        ] {
+            if secret.is_some() {
+                faults.push((key, "expected none without a `refresh_token`"));
+            }
+        }
+        return faults;
+    };
+
+    if !has_token_form(refresh_token.reveal(), &REFRESH_PREFIXES) {
+        faults.push((".refresh_token", "expected a refresh token, which begins with xoxe-"));
+    }
+    if !has_token_form(account.token.configured().reveal(), &ROTATED_PREFIXES) {
+        faults.push((
+            ".token",
+            "expected a rotated token, which begins with xoxe.xoxb-, beside a `refresh_token`",
+        ));
+    }
+    if account.client_id.is_none() {
+        faults.push((".client_id", "expected the app's client id beside a `refresh_token`"));
+    }
+    if account.client_secret.is_none() {
+        faults.push((
+            ".client_secret",
+            "expected the app's client secret beside a `refresh_token`",
+        ));
+    }
+    faults
+}
+
 /// Returns what is wrong with the account's `debounce_ms`.
 fn debounce_fault(account: &SlackAccount) -> Option<String> {
     match account.receive {
@@ -210,7 +285,7 @@ fn debounce_fault(account: &SlackAccount) -> Option<String> {
 }
 
 /// Returns whether `text` is a token with one of `prefixes`. Other characters could not be in a header.
-fn has_token_form(text: &str, prefixes: &[&str]) -> bool {
+pub(super) fn has_token_form(text: &str, prefixes: &[&str]) -> bool {
     let rest = prefixes.iter().find_map(|prefix| text.strip_prefix(prefix));
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     rest.is_some_and(|rest| !rest.is_empty() && rest.chars().all(is_allowed))

@@ -37,6 +37,12 @@ impl SecretValue {
         &self.reference
     }
 
+    /// Returns a secret that was received from another party, which is shown as `reference`.
+    #[must_use]
+    pub const fn received(reference: String, value: String) -> Self {
+        Self { reference, value }
+    }
+
     /// Reads the secret that `reference` names. The error names the missing part and never repeats a value.
     pub fn resolve(reference: &str) -> Result<Self, ResolveSecretError> {
         let value = if let Some(name) = reference.strip_prefix("env:") {

@@ -4,7 +4,7 @@ use ciborium::value::Value;
 
 use crate::breaker::Breaker;
 use crate::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalTimer, ConfirmationTerms, SessionDecision};
-use crate::model::channel::{ConfiguredChannels, StoppedAccount};
+use crate::model::channel::{AccountTokens, ConfiguredChannels, StoppedAccount};
 use crate::model::dispatch::Dispatch;
 use crate::model::event::{
     Event, MAX_ATTACHMENTS, MAX_CONTENT_TYPES, MAX_EVENT_BYTES, MAX_HOPS, MAX_PARTICIPANTS, MAX_TAGS,
@@ -194,6 +194,10 @@ impl WireMessage for ConfiguredChannels {
 
 impl WireMessage for StoppedAccount {
     const SCHEMA: &'static str = "stopped_account";
+}
+
+impl WireMessage for AccountTokens {
+    const SCHEMA: &'static str = "account_tokens";
 }
 
 impl WireMessage for HookSpend {

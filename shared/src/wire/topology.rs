@@ -274,6 +274,7 @@ fn kv_specs(replicas: usize) -> Vec<StreamSpec> {
         buckets::HOOKS,
         buckets::HOOK_STATE,
         buckets::CHANNELS,
+        buckets::ACCOUNT_TOKENS,
         buckets::BREAKERS,
         buckets::INTENTS,
         buckets::SCHEDULES,

@@ -62,6 +62,7 @@ pub(super) const KEPT: &[(&str, Says)] = &[
     ("KV_hook_results", Says::Nothing),
     ("KV_hook_limits", Says::Nothing),
     ("KV_stopped_accounts", Says::Nothing),
+    ("KV_account_tokens", Says::Nothing),
     ("KV_pairings", Says::Nothing),
     ("KV_held", Says::Nothing),
     ("KV_fetches", Says::Nothing),

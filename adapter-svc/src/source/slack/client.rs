@@ -35,6 +35,10 @@ const PAGE: &str = "200";
 const MAX_WORDS: usize = 200;
 /// Time after which an account whose token was refused is tried again.
 const TOKEN_AGAIN: Duration = Duration::from_mins(5);
+/// Error for a rotated token that has ended.
+const EXPIRED: &str = "token_expired";
+/// Time after which an account whose rotated token has ended is tried again: another may be there soon.
+const EXPIRED_AGAIN: Duration = Duration::from_secs(15);
 /// Maximum wait that Slack may ask for.
 const MAX_ASKED: Duration = Duration::from_hours(1);
 
@@ -61,6 +65,7 @@ impl WebCallError {
     #[must_use]
     pub fn wait(&self, failures: u32, drawn: f64) -> Duration {
         match self {
+            Self::Unauthorized(words) if words == EXPIRED => EXPIRED_AGAIN,
             Self::Unauthorized(_) => TOKEN_AGAIN,
             // Never sooner than Slack says.
             Self::Limited(asked) => (*asked).min(MAX_ASKED),
@@ -144,7 +149,7 @@ pub async fn identify_account(
     name: &str,
     account: &SlackAccount,
 ) -> Result<KnownAccount, WebCallError> {
-    let tested: TestedToken = call(http, account.method_url("auth.test"), &account.token).await?;
+    let tested: TestedToken = call(http, account.method_url("auth.test"), &account.token.current()).await?;
     Ok(known_account(name, tested))
 }
 
@@ -168,7 +173,7 @@ pub async fn open_connection(
 pub async fn find_file(http: &reqwest::Client, account: &SlackAccount, id: &str) -> Result<FoundFile, WebCallError> {
     let mut url = account.method_url("files.info");
     url.query_pairs_mut().append_pair("file", id);
-    let info: FileInfo = call(http, url, &account.token).await?;
+    let info: FileInfo = call(http, url, &account.token.current()).await?;
     Ok(info.file)
 }
 
@@ -215,7 +220,7 @@ pub async fn read_list(
         .extend_pairs(fields)
         .append_pair("limit", PAGE)
         .extend_pairs(cursor.map(|cursor| ("cursor", cursor)));
-    call_within(http, url, &account.token, MAX_PAGE_BYTES).await
+    call_within(http, url, &account.token.current(), MAX_PAGE_BYTES).await
 }
 
 async fn call<T: DeserializeOwned>(http: &reqwest::Client, url: Url, token: &SecretValue) -> Result<T, WebCallError> {
@@ -332,6 +337,8 @@ mod tests {
         let asked = Duration::from_secs(90);
         assert_eq!(WebCallError::Limited(asked).wait(1, 0.5), asked);
         assert_eq!(WebCallError::Unauthorized(String::new()).wait(1, 0.5), TOKEN_AGAIN);
+        let ended = WebCallError::Unauthorized("token_expired".to_owned());
+        assert_eq!(ended.wait(9, 0.5), EXPIRED_AGAIN);
         let lost = WebCallError::Unreachable(String::new());
         assert!(lost.wait(1, 0.5) < lost.wait(4, 0.5) && lost.wait(1_000, 1.0) <= Duration::from_secs(45));
     }

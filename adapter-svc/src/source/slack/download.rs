@@ -57,7 +57,10 @@ impl Media for SlackMedia {
         // A file may be announced before it can be read.
         let address = address.ok_or_else(|| FetchFileError::NotNow("the file has no address yet".to_owned()))?;
         let url = Url::parse(address).map_err(|_| FetchFileError::ForbiddenAddress)?;
-        let bytes = self.files.download(url, Some(&self.account.token), max).await?;
+        let bytes = self
+            .files
+            .download(url, Some(&self.account.token.current()), max)
+            .await?;
         check_file(&found, &bytes)?;
         Ok(bytes)
     }

@@ -40,7 +40,7 @@ impl std::fmt::Debug for IdentityKeeper {
 impl IdentityKeeper {
     /// Keeps the identity known until `shutdown`.
     pub async fn keep(self, shutdown: ShutdownSignal) {
-        let mut failures = 0;
+        let (mut failures, mut renewed) = (0, self.account.token.watch());
         while !shutdown.is_requested() {
             let wait = match identify_account(&self.http, &self.name, &self.account).await {
                 Ok(known) => {
@@ -62,6 +62,7 @@ impl IdentityKeeper {
             tokio::select! {
                 () = shutdown.requested() => {}
                 () = self.recheck.notified() => {}
+                _ = renewed.changed() => {}
                 () = async { match wait { Some(wait) => pause(wait).await, None => std::future::pending().await } } => {}
             }
         }

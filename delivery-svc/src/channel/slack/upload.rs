@@ -109,7 +109,7 @@ impl SlackChannel {
             body["thread_ts"] = json!(thread);
         }
         let request = self.client.post(account.method_url("files.completeUploadExternal"));
-        let request = request.bearer_auth(account.token.reveal()).json(&body);
+        let request = request.bearer_auth(account.token.current().reveal()).json(&body);
         let answer = call_for_answer(request, self.whole, ANSWER_BYTES).await?;
         read_completed(&answer, now)?;
 
@@ -137,7 +137,7 @@ impl SlackChannel {
         request: reqwest::RequestBuilder,
         now: UnixMillis,
     ) -> Result<T, CallOutcome> {
-        let request = request.bearer_auth(account.token.reveal());
+        let request = request.bearer_auth(account.token.current().reveal());
         let answer = call_for_answer(request, self.whole, ANSWER_BYTES).await?;
         read_completed(&answer, now)?;
         serde_json::from_slice(&answer.body).map_err(|error| CallOutcome::Unreachable {
@@ -154,7 +154,7 @@ impl SlackChannel {
             }
             let mut url = account.method_url("files.info");
             url.query_pairs_mut().append_pair("file", id);
-            let request = self.client.get(url).bearer_auth(account.token.reveal());
+            let request = self.client.get(url).bearer_auth(account.token.current().reveal());
             let answer = call_for_answer(request, self.whole, ANSWER_BYTES).await.ok()?;
             if let Some(ts) = read_share(&answer.body, channel) {
                 return Some(ts);

@@ -1,5 +1,3 @@
-use std::collections::BTreeSet;
-
 use super::*;
 use crate::platform::policy::{DirectPolicy, GroupPolicy, GroupPrompt};
 use crate::platform::telegram::ReceiveMode;
@@ -192,4 +190,21 @@ fn other_accounts_are_read_by_whoever_has_their_type() {
     assert!(read_channels(text, fault).is_err());
     assert!(read_platforms("webhok: {}").is_err());
     assert!(read_platforms("# nothing\n").is_ok());
+}
+
+#[test]
+fn the_accounts_by_which_replies_leave_are_known_by_name() {
+    let text = "webhook: {accounts: {demo: {url: x, secret: 'env:NOT_OURS'}}}\n\
+                bridges: {whatsapp: {accounts: {work: {}}}, sms: {accounts: {}}}\n";
+    let known = read_platforms(text).expect("read").configured();
+    for (need, is_there) in [
+        ("webhook:demo", true),
+        ("webhook:other", false),
+        ("whatsapp:work", true),
+        ("sms", false),
+        ("telegram:main", false),
+        ("webchat:anything", true),
+    ] {
+        assert_eq!(known.has_channel(need), is_there, "{need}");
+    }
 }

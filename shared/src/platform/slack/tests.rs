@@ -130,6 +130,30 @@ fn every_fault_is_told_with_its_key_and_without_the_token() {
 }
 
 #[test]
+fn a_rotated_token_needs_all_with_which_it_is_renewed() {
+    const ROTATED: &str = "xoxe.xoxb-1-AbC";
+    let keys = |refresh: &str, more: &str| format!("receive: none, refresh_token: '{}'{more}", reference(refresh));
+    let client = format!(
+        ", client_id: '{}', client_secret: '{}'",
+        reference("1.2"),
+        reference("client-secret")
+    );
+
+    let read = read_platforms(&file(ROTATED, &keys("xoxe-1-Abc", &client))).expect("read");
+    let app = &read.slack.accounts["app"];
+    let rotation = app.rotation().expect("a rotated token");
+    assert_eq!(rotation.refresh_token.reveal(), "xoxe-1-Abc");
+    assert!(!format!("{app:?} {rotation:?}").contains("Abc"));
+    assert_eq!(account("").rotation(), None);
+
+    assert_eq!(faults(ROTATED, &keys("xoxe-1-Abc", "")), ["client_id", "client_secret"]);
+    assert_eq!(faults(ROTATED, &keys("xoxb-1", &client)), ["refresh_token"]);
+    assert_eq!(faults(TOKEN, &keys("xoxe-1-Abc", &client)), ["token"]);
+    let alone = format!("receive: none{client}");
+    assert_eq!(faults(ROTATED, &alone), ["client_id", "client_secret"]);
+}
+
+#[test]
 fn texts_are_merged_where_their_acknowledgements_can_wait() {
     assert_eq!(account("").debounce_ms, 0);
     let socket = |wait: u64| {

@@ -365,6 +365,36 @@ async fn an_own_message_is_found_in_the_chat_that_its_platform_names() {
 }
 
 #[tokio::test]
+async fn an_own_message_is_found_by_its_platforms_id_after_it_was_edited_and_deleted() {
+    let version = |direction: EventDirection, edited_at: Option<i64>, content: &str| {
+        let mut version = with_platform_ids(event(1), &["D1/17.5"], 1);
+        version.peer.id = "U5".to_owned();
+        version.origin = EventOrigin::System;
+        version.direction = direction;
+        version.edited_at = edited_at.map(UnixMillis);
+        content.clone_into(&mut version.content);
+        version
+    };
+    let records = vec![
+        stored(1, version(EventDirection::Sent, None, "one")),
+        stored(2, version(EventDirection::Updated, Some(70), "two")),
+        stored(3, version(EventDirection::Deleted, Some(80), "")),
+    ];
+
+    let found = "SELECT group_concat(line) FROM
+                   (SELECT chat || ' ' || event_id || ' ' || part AS line FROM platform_ids ORDER BY chat)";
+    for (count, content) in [(1, "one"), (2, "two"), (3, "")] {
+        let case = Case::with(records[..count].to_vec()).await;
+        assert_eq!(
+            case.value::<String>(found),
+            "D1 webhook:demo/1 1,U5 webhook:demo/1 1",
+            "{count}"
+        );
+        assert_eq!(case.value::<String>("SELECT content FROM events"), content, "{count}");
+    }
+}
+
+#[tokio::test]
 async fn what_an_event_is_about_and_when_it_was_edited_can_be_asked_for() {
     let mut press = event(1);
     press.target = Some("out:x/0".to_owned());

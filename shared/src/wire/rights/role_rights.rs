@@ -78,6 +78,9 @@ const ADAPTER: &[Right] = &[
     WriteKeys(buckets::BACKFILLS),
     ReadKeys(buckets::FETCHES),
     WriteKeys(buckets::FETCHES),
+    // Both directions use an account's token, and either renews it.
+    ReadKeys(buckets::ACCOUNT_TOKENS),
+    WriteKeys(buckets::ACCOUNT_TOKENS),
     ReadKeys(buckets::LEASES),
     WriteKeys(buckets::LEASES),
     ReadFiles(objects::ATTACHMENTS),
@@ -247,6 +250,8 @@ const DELIVERY: &[Right] = &[
     WriteKeys(buckets::CHANNELS),
     ReadKeys(buckets::STOPPED_ACCOUNTS),
     WriteKeys(buckets::STOPPED_ACCOUNTS),
+    ReadKeys(buckets::ACCOUNT_TOKENS),
+    WriteKeys(buckets::ACCOUNT_TOKENS),
     ReadKeys(buckets::POSITIONS),
     WriteKeys(buckets::POSITIONS),
     ReadKeys(buckets::HELD),

@@ -48,6 +48,8 @@ pub mod buckets {
     pub const CHANNELS: &str = "channels";
     /// Accounts whose token a platform refuses.
     pub const STOPPED_ACCOUNTS: &str = "stopped_accounts";
+    /// Renewed tokens of accounts, sealed.
+    pub const ACCOUNT_TOKENS: &str = "account_tokens";
     /// Circuit breakers of hooks.
     pub const BREAKERS: &str = "breakers";
     /// Approvals and their state.
