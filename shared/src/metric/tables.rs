@@ -160,6 +160,7 @@ const BUCKETS: &[&str] = &[
     buckets::PAIRINGS,
     buckets::HELD,
     buckets::FETCHES,
+    buckets::POSTS,
 ];
 
 /// Metrics of processes that ask models.

@@ -298,6 +298,7 @@ fn kv_specs(replicas: usize) -> Vec<StreamSpec> {
         buckets::PAIRINGS,
         buckets::HELD,
         buckets::FETCHES,
+        buckets::POSTS,
     ];
 
     let lasting = lasting.into_iter().map(|name| bucket_spec(name, false, replicas));

@@ -65,6 +65,7 @@ pub(super) const KEPT: &[(&str, Says)] = &[
     ("KV_pairings", Says::Nothing),
     ("KV_held", Says::Nothing),
     ("KV_fetches", Says::Nothing),
+    ("KV_posts", Says::Nothing),
     ("OBJ_snapshots", Says::Nothing),
     ("OBJ_attachments", Says::Nothing),
 ];

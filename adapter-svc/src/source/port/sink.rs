@@ -136,7 +136,7 @@ impl SourceSink {
     }
 
     /// Returns the bus of the process.
-    pub(super) const fn bus(&self) -> &Bus {
+    pub(crate) const fn bus(&self) -> &Bus {
         &self.context.bus
     }
 

@@ -16,6 +16,7 @@ use shared::wire::watermark::SourceWatermark;
 
 use super::client::{BATCH, BotCallError, BotClient, open_http};
 use super::normalize::update_events;
+use super::posted::PostedUpdates;
 use super::privacy::without_own_messages;
 use super::progress::UpdateProgress;
 use super::{BotAccount, RefuseUpdateError};
@@ -165,7 +166,10 @@ impl<'a> UpdatePoller<'a> {
         }
 
         let vendor_now = poller.vendor_now();
-        poller.progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, vendor_now);
+        let progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, vendor_now);
+        // What was posted when the account received by webhook comes before what it has now.
+        let posted = PostedUpdates::new(&source.account, &poller.client, progress);
+        poller.progress = posted.into_reader(&source.name, sink).drain().await?.progress;
         let waits = MergeWaits {
             album_ms: i64::try_from(source.account.album_wait_ms).unwrap_or(i64::MAX),
             alone_until: vendor_now,

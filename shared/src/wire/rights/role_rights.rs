@@ -78,6 +78,8 @@ const ADAPTER: &[Right] = &[
     WriteKeys(buckets::BACKFILLS),
     ReadKeys(buckets::FETCHES),
     WriteKeys(buckets::FETCHES),
+    ReadKeys(buckets::POSTS),
+    WriteKeys(buckets::POSTS),
     ReadKeys(buckets::LEASES),
     WriteKeys(buckets::LEASES),
     ReadFiles(objects::ATTACHMENTS),
@@ -371,6 +373,7 @@ const NOT_BY_ADMIN: &[&str] = &[
     "$KV.intents.>",
     "$KV.pairings.>",
     "$KV.fetches.>",
+    "$KV.posts.>",
     "$O.attachments.>",
     "$JS.API.STREAM.CREATE.*",
     "$JS.API.STREAM.UPDATE.*",
@@ -386,6 +389,7 @@ const NOT_BY_ADMIN: &[&str] = &[
     "$JS.API.STREAM.PURGE.KV_intents",
     "$JS.API.STREAM.PURGE.KV_pairings",
     "$JS.API.STREAM.PURGE.KV_fetches",
+    "$JS.API.STREAM.PURGE.KV_posts",
     "$JS.API.STREAM.PURGE.OBJ_attachments",
 ];
 
