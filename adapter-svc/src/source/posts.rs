@@ -43,12 +43,6 @@ impl WireMessage for PostedMessage {
 }
 
 impl PostedMessage {
-    /// Returns the id of the event.
-    #[must_use]
-    pub fn event_id(&self) -> &str {
-        self.message.id.as_str()
-    }
-
     /// Returns the event that is kept under `key`, with the origin that its seal proves.
     fn admit_event(&self, key: &str, trust: &TrustKeys) -> Result<Event, RefuseNoteError> {
         let event = admit_message(&self.message, trust)?;
@@ -219,7 +213,6 @@ mod tests {
         let (key, posted) = kept(&encoded);
         assert!(key.starts_with("telegram.main.5."), "{key}");
         assert_eq!(posted.admit_event(&key, &trust()).expect("admitted"), event);
-        assert_eq!(posted.event_id(), "telegram:main/5/1");
 
         let refused = posted.admit_event("telegram.main.6.x", &trust());
         assert_eq!(refused.expect_err("refused").reason(), "key");

@@ -24,6 +24,7 @@ mod large_files;
 mod late_files;
 mod pairing;
 mod posted_gaps;
+mod posted_texts;
 mod posts;
 mod process;
 mod slack;
