@@ -161,6 +161,7 @@ const BUCKETS: &[&str] = &[
     buckets::HELD,
     buckets::FETCHES,
     buckets::POSTS,
+    buckets::MERGES,
 ];
 
 /// Metrics of processes that ask models.

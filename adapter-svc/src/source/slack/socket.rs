@@ -172,7 +172,8 @@ impl<'a> SocketReader<'a> {
         let from = from.filter(|from| from.of == of);
         let posted = PostedPayloads::resume(&source.account, of, from.as_ref(), sink.now());
         // What was posted when the account received over HTTP comes before what comes over the socket.
-        let posted = posted.into_reader(&source.name, sink).drain().await?;
+        let posted = posted.into_reader(&source.name, sink);
+        let posted = Box::pin(posted.drain()).await?;
         let waits = MergeWaits {
             burst_most_ms: i64::try_from(MAX_DEBOUNCE_MS).unwrap_or(i64::MAX),
             ..MergeWaits::of_texts(source.account.debounce_ms)

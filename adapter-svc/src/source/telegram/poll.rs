@@ -169,7 +169,8 @@ impl<'a> UpdatePoller<'a> {
         let progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, vendor_now);
         // What was posted when the account received by webhook comes before what it has now.
         let posted = PostedUpdates::new(&source.account, &poller.client, progress);
-        poller.progress = posted.into_reader(&source.name, sink).drain().await?.progress;
+        let posted = posted.into_reader(&source.name, sink);
+        poller.progress = Box::pin(posted.drain()).await?.progress;
         let waits = MergeWaits {
             album_ms: i64::try_from(source.account.album_wait_ms).unwrap_or(i64::MAX),
             alone_until: vendor_now,

@@ -80,6 +80,8 @@ const ADAPTER: &[Right] = &[
     WriteKeys(buckets::FETCHES),
     ReadKeys(buckets::POSTS),
     WriteKeys(buckets::POSTS),
+    ReadKeys(buckets::MERGES),
+    WriteKeys(buckets::MERGES),
     ReadKeys(buckets::LEASES),
     WriteKeys(buckets::LEASES),
     ReadFiles(objects::ATTACHMENTS),
@@ -374,6 +376,7 @@ const NOT_BY_ADMIN: &[&str] = &[
     "$KV.pairings.>",
     "$KV.fetches.>",
     "$KV.posts.>",
+    "$KV.merges.>",
     "$O.attachments.>",
     "$JS.API.STREAM.CREATE.*",
     "$JS.API.STREAM.UPDATE.*",
@@ -390,6 +393,7 @@ const NOT_BY_ADMIN: &[&str] = &[
     "$JS.API.STREAM.PURGE.KV_pairings",
     "$JS.API.STREAM.PURGE.KV_fetches",
     "$JS.API.STREAM.PURGE.KV_posts",
+    "$JS.API.STREAM.PURGE.KV_merges",
     "$JS.API.STREAM.PURGE.OBJ_attachments",
 ];
 
