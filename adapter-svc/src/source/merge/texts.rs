@@ -95,11 +95,13 @@ pub fn change_merged(whole: &Event, change: &Event) -> Option<Event> {
     let text = if is_deletion { "" } else { change.content.as_str() };
     let is_other = texts.replace(change.id.as_str(), text)?;
     if texts.is_gone() {
-        return Some(Event {
+        let mut event = Event {
             id: whole.id.clone(),
             source_id: whole.source_id.clone(),
             ..change.clone()
-        });
+        };
+        texts.write_to(&mut event);
+        return Some(event);
     }
 
     let changed_at = change.edited_at.unwrap_or(change.received_at);
