@@ -288,7 +288,7 @@ impl HistoryReading<'_> {
         for batch in events.chunks(BATCH) {
             let mut batch = batch.to_vec();
             let stored = loop {
-                match merges.find_stored(&single_texts(&batch)).await {
+                match Box::pin(merges.find_stored(&single_texts(&batch))).await {
                     Ok(stored) => break stored,
                     Err(error) => {
                         tracing::warn!(error = describe_error(&error), "failed to read merged events; retrying");

@@ -15,7 +15,7 @@ use shared::model::time::UnixMillis;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::{PostPlace, PostQueue, PostedMessage};
-use crate::source::merge::{MergeDecision, MergeMemory, MergeWaits, MessageMerger, ReadyEvent};
+use crate::source::merge::{MergeDecision, MergeMemory, MergeWaits, MessageMerger, ReadyEvent, note_decision};
 use crate::source::port::sink::SourcePosition;
 use crate::source::port::{PutEventsError, SourceEnd, SourceSink};
 
@@ -54,12 +54,17 @@ pub struct PostState<A> {
     merger: MessageMerger<PostPlace>,
     /// Events that are to be removed from the bucket.
     done: Vec<PostPlace>,
+    /// Decisions about albums of one message, as long as that may be in the bucket: otherwise one that came later could be
+    /// merged with it after a crash, and be lost.
+    lone: Vec<MergeDecision>,
 }
 
 impl<A: PostedAccount> PostState<A> {
     /// Returns the position to be written at `now`.
     pub fn position(&mut self, now: UnixMillis) -> SourcePosition {
-        self.account.position(self.merger.to_stored(), now)
+        let mut memory = self.merger.to_stored();
+        memory.decided.extend(self.lone.iter().cloned());
+        self.account.position(memory, now)
     }
 
     /// Returns the time since which the first message waits for others; `None` if none waits.
@@ -129,8 +134,9 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
     pub fn new(queue: PostQueue, sink: &'a SourceSink, account: A, (waits, memory): (MergeWaits, MergeMemory)) -> Self {
         let state = PostState {
             account,
-            merger: MessageMerger::new(waits, memory),
             done: Vec::new(),
+            lone: lone_albums(&memory.decided),
+            merger: MessageMerger::new(waits, memory),
         };
         Self {
             queue,
@@ -244,13 +250,20 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
             return Ok(());
         }
         let decided: Vec<MergeDecision> = ready.iter().filter_map(|ready| ready.decision.clone()).collect();
-        // Otherwise a text that comes late could be part of an event that was published before a crash, and be lost. One that
-        // is an event of its own comes again as such: it was written before the next run.
-        if decided.iter().any(|decision| decision.messages.len() > 1) {
+        for decision in lone_albums(&decided) {
+            note_decision(&mut state.lone, decision);
+        }
+        // Otherwise a message that comes late could be part of an event that was published before a crash, and be lost. A text
+        // that is an event of its own comes again as such: it was written before the next run.
+        let must_know = |decision: &MergeDecision| decision.is_album() || decision.messages.len() > 1;
+        if decided.iter().any(must_know) {
             let position = state.position(now);
             self.sink.put(Vec::new(), position).await?;
         }
         state.merger.note_stored(&decided);
+        for decision in &mut state.lone {
+            decision.is_stored |= decided.contains(decision);
+        }
 
         let (mut events, mut places) = (Vec::with_capacity(ready.len()), Vec::with_capacity(ready.len()));
         for ReadyEvent { mut event, keys, .. } in ready {
@@ -281,5 +294,14 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
                 state.done.push(place.clone());
             }
         }
+        if state.done.is_empty() && !places.is_empty() {
+            state.lone.retain(|decision| !decision.is_stored);
+        }
     }
+}
+
+/// Returns those of `decided` that are about albums of one message.
+fn lone_albums(decided: &[MergeDecision]) -> Vec<MergeDecision> {
+    let lone = decided.iter().filter(|one| one.is_album() && one.messages.len() == 1);
+    lone.cloned().collect()
 }
