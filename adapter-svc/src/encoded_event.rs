@@ -14,6 +14,8 @@ use crate::error::AcceptEventsError;
 
 /// Estimated size of a spool entry without its strings and payload, in bytes: key, field names, lengths.
 const OVERHEAD_BYTES: usize = 160;
+/// Beginning of the subjects of keys.
+const KEYS: &str = "$KV.";
 
 /// An event in the form in which it is published: every attempt has the same bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +24,7 @@ pub struct EncodedEvent {
     pub id: EventId,
     /// Value of `Nats-Msg-Id`.
     pub message_id: String,
-    /// Subject of the message. It names the conversation, so it is also the key for the order.
+    /// Subject of the message.
     pub subject: String,
     /// Value of `Nexus-Seal`; empty without a key.
     pub seal: String,
@@ -110,6 +112,16 @@ impl EncodedEvent {
             tracestate: carrier.tracestate.clone(),
             note: NoteStep::Settled,
         })
+    }
+
+    /// Returns the key of the order in which messages are published: the subject, which names the conversation. A key of a
+    /// bucket ends with the name of a single event.
+    #[must_use]
+    pub fn lane(&self) -> &str {
+        match self.subject.rsplit_once('.') {
+            Some((lane, _)) if self.subject.starts_with(KEYS) => lane,
+            Some(_) | None => &self.subject,
+        }
     }
 
     /// Returns the message to publish.

@@ -93,11 +93,7 @@ impl EventIntake {
         for (encoded, step) in encoded.iter_mut().zip(steps) {
             encoded.note = *step;
         }
-
-        match &self.way {
-            Way::Spool(outbox) => outbox.store_events(encoded).await?,
-            Way::Stream(publisher) => publisher.publish_all(encoded).await?,
-        }
+        self.keep(encoded).await?;
 
         metrics::counter!("nexus_adapter_accepted_total", "source" => source).increment(events.len() as u64);
 
@@ -106,6 +102,32 @@ impl EventIntake {
         }
 
         Ok(())
+    }
+
+    /// Waits until all of `encoded` are durable.
+    async fn keep(&self, encoded: Vec<EncodedEvent>) -> Result<(), AcceptEventsError> {
+        match &self.way {
+            Way::Spool(outbox) => outbox.store_events(encoded).await,
+            Way::Stream(publisher) => publisher.publish_all(encoded).await,
+        }
+    }
+
+    /// Makes the messages of `encoded` durable, which bring what a platform has posted for `account` of `channel` to the
+    /// account's holder. An event that can never be kept, the error of `encoded`, is counted and passed over.
+    ///
+    /// # Errors
+    /// Returns [`AcceptEventsError`] if another post may succeed.
+    pub async fn accept_queued(
+        &self,
+        channel: &'static str,
+        account: &str,
+        encoded: Result<Vec<EncodedEvent>, AcceptEventsError>,
+    ) -> Result<(), AcceptEventsError> {
+        let kept = match encoded {
+            Ok(encoded) => self.keep(encoded).await,
+            Err(error) => Err(error),
+        };
+        pass_over(channel, account, kept)
     }
 
     /// Makes `events` durable that a platform has posted for `account` of `channel`, as [`EventIntake::accept_unnoted`]
@@ -121,22 +143,33 @@ impl EventIntake {
         (events, steps): (&[Event], &[NoteStep]),
         carrier: &TraceCarrier,
     ) -> Result<(), AcceptEventsError> {
-        match self.accept_unnoted(channel, events, steps, carrier).await {
-            Ok(()) => Ok(()),
-            Err(error @ (AcceptEventsError::Invalid { .. } | AcceptEventsError::TooLarge { .. })) => {
-                tracing::error!(channel, account, %error, "event refused");
-                metrics::counter!("nexus_source_refused_total", "source" => channel, "reason" => "bounds").increment(1);
-                Ok(())
-            }
-            Err(
-                error @ (AcceptEventsError::SpoolFull { .. }
-                | AcceptEventsError::SpoolFailed(_)
-                | AcceptEventsError::Busy
-                | AcceptEventsError::NotStored { .. }),
-            ) => {
-                tracing::warn!(channel, account, %error, "failed to store events; the platform posts them again");
-                Err(error)
-            }
+        let accepted = self.accept_unnoted(channel, events, steps, carrier).await;
+        pass_over(channel, account, accepted)
+    }
+}
+
+/// Counts and passes over an event that can never be stored, if `accepted` says so of what was posted for `account` of
+/// `channel`.
+fn pass_over(
+    channel: &'static str,
+    account: &str,
+    accepted: Result<(), AcceptEventsError>,
+) -> Result<(), AcceptEventsError> {
+    match accepted {
+        Ok(()) => Ok(()),
+        Err(error @ (AcceptEventsError::Invalid { .. } | AcceptEventsError::TooLarge { .. })) => {
+            tracing::error!(channel, account, %error, "event refused");
+            metrics::counter!("nexus_source_refused_total", "source" => channel, "reason" => "bounds").increment(1);
+            Ok(())
+        }
+        Err(
+            error @ (AcceptEventsError::SpoolFull { .. }
+            | AcceptEventsError::SpoolFailed(_)
+            | AcceptEventsError::Busy
+            | AcceptEventsError::NotStored { .. }),
+        ) => {
+            tracing::warn!(channel, account, %error, "failed to store events; the platform posts them again");
+            Err(error)
         }
     }
 }

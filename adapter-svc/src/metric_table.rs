@@ -137,6 +137,7 @@ const REFUSED_UPDATES: &[&str] = &[
     "no_edit",
     "unknown_chat",
     "unreadable",
+    "unsealed",
     "wrong_team",
 ];
 

@@ -158,7 +158,7 @@ async fn run_worker(desk: Arc<Desk>, mut jobs: mpsc::Receiver<Job>, in_flight: u
                 None => open = false,
                 Some(job) => {
                     // A conversation is one lane: its events must be stored in their order.
-                    let lane = job.parcel.subject.clone();
+                    let lane = job.parcel.lane().to_owned();
                     if let Some(job) = lanes.enqueue(&lane, job) {
                         under_way.push(Box::pin(Arc::clone(&desk).handle(job)));
                     }
@@ -193,7 +193,7 @@ impl Desk {
             Waiting::Spool(outbox, key) => self.publish_entry(&outbox, &key, &parcel).await,
         }
 
-        parcel.subject
+        parcel.lane().to_owned()
     }
 
     /// Publishes a spool entry until the stream has it, or gives it up if the server refuses it for good.

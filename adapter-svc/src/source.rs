@@ -8,6 +8,7 @@ pub mod media;
 pub mod merge;
 pub mod port;
 pub mod post_events;
+pub mod posts;
 pub mod raw_payload;
 pub mod slack;
 pub mod telegram;

@@ -131,14 +131,17 @@ async fn operates(admin: &Bus) {
     let forged = forged();
     let raw = |subject: &str| OutgoingMessage::raw(subject.to_owned(), Headers::new(), "{}".into());
     let (note, file) = (raw("$KV.fetches.mine"), raw("$O.attachments.M.mine"));
-    let (appended, put, paired, noted, stored) = tokio::join!(
+    let (post, merge) = (raw("$KV.posts.mine"), raw("$KV.merges.mine"));
+    let (appended, put, paired, noted, stored, posted, merged) = tokio::join!(
         admin.publish_once(&forged, SILENCE),
         admin.publish_once(&put, SILENCE),
         admin.publish_once(&paired, SILENCE),
         admin.publish_once(&note, SILENCE),
         admin.publish_once(&file, SILENCE),
+        admin.publish_once(&post, SILENCE),
+        admin.publish_once(&merge, SILENCE),
     );
-    for written in [appended, put, paired, noted, stored] {
+    for written in [appended, put, paired, noted, stored, posted, merged] {
         assert!(written.is_err(), "{written:?}");
     }
 }

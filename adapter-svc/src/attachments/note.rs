@@ -139,14 +139,7 @@ impl FetchNote {
     /// Returns [`RefuseNoteError`] if the seal does not prove that the event came from a platform's account, or if the note
     /// is that of another event.
     pub fn admit_event(&self, key: &str, trust: &TrustKeys) -> Result<Event, RefuseNoteError> {
-        let message = self.message.to_outgoing();
-        let event = trust.read(&stored_subject(&message.subject), &message.headers, &message.payload)?;
-        match event.origin {
-            EventOrigin::Verified { .. } => {}
-            EventOrigin::Token { .. } | EventOrigin::Edge { .. } | EventOrigin::System | EventOrigin::Open => {
-                return Err(RefuseNoteError::Origin(event.origin));
-            }
-        }
+        let event = admit_message(&self.message, trust)?;
         if fetch_key(&event) != key {
             return Err(RefuseNoteError::Key(event.id.to_string()));
         }
@@ -339,6 +332,21 @@ impl FetchNotes {
         let marker = OutgoingMessage::raw(Self::subject(key), headers, Bytes::new());
         let marker = marker.expect_last(revision).ttl(MARKER_KEPT);
         self.bus.publish(marker).await.map(drop)
+    }
+}
+
+/// Returns the event in `message`, with the origin that its seal proves.
+///
+/// # Errors
+/// Returns [`RefuseNoteError`] if the seal does not prove that the event came from a platform's account.
+pub fn admit_message(message: &EncodedEvent, trust: &TrustKeys) -> Result<Event, RefuseNoteError> {
+    let message = message.to_outgoing();
+    let event = trust.read(&stored_subject(&message.subject), &message.headers, &message.payload)?;
+    match event.origin {
+        EventOrigin::Verified { .. } => Ok(event),
+        EventOrigin::Token { .. } | EventOrigin::Edge { .. } | EventOrigin::System | EventOrigin::Open => {
+            Err(RefuseNoteError::Origin(event.origin))
+        }
     }
 }
 

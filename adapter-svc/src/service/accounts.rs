@@ -81,7 +81,7 @@ pub(super) fn start_accounts(
     tasks.push(tokio::spawn(served));
     tasks.push(tokio::spawn(keeper.keep(around.shutdown.clone())));
 
-    let (telegram, learned) = telegram_doors(around, &sink)?;
+    let (telegram, learned) = telegram_doors(around)?;
     tasks.extend(learned);
     let slack = opened.endpoints;
     Ok((PlatformDoors { slack, telegram }, tasks))
@@ -127,7 +127,7 @@ fn start_backfills(
 }
 
 /// Returns the doors of the accounts to which Telegram posts, and the tasks that learn the ids of their bots.
-fn telegram_doors(around: &ServiceContext, sink: &SinkContext) -> anyhow::Result<(TelegramDoors, Vec<JoinHandle<()>>)> {
+fn telegram_doors(around: &ServiceContext) -> anyhow::Result<(TelegramDoors, Vec<JoinHandle<()>>)> {
     // A host to which nothing is posted needs no client.
     if !around
         .telegram
@@ -142,9 +142,6 @@ fn telegram_doors(around: &ServiceContext, sink: &SinkContext) -> anyhow::Result
         clock: around.clock.clone(),
         ids: around.ids.clone(),
         shutdown: around.shutdown.clone(),
-        pairings: sink.pairings.clone(),
-        attachments: sink.attachments.clone(),
-        age_gate_ms: sink.age_gate_ms,
     };
     Ok(open_doors(&around.telegram, &http, &context))
 }

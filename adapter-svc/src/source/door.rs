@@ -82,6 +82,27 @@ impl PostLetters {
             stored: Arc::default(),
         }
     }
+
+    /// Makes a dead letter of `payload`, which cannot be read because of `detail`, as a source that polls does; `reason` is
+    /// its name. It must contain nothing that only its reader may see. Returns whether the post may be answered with 200;
+    /// it must come again otherwise, also if this takes longer than is left of `time`.
+    pub async fn give_up(&self, payload: &Value, reason: &str, detail: &str, time: &PostTime) -> bool {
+        let stored = || self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        if stored().is_spent(MAX_LETTERS, self.clock.monotonic()) {
+            return true;
+        }
+
+        let names = (self.channel, self.account.as_str());
+        let letter = unreadable_letter(names, payload, reason, detail, self.clock.now());
+        let storing = store_letter(&self.bus, names, letter);
+        if !tokio::time::timeout(time.left(), storing).await.unwrap_or(false) {
+            return false;
+        }
+
+        // Only a letter that is stored counts: a payload that comes again must not use up the others' number.
+        stored().spend(self.clock.monotonic());
+        true
+    }
 }
 
 /// The door of one account.
@@ -147,28 +168,6 @@ impl AccountDoor {
             self.pairings.offer_code(message).await.map_err(failed)?;
         }
         Ok(())
-    }
-
-    /// Makes a dead letter of `payload`, which cannot be read because of `detail`, as a source that polls does; `reason` is
-    /// its name. It must contain nothing that only its reader may see. Returns whether the post may be answered with 200;
-    /// it must come again otherwise, also if this takes longer than is left of `time`.
-    pub async fn give_up(&self, payload: &Value, reason: &str, detail: &str, time: &PostTime) -> bool {
-        let letters = &self.letters;
-        let stored = || letters.stored.lock().unwrap_or_else(PoisonError::into_inner);
-        if stored().is_spent(MAX_LETTERS, letters.clock.monotonic()) {
-            return true;
-        }
-
-        let names = (letters.channel, letters.account.as_str());
-        let letter = unreadable_letter(names, payload, reason, detail, letters.clock.now());
-        let storing = store_letter(&letters.bus, names, letter);
-        if !tokio::time::timeout(time.left(), storing).await.unwrap_or(false) {
-            return false;
-        }
-
-        // Only a letter that is stored counts: a payload that comes again must not use up the others' number.
-        stored().spend(letters.clock.monotonic());
-        true
     }
 
     /// Notes the files of `events` that are still to be fetched. Returns whether that is done.

@@ -13,6 +13,7 @@
 
 mod decision;
 mod parts;
+mod texts;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -22,6 +23,7 @@ use shared::model::time::UnixMillis;
 
 pub use self::decision::{MergeDecision, MergeMemory, note_decision};
 use self::parts::{album_of, is_text, merge_parts, message_number};
+pub use self::texts::{MergedTexts, change_merged};
 
 /// Beginning of a burst's name, before the number of its first message. Platforms' names of albums are numbers.
 const BURST: &str = "burst/";
@@ -263,6 +265,12 @@ impl<K> MessageMerger<K> {
             let last = forgotten.messages.last().copied();
             self.memory.until = self.memory.until.max(self.memory.until.and(last));
         }
+    }
+
+    /// Takes texts that were written up to `until` for events of their own from now on, unless it was decided otherwise: what
+    /// comes that late may have come before, and its decision may be forgotten.
+    pub fn note_alone_until(&mut self, until: UnixMillis) {
+        self.waits.alone_until = self.waits.alone_until.max(until);
     }
 
     /// Takes in that the events of `decisions` are stored.

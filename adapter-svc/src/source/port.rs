@@ -11,6 +11,7 @@ pub mod accounts;
 pub mod event_store;
 pub mod history;
 pub mod history_calls;
+pub mod merged;
 pub mod sink;
 pub mod strangers;
 pub mod unreadable;

@@ -17,6 +17,7 @@ pub mod payload;
 pub mod post_payload;
 pub mod post_record;
 pub mod post_source;
+pub mod posted;
 pub mod press;
 pub mod privacy;
 pub mod reader;

@@ -12,6 +12,7 @@ pub mod mention;
 pub mod normalize;
 pub mod poll;
 pub mod post_update;
+pub mod posted;
 pub mod privacy;
 pub mod progress;
 pub mod shared_http;

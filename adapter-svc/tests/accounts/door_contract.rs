@@ -223,6 +223,10 @@ async fn what_could_not_be_posted_is_posted_again_or_told(world: &World, door: &
         poster.say(number + 10, at);
         let taken = if is_told { 4 } else { 3 };
         done(&poster, taken).await;
+        eventually("what was taken is stored", async || {
+            of_main(world).await.len() == taken + usize::from(is_told)
+        })
+        .await;
         let events = of_main(world).await;
         let gaps = events.iter().filter(|event| event.id.adapter() == "gap").count();
         assert_eq!(gaps, usize::from(is_told), "{events:#?}");

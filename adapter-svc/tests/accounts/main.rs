@@ -26,6 +26,7 @@ mod late_files;
 mod media_contract;
 mod pairing;
 mod posted_gaps;
+mod posted_texts;
 mod posts;
 mod process;
 mod slack;

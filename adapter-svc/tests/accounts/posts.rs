@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shared::bus::Bus;
 use shared::clock::{SharedClock, pause};
-use shared::model::event::Event;
+use shared::model::event::{Event, EventId};
 use shared::model::time::UnixMillis;
 use tokio::sync::Notify;
 
@@ -47,7 +47,7 @@ pub(crate) struct Poster {
     clock: SharedClock,
     client: reqwest::Client,
     state: Arc<Mutex<PosterState>>,
-    /// The stream that must have what was taken; `None` = the answer says that it is on a disk.
+    /// The bus that must have what was taken; `None` = the answer says that it is on a disk.
     stream: Option<Bus>,
     more: Arc<Notify>,
 }
@@ -59,7 +59,7 @@ struct PosterState {
     taken: BTreeSet<String>,
     /// Number of posts that were not taken, by status; 0 = without an answer.
     refused: BTreeMap<u16, usize>,
-    /// Events of which a post was taken before the stream had them.
+    /// Events of which a post was taken before the bus had them.
     early: Vec<String>,
     /// Whether each message is posted twice, and later ones first.
     repeats: bool,
@@ -199,7 +199,7 @@ impl Poster {
 
     async fn note_taken(&self, post: &Post) {
         let is_early = match &self.stream {
-            Some(bus) => !self.is_stored(bus, &post.id).await,
+            Some(bus) => !self.is_durable(bus, &post.id).await,
             None => false,
         };
         let mut state = self.lock();
@@ -211,6 +211,12 @@ impl Poster {
         if is_early {
             state.early.push(post.id.clone());
         }
+    }
+
+    /// Whether the stream on `bus` has the event `id`, or it is kept for the account's holder. It may go from one to the other
+    /// meanwhile.
+    async fn is_durable(&self, bus: &Bus, id: &str) -> bool {
+        self.is_stored(bus, id).await || is_kept(bus, id).await || self.is_stored(bus, id).await
     }
 
     /// Whether the stream on `bus` has the event `id`.
@@ -235,4 +241,12 @@ impl Poster {
             state.stored.extend(ids);
         }
     }
+}
+
+/// Whether the event `id` is in KV `posts`, or was there a moment ago and is stored.
+async fn is_kept(bus: &Bus, id: &str) -> bool {
+    let event = Event::new(EventId::parse(id).expect("an id"), "any", "any", UnixMillis(1));
+    let name = bus.trust().cluster_key().expect("a key").message_id(&event);
+    let kept = bus.list_subjects("KV_posts", "$KV.posts.>").await.unwrap_or_default();
+    kept.keys().any(|subject| subject.ends_with(&name))
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use shared::model::event::PlatformIds;
+use shared::model::event::{EventDirection, PlatformIds};
 use shared::testing::eventually;
+use shared::wire::watermark::SourceWatermark;
 
 use crate::slack_socket::{acknowledged, channels_with, message, stamp};
 use crate::socket_api::SocketApi;
@@ -133,5 +134,53 @@ async fn a_burst_is_never_open_for_longer_than_slack_waits() {
     }
     acknowledged(&api, 6).await;
     assert!(contents(&world).await.contains("message 1\nmessage 2\nmessage 3"));
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_one_of_merged_texts_changes_their_event_and_a_lost_watermark_doubles_none() {
+    let world = World::start().await;
+    let api = SocketApi::start(world.bus.clone()).await;
+    let replica = start(&world, &api, "adapter-svc-0").await;
+    api.bring(&message(1));
+    api.bring(&message(2));
+    api.bring(&said("D3", 3, "/now"));
+    acknowledged(&api, 1).await;
+    world.clock.advance(1_000);
+    acknowledged(&api, 3).await;
+
+    let mut edited = message(1);
+    edited["text"] = json!("message 1!");
+    edited["edited"] = json!({"user": "U5", "ts": "1700000010.000000"});
+    api.bring(
+        &json!({"type": "message", "subtype": "message_changed", "channel": "D1", "ts": stamp(1),
+                "event_ts": "1700000010.000100", "message": edited, "previous_message": message(1)}),
+    );
+    acknowledged(&api, 4).await;
+    api.bring(
+        &json!({"type": "message", "subtype": "message_deleted", "channel": "D1", "ts": stamp(2),
+                "event_ts": "1700000020.000100", "deleted_ts": stamp(2), "previous_message": message(2)}),
+    );
+    acknowledged(&api, 5).await;
+    let events = world.stored(4).await;
+    let id = format!("slack:main/D1/{}", stamp(1));
+    let told: Vec<_> = events[2..]
+        .iter()
+        .map(|event| (event.id.as_str(), event.direction, event.content.as_str()))
+        .collect();
+    let change = |content: &'static str| (id.as_str(), EventDirection::Updated, content);
+    assert_eq!(told, [change("message 1!\nmessage 2"), change("message 1!")]);
+
+    // Nothing is known any more of what was decided, and Slack sends a part again.
+    replica.stop().await;
+    let watermarks = world.bus.kv::<SourceWatermark>("watermarks");
+    watermarks.delete("slack.main", None).await.expect("deleted");
+    world.clock.advance(60_000);
+    let replica = start(&world, &api, "adapter-svc-1").await;
+    api.bring(&message(2));
+    api.bring(&said("D3", 9, "/later"));
+    acknowledged(&api, 7).await;
+    let events = world.stored(5).await;
+    assert_eq!(events[4].content, "/later");
     replica.stop().await;
 }

@@ -27,7 +27,7 @@ fn message(number: i64, at: UnixMillis) -> Value {
 }
 
 /// Posts `update` as Telegram does; the status, and what the answer says.
-async fn post(replica: &Replica, secret: Option<&str>, update: &Value) -> (u16, String) {
+pub(crate) async fn post(replica: &Replica, secret: Option<&str>, update: &Value) -> (u16, String) {
     let client = reqwest::Client::builder()
         .timeout(std::time::Duration::from_secs(60))
         .build()

@@ -16,7 +16,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::try_join;
 use shared::bus::{OutgoingMessage, claim};
 use shared::model::dispatch::derived_ulid;
-use shared::model::event::{Event, EventDirection, PlatformIds};
+use shared::model::event::{Event, EventDirection, MERGED_TEXTS, PlatformIds};
 use shared::model::invocation::{EventInvocations, HookOutcome};
 use shared::model::order::{MAX_EDIT_BYTES, OrderKind, SessionOrder};
 use shared::model::origin::EventOrigin;
@@ -118,10 +118,11 @@ impl EventEvaluator {
             return Ok(Vec::new());
         }
 
-        // The text of an event that was made of several messages is that of all; an edit has the new text of one.
+        // The text of an event that was made of several messages is that of all; an edit may have the new text of one alone.
         let messages = PlatformIds::from_event(&original).map_or(0, |platform| platform.ids.len());
+        let is_whole = event.metadata.contains_key(MERGED_TEXTS);
         match change {
-            ItemChange::Edited(_) if messages > 1 => return Ok(Vec::new()),
+            ItemChange::Edited(_) if messages > 1 && !is_whole => return Ok(Vec::new()),
             ItemChange::Edited(_) | ItemChange::Deleted => {}
         }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use shared::model::event::{Event, EventDirection, PlatformIds, UNPAIRED};
+use shared::model::event::{Event, EventDirection, MERGED_TEXTS, PlatformIds, UNPAIRED};
 use shared::model::invocation::HookOutcome;
 use shared::model::order::{OrderKind, SessionOrder};
 use shared::model::origin::EventOrigin;
@@ -350,4 +350,21 @@ async fn a_sender_who_may_not_write_changes_no_text_and_an_album_keeps_its_own()
         .collect();
     let reasons = [&single, &album].map(|message| format!("{} was deleted at its source", message.id));
     assert_eq!(withdrawn, BTreeSet::from(reasons));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_that_has_all_texts_of_a_merged_event_is_the_new_text_of_its_dispatches() {
+    let world = World::with_one_replica(&[("fires.ts", FIRES)]).await;
+    let mut merged = event("v1", 1, "one\ntwo");
+    let ids = ["11", "12"].map(str::to_owned).to_vec();
+    PlatformIds { ids, part: 0 }.write_to(&mut merged);
+    world.publish(&merged).await;
+    world.record(&merged).await;
+
+    let mut edit = edit_of(&merged, 1_700_000_000_900, "one");
+    edit.metadata
+        .insert(MERGED_TEXTS.to_owned(), serde_json::json!([{"id": "one", "bytes": 3}]));
+    world.publish(&edit).await;
+    world.wait_until_acked().await;
+    assert_eq!(wanted(&world.orders().await), [Some(("one", 1_700_000_000_900))]);
 }

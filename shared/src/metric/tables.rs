@@ -161,6 +161,8 @@ const BUCKETS: &[&str] = &[
     buckets::PAIRINGS,
     buckets::HELD,
     buckets::FETCHES,
+    buckets::POSTS,
+    buckets::MERGES,
 ];
 
 /// Metrics of processes that ask models.

@@ -9,7 +9,7 @@ mod withheld;
 
 pub use self::attachment::{Attachment, AttachmentState, RefusedAttachment};
 pub use self::former_peer::{MIGRATED_FROM, MIGRATED_TO};
-pub use self::reference::{EventMention, EventQuote, MentionForm, PlatformIds};
+pub use self::reference::{EventMention, EventQuote, MERGED_TEXTS, MentionForm, PlatformIds};
 pub use self::withheld::{BACKFILLED, FROM_BOT, UNLISTED, UNPAIRED, WITHHELD_TAGS};
 
 use serde::{Deserialize, Serialize};

@@ -24,9 +24,11 @@ const MIN_SECRET_CHARACTERS: usize = 16;
 /// Forms of a bot token: a lasting one, and one that is rotated.
 const TOKEN_PREFIXES: [&str; 2] = ["xoxb-", "xoxe.xoxb-"];
 
-/// Maximum wait for further texts of a person, in milliseconds. Slack waits three seconds for the acknowledgement of a payload,
-/// which is given once its event is stored, and sends it again otherwise.
+/// Maximum wait for further texts of a person over a socket, in milliseconds. Slack waits three seconds for the
+/// acknowledgement of a payload, which is given once its event is stored, and sends it again otherwise.
 pub const MAX_DEBOUNCE_MS: u64 = 2_000;
+/// Maximum wait for further texts of what Slack posts, in milliseconds: a post is answered once its event is kept.
+const MAX_POSTED_DEBOUNCE_MS: u64 = 5_000;
 
 /// Form of a bot token that is rotated.
 pub(super) const ROTATED_PREFIXES: [&str; 1] = ["xoxe.xoxb-"];
@@ -87,7 +89,7 @@ pub struct SlackAccount {
     #[serde(default)]
     pub text_limit: Option<usize>,
     /// Wait for further texts of the same person in a conversation, which become one event with the first, in milliseconds;
-    /// 0 = none do. Only with [`SlackReceive::Socket`].
+    /// 0 = none do. None without receiving.
     #[serde(default)]
     pub debounce_ms: u64,
 }
@@ -277,10 +279,11 @@ fn debounce_fault(account: &SlackAccount) -> Option<String> {
             let is_long = account.debounce_ms > MAX_DEBOUNCE_MS;
             is_long.then(|| format!("expected at most {MAX_DEBOUNCE_MS}, because Slack waits no longer than 3 s"))
         }
-        // A post is answered once its event is stored, so that no event can wait for the next one.
-        SlackReceive::Events | SlackReceive::None => {
-            (account.debounce_ms > 0).then(|| "expected none without `receive: socket`".to_owned())
+        SlackReceive::Events => {
+            let is_long = account.debounce_ms > MAX_POSTED_DEBOUNCE_MS;
+            is_long.then(|| format!("expected at most {MAX_POSTED_DEBOUNCE_MS}"))
         }
+        SlackReceive::None => (account.debounce_ms > 0).then(|| "expected none with `receive: none`".to_owned()),
     }
 }
 

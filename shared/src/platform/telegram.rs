@@ -73,7 +73,7 @@ pub struct TelegramAccount {
     #[serde(default = "default_album_wait_ms")]
     pub album_wait_ms: u64,
     /// Wait for further texts of the same person in a chat, which become one event with the first, in milliseconds;
-    /// 0 = none do. Only with [`ReceiveMode::Poll`].
+    /// 0 = none do. None without receiving.
     #[serde(default)]
     pub debounce_ms: u64,
 }
@@ -239,14 +239,11 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, TelegramAc
 /// Returns what is wrong with the account's `debounce_ms`.
 fn debounce_fault(account: &TelegramAccount) -> Option<String> {
     match account.receive {
-        ReceiveMode::Poll => {
+        ReceiveMode::Poll | ReceiveMode::Webhook => {
             let is_long = account.debounce_ms > MAX_DEBOUNCE_MS;
             is_long.then(|| format!("expected at most {MAX_DEBOUNCE_MS}"))
         }
-        // A post is answered once its event is stored, so that no event can wait for the next one.
-        ReceiveMode::Webhook | ReceiveMode::None => {
-            (account.debounce_ms > 0).then(|| "expected none without `receive: poll`".to_owned())
-        }
+        ReceiveMode::None => (account.debounce_ms > 0).then(|| "expected none with `receive: none`".to_owned()),
     }
 }
 

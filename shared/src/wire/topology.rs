@@ -299,6 +299,8 @@ fn kv_specs(replicas: usize) -> Vec<StreamSpec> {
         buckets::PAIRINGS,
         buckets::HELD,
         buckets::FETCHES,
+        buckets::POSTS,
+        buckets::MERGES,
     ];
 
     let lasting = lasting.into_iter().map(|name| bucket_spec(name, false, replicas));

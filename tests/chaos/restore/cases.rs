@@ -66,6 +66,8 @@ pub(super) const KEPT: &[(&str, Says)] = &[
     ("KV_pairings", Says::Nothing),
     ("KV_held", Says::Nothing),
     ("KV_fetches", Says::Nothing),
+    ("KV_posts", Says::Nothing),
+    ("KV_merges", Says::Nothing),
     ("OBJ_snapshots", Says::Nothing),
     ("OBJ_attachments", Says::Nothing),
 ];

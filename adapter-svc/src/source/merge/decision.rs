@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::BURST;
+
 /// The messages of one event, as they were decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,6 +52,12 @@ impl MergeMemory {
 }
 
 impl MergeDecision {
+    /// Returns whether it is about an album, also one of a single message: another of its messages may come later.
+    #[must_use]
+    pub fn is_album(&self) -> bool {
+        !self.name.starts_with(BURST)
+    }
+
     /// Returns whether `other` is about the same messages.
     #[must_use]
     pub(super) fn is_same(&self, other: &Self) -> bool {

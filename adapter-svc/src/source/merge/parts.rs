@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use shared::model::approval::read_decision_word;
 use shared::model::event::{Event, EventDirection, MAX_ATTACHMENTS, PlatformIds};
 
+use super::texts::MergedTexts;
 use crate::source::raw_payload::{MAX_RAW_BYTES, RAW};
 
 /// Returns the album of which `event` is a message; `None` if it is none, or an edit of one.
@@ -39,6 +40,7 @@ pub(super) fn merge_parts(mut parts: Vec<Event>) -> Event {
     let named = parts.iter().filter_map(PlatformIds::from_event);
     let ids = named.flat_map(|platform| platform.ids).collect();
 
+    let texts = MergedTexts::of_parts(&parts);
     let rest = parts.split_off(1);
     let mut event = parts.remove(0);
     for part in rest {
@@ -62,6 +64,9 @@ pub(super) fn merge_parts(mut parts: Vec<Event>) -> Event {
 
     event.attachments.truncate(MAX_ATTACHMENTS);
     PlatformIds { ids, part: 0 }.write_to(&mut event);
+    if let Some(texts) = texts {
+        texts.write_to(&mut event);
+    }
 
     let raws = json!(raws);
     if is_whole && raws.to_string().len() <= MAX_RAW_BYTES {

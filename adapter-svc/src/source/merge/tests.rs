@@ -405,6 +405,18 @@ fn texts_of_before_are_not_merged_unless_that_was_decided() {
 }
 
 #[test]
+fn texts_that_come_late_are_events_of_their_own() {
+    let mut merger = merger(BURSTS, &[]);
+    for id in 1..=4 {
+        merger.note_alone_until(UnixMillis(if id <= 2 { 9_000 } else { 10_000 }));
+        let mut text = text(id, 7);
+        text.timestamp = UnixMillis(10_000);
+        merger.push(CHAT, id, text, UnixMillis(0));
+    }
+    assert_eq!(contents(&mut merger, 2_000), ["t1\nt2", "t3", "t4"]);
+}
+
+#[test]
 fn decisions_that_are_forgotten_leave_how_far_they_went() {
     let memory = MergeMemory::default().with_ascending_numbers(0);
     let mut merger = MessageMerger::new(BURSTS, memory);

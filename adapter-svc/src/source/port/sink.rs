@@ -136,7 +136,7 @@ impl SourceSink {
     }
 
     /// Returns the bus of the process.
-    pub(super) const fn bus(&self) -> &Bus {
+    pub(crate) const fn bus(&self) -> &Bus {
         &self.context.bus
     }
 
@@ -182,6 +182,7 @@ impl SourceSink {
     /// # Errors
     /// Returns [`SourceFenced`] if this replica does not hold the account any more.
     pub async fn settle(&self, mut events: Vec<Event>) -> Result<SettledEvents, SourceFenced> {
+        Box::pin(self.follow_changes(&mut events)).await?;
         for event in &mut events {
             apply_age_gate(event, self.context.age_gate_ms);
         }
@@ -210,8 +211,11 @@ impl SourceSink {
         position: SourcePosition,
     ) -> Result<(), PutEventsError> {
         let SettledEvents { mut events, strangers } = settled;
+        Box::pin(self.leave_out_stored(&mut events)).await?;
         events.extend(gaps.iter().filter_map(|gap| self.tell_gap(gap)));
+        let merged = Self::merged_among(&events);
         self.store_of().store(events, || self.is_held()).await?;
+        Box::pin(self.note_merged(&merged)).await?;
         self.offer_codes(&strangers).await?;
         self.write_watermark(position).await
     }

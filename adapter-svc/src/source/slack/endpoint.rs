@@ -22,6 +22,7 @@ use crate::attachments::AttachmentFetcher;
 use crate::pairing::PairingStore;
 use crate::source::door::{AccountDoor, PostLetters};
 use crate::source::port::{Source, apply_age_gate};
+use crate::source::posts::PostQueue;
 use crate::source::webhook::signature::{SignatureChecks, SigningKey};
 
 /// Maximum distance of a signed time from now, in seconds; Slack's own figure.
@@ -47,6 +48,8 @@ pub struct SlackEndpoint {
     pub door: AccountDoor,
     /// Posts, as this replica takes them.
     pub record: Arc<PostRecord>,
+    /// Events that wait for those that belong to them, until the account's holder has stored them; `None` = none wait.
+    pub queue: Option<PostQueue>,
     age_gate_ms: i64,
 }
 
@@ -83,7 +86,7 @@ impl SlackEndpoint {
 pub struct EndpointContext {
     /// Whether posts are taken while the bus is away.
     pub keeps_on_disk: bool,
-    /// Bus of dead letters.
+    /// Bus of posted events and dead letters.
     pub bus: Bus,
     /// Clock of the process.
     pub clock: SharedClock,
@@ -150,7 +153,7 @@ pub fn open_endpoints(
         opened.tasks.push(tokio::spawn(alive));
         opened.sources.push(Arc::new(SlackPostSource {
             name: name.clone(),
-            direct: account.direct,
+            account: account.clone(),
             known: known.clone(),
             record: Arc::clone(&record),
         }));
@@ -171,6 +174,7 @@ pub fn open_endpoints(
                 letters: PostLetters::new(SLACK, name.clone(), context.bus.clone(), Arc::clone(&context.clock)),
             },
             record,
+            queue: (account.debounce_ms > 0).then(|| PostQueue::new(&context.bus, SLACK, name)),
             age_gate_ms: context.age_gate_ms,
         };
         opened.endpoints.insert(name.clone(), endpoint);

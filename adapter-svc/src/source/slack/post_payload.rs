@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use shared::model::event::Event;
 use shared::platform::slack::SLACK;
+use shared::wire::headers::TraceCarrier;
 use tracing::Instrument;
 
 use super::endpoint::{PAYLOAD_WITHIN, SlackEndpoint};
@@ -76,21 +77,14 @@ async fn take_payload(
 
     let now = gateway.clock.now();
     let bot = endpoint.identity().await.ok_or(RequestRejection::UnknownIdentity)?;
-    let mut events = match payload_events(&bot, payload, now) {
+    let events = match payload_events(&bot, payload, now) {
         Ok(events) => events,
         Err(reason) => return refuse_payload(endpoint, &bot, payload, &reason, time).await,
     };
-    events.iter_mut().for_each(|event| endpoint.apply_settings(event));
 
     let ids: Vec<String> = events.iter().map(|event| event.id.to_string()).collect();
     let (span, carrier) = accept_span(headers);
-    let store = async |events: &[Event], steps: &[NoteStep]| {
-        let accepted = gateway.intake.accept_posted(SLACK, account, (events, steps), &carrier);
-        accepted.await.map_err(RequestRejection::from)
-    };
-    let may_spool = gateway.intake.keeps_on_disk();
-    let stored = endpoint.door.store_with_pairings(events, time, may_spool, store);
-    let stored = stored.instrument(span);
+    let stored = store_events(gateway, (account, endpoint), events, time, &carrier).instrument(span);
     let stored = tokio::time::timeout(time.left(), stored).await;
     stored.unwrap_or(Err(AcceptEventsError::Busy.into()))?;
 
@@ -103,6 +97,29 @@ async fn take_payload(
         "payload of Slack accepted"
     );
     Ok(StatusCode::OK.into_response())
+}
+
+/// Makes `events` of the account durable: for its holder, who merges texts, or as they are.
+async fn store_events(
+    gateway: &GatewayState,
+    (account, endpoint): (&str, &SlackEndpoint),
+    mut events: Vec<Event>,
+    time: &PostTime,
+    carrier: &TraceCarrier,
+) -> Result<(), RequestRejection> {
+    if let Some(queue) = &endpoint.queue {
+        let encoded = queue.encode_events(&events, carrier);
+        let accepted = gateway.intake.accept_queued(SLACK, account, encoded);
+        return accepted.await.map_err(RequestRejection::from);
+    }
+
+    events.iter_mut().for_each(|event| endpoint.apply_settings(event));
+    let store = async |events: &[Event], steps: &[NoteStep]| {
+        let accepted = gateway.intake.accept_posted(SLACK, account, (events, steps), carrier);
+        accepted.await.map_err(RequestRejection::from)
+    };
+    let may_spool = gateway.intake.keeps_on_disk();
+    endpoint.door.store_with_pairings(events, time, may_spool, store).await
 }
 
 /// Notes the payload `payload`, which makes no event because of `reason`. One that cannot be read becomes a dead letter,
@@ -118,7 +135,7 @@ async fn refuse_payload(
     if reason.is_unreadable() {
         let kept = unreadable_payload(bot, payload);
         let detail = reason.to_string();
-        let given_up = endpoint.door.give_up(&kept, reason.name(), &detail, time);
+        let given_up = endpoint.door.letters.give_up(&kept, reason.name(), &detail, time);
         if !given_up.await {
             return Err(AcceptEventsError::Busy.into());
         }
@@ -139,7 +156,7 @@ async fn refuse_body(
     // In a text that cannot be parsed a code of ours cannot be found, so nothing of it is kept.
     let kept = json!({"left_out_bytes": body.len()});
     let detail = reason.to_string();
-    let given_up = endpoint.door.give_up(&kept, reason.name(), &detail, time);
+    let given_up = endpoint.door.letters.give_up(&kept, reason.name(), &detail, time);
     if given_up.await {
         Ok(StatusCode::OK.into_response())
     } else {

@@ -1,23 +1,23 @@
-//! The source of an app to which Slack posts: every replica takes the posts, and the one that holds the account notes that it
-//! is complete, and tells of which time posts may be missing.
+//! The source of an app to which Slack posts: every replica takes the posts, and the one that holds the account stores those that
+//! wait for others (`debounce_ms`), notes that the account is complete, and tells of which time posts may be missing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::json;
 use shared::clock::{SharedClock, pause};
 use shared::model::time::UnixMillis;
 use shared::platform::policy::DirectPolicy;
-use shared::platform::slack::SLACK;
+use shared::platform::slack::{SLACK, SlackAccount};
 use shared::process::ShutdownSignal;
 use shared::wire::watermark::SourceWatermark;
 use tokio::sync::watch;
 
 use super::SlackBot;
 use super::post_record::PostRecord;
-use crate::source::port::sink::SourcePosition;
+use super::posted::PostedPayloads;
 use crate::source::port::{PutEventsError, Source, SourceEnd, SourceSink};
+use crate::source::posts::reader::{PostReader, PostState};
 
 /// Interval in which it is noted that the account is complete.
 const NOTE_EVERY: Duration = Duration::from_mins(1);
@@ -30,8 +30,8 @@ const ALIVE_EVERY: Duration = Duration::from_secs(30);
 pub struct SlackPostSource {
     /// Name of the account.
     pub name: String,
-    /// Who may write directly.
-    pub direct: DirectPolicy,
+    /// Account.
+    pub account: SlackAccount,
     /// Identity of the account, once Slack has said it.
     pub known: watch::Receiver<Option<SlackBot>>,
     /// Posts, as this replica takes them.
@@ -49,7 +49,7 @@ impl Source for SlackPostSource {
     }
 
     fn direct_policy(&self) -> DirectPolicy {
-        self.direct
+        self.account.direct
     }
 
     // Every replica takes posts, whichever holds the account: what it says is the state of its door.
@@ -63,38 +63,45 @@ impl Source for SlackPostSource {
             return SourceEnd::Fenced;
         };
         let of = bot.position_name();
-        let mut complete_until = from.filter(|from| from.of == of).map(|from| from.complete_until);
+        let from = from.filter(|from| from.of == of);
+        let posts = PostedPayloads::resume(&self.account, of, from.as_ref(), sink.now());
+        let reader = posts.into_reader(&self.name, sink);
+        tokio::select! {
+            end = self.keep_noting(&reader, sink) => end,
+            // Texts that were to be merged, also those of a replica that has other settings.
+            end = reader.read() => end,
+        }
+    }
+}
 
+impl SlackPostSource {
+    /// Notes again and again how far the account is complete.
+    async fn keep_noting(&self, reader: &PostReader<'_, PostedPayloads<'_>>, sink: &SourceSink) -> SourceEnd {
         while sink.is_held() {
             let now = sink.now();
             self.record.note_alive(now);
             if self.record.takes_posts(now) {
-                if let Err(error) = self.note_complete(&of, complete_until, now, sink).await {
+                let noted = self.note_complete(&mut reader.lock().await, now, sink).await;
+                if let Err(error) = noted {
                     return error.into();
                 }
-                complete_until = Some(now);
             }
             pause(NOTE_EVERY).await;
         }
         SourceEnd::Fenced
     }
-}
 
-impl SlackPostSource {
-    /// Notes that the account, whose position is named `of`, is complete until `now`, and tells the gap behind `from`.
+    /// Notes that the account is complete until `now`, or until what waits to be stored, and tells the gap before it.
     async fn note_complete(
         &self,
-        of: &str,
-        from: Option<UnixMillis>,
+        posts: &mut PostState<PostedPayloads<'_>>,
         now: UnixMillis,
         sink: &SourceSink,
     ) -> Result<(), PutEventsError> {
-        let position = SourcePosition {
-            of: of.to_owned(),
-            // Slack has no position: it repeats the posts that were not taken.
-            position: json!({}),
-            complete_until: now,
-        };
+        let from = posts.account.complete_until;
+        let complete = posts.waiting_since().unwrap_or(now).min(now);
+        posts.account.complete_until = from.max(Some(complete));
+        let position = posts.position(now);
         match from.and_then(|from| self.record.find_gap(from, now)) {
             Some(gap) => sink.gap(&gap, position).await,
             None => sink.put(Vec::new(), position).await,

@@ -27,10 +27,11 @@ use super::client::{WebCallError, identify_account, open_connection};
 use super::handshake::{Socket, open_socket};
 use super::normalize::payload_events;
 use super::post_payload::note_refused;
+use super::posted::PostedPayloads;
 use super::privacy::unreadable_payload;
 use super::threads::apply_policy;
 use super::{REPEATED_MS, RefusePayloadError, SlackBot};
-use crate::source::merge::{MergeDecision, MergeMemory, MergeWaits, MessageMerger, ReadyEvent};
+use crate::source::merge::{MergeDecision, MergeWaits, MessageMerger, ReadyEvent};
 use crate::source::port::sink::SourcePosition;
 use crate::source::port::{PutEventsError, Source, SourceEnd, SourceGap, SourceSink};
 
@@ -169,12 +170,10 @@ impl<'a> SocketReader<'a> {
         // The time of another app says nothing about this one.
         let of = known.bot.position_name();
         let from = from.filter(|from| from.of == of);
-        let complete_until = from.as_ref().map(|from| from.complete_until);
-        // A memory that cannot be read lets texts come again that were merged.
-        let memory: Option<MergeMemory> = from.and_then(|from| serde_json::from_value(from.position).ok());
-        // A message's number is its time in microseconds.
-        let start = sink.now().0.saturating_mul(1_000);
-        let memory = memory.unwrap_or_default().with_ascending_numbers(start);
+        let posted = PostedPayloads::resume(&source.account, of, from.as_ref(), sink.now());
+        // What was posted when the account received over HTTP comes before what comes over the socket.
+        let posted = posted.into_reader(&source.name, sink);
+        let posted = Box::pin(posted.drain()).await?;
         let waits = MergeWaits {
             burst_most_ms: i64::try_from(MAX_DEBOUNCE_MS).unwrap_or(i64::MAX),
             ..MergeWaits::of_texts(source.account.debounce_ms)
@@ -185,10 +184,10 @@ impl<'a> SocketReader<'a> {
             sink,
             bot: known.bot,
             shown: known.shown,
-            complete_until,
+            complete_until: posted.complete_until,
             noted_at: UnixMillis(0),
             failures: 0,
-            texts: MessageMerger::new(waits, memory),
+            texts: MessageMerger::new(waits, posted.memory),
         })
     }
 

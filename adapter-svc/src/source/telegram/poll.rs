@@ -16,6 +16,7 @@ use shared::wire::watermark::SourceWatermark;
 
 use super::client::{BATCH, BotCallError, BotClient};
 use super::normalize::update_events;
+use super::posted::PostedUpdates;
 use super::privacy::without_own_messages;
 use super::progress::UpdateProgress;
 use super::shared_http::SharedHttp;
@@ -170,7 +171,11 @@ impl<'a> UpdatePoller<'a> {
         }
 
         let vendor_now = poller.vendor_now();
-        poller.progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, vendor_now);
+        let progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, vendor_now);
+        // What was posted when the account received by webhook comes before what it has now.
+        let posted = PostedUpdates::new(&source.account, &poller.client, progress);
+        let posted = posted.into_reader(&source.name, sink);
+        poller.progress = Box::pin(posted.drain()).await?.progress;
         let waits = MergeWaits {
             album_ms: i64::try_from(source.account.album_wait_ms).unwrap_or(i64::MAX),
             alone_until: vendor_now,

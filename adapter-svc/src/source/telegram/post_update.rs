@@ -18,7 +18,6 @@ use super::normalize::update_events;
 use super::privacy::without_own_messages;
 use super::webhook::TelegramDoor;
 use super::{BotAccount, RefuseUpdateError};
-use crate::encoded_event::NoteStep;
 use crate::error::{AcceptEventsError, RequestRejection};
 use crate::gateway::GatewayState;
 use crate::source::door::PostTime;
@@ -28,7 +27,7 @@ use crate::trace::accept_span;
 /// Maximum time for an update. Telegram waits for longer.
 const UPDATE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Handles `POST /telegram/{account}`: 200 once the event is durable, or if the update is none.
+/// Handles `POST /telegram/{account}`: 200 once the event is durable, or if the update is none. The account's holder stores it.
 ///
 /// # Errors
 /// Returns [`RequestRejection`], as JSON with a status. Telegram posts the update again then.
@@ -51,25 +50,17 @@ pub async fn post_update(
     let raw = payload::read(&parts.headers, &body)?;
 
     let bot = door.identity().await.ok_or(RequestRejection::UnknownIdentity)?;
-    let mut events = match update_events(&bot, &raw, gateway.clock.now()) {
+    let events = match update_events(&bot, &raw, gateway.clock.now()) {
         Ok(events) => events,
         Err(reason) => return refuse_update(door, &bot, &raw, &reason, &time).await,
     };
-    events.iter_mut().for_each(|event| door.apply_settings(event));
-
     let pressed = events.iter().find_map(press_answer);
     let ids: Vec<String> = events.iter().map(|event| event.id.to_string()).collect();
     let (span, carrier) = accept_span(&parts.headers);
-    let store = async |events: &[Event], steps: &[NoteStep]| {
-        let accepted = gateway
-            .intake
-            .accept_posted(TELEGRAM, &account, (events, steps), &carrier);
-        accepted.await.map_err(RequestRejection::from)
-    };
-    let may_spool = gateway.intake.keeps_on_disk();
-    let stored = door.door.store_with_pairings(events, &time, may_spool, store);
-    let stored = tokio::time::timeout(time.left(), stored.instrument(span)).await;
-    stored.unwrap_or(Err(AcceptEventsError::Busy.into()))?;
+    let encoded = door.queue.encode_events(&events, &carrier);
+    let kept = gateway.intake.accept_queued(TELEGRAM, &account, encoded);
+    let kept = tokio::time::timeout(time.left(), kept.instrument(span)).await;
+    kept.unwrap_or(Err(AcceptEventsError::Busy))?;
 
     tracing::info!(
         account,
@@ -109,7 +100,7 @@ async fn refuse_update(
             // Without the texts of the bot's own messages, which may have codes.
             let payload = without_own_messages(raw, bot.bot_id);
             let detail = reason.to_string();
-            let given_up = door.door.give_up(&payload, reason.name(), &detail, time);
+            let given_up = door.letters.give_up(&payload, reason.name(), &detail, time);
             if !given_up.await {
                 return Err(AcceptEventsError::Busy.into());
             }

@@ -1,4 +1,5 @@
-//! Bots to which Telegram posts: the holder of an account sets its webhook, and every replica has a door for the posts.
+//! Bots to which Telegram posts: the holder of an account sets its webhook and stores what is posted, and every replica has a
+//! door for the posts.
 //!
 //! Source: <https://core.telegram.org/bots/api#setwebhook>.
 
@@ -9,7 +10,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shared::bus::Bus;
 use shared::clock::{SharedClock, SharedIds, pause};
-use shared::model::event::Event;
 use shared::model::time::UnixMillis;
 use shared::platform::bot_api::WebhookInfo;
 use shared::platform::policy::DirectPolicy;
@@ -21,12 +21,12 @@ use tokio::task::JoinHandle;
 
 use super::BotAccount;
 use super::client::{BotCallError, BotClient};
-use super::progress::{TelegramPosition, UpdateProgress};
-use crate::attachments::AttachmentFetcher;
-use crate::pairing::PairingStore;
-use crate::source::door::{AccountDoor, PostLetters};
-use crate::source::port::access::apply_access;
-use crate::source::port::{CALL_RETRY, PutEventsError, Source, SourceEnd, SourceSink, apply_age_gate};
+use super::posted::PostedUpdates;
+use super::progress::UpdateProgress;
+use crate::source::door::PostLetters;
+use crate::source::port::{CALL_RETRY, PutEventsError, Source, SourceEnd, SourceSink};
+use crate::source::posts::PostQueue;
+use crate::source::posts::reader::{PostReader, PostState};
 use crate::source::webhook::signature::{SignatureChecks, SigningKey};
 
 /// Time between two looks at the webhook.
@@ -126,25 +126,74 @@ impl TelegramWebhookSource {
     /// Telegram throws away what it could not post in time.
     async fn note_complete(
         &self,
-        progress: &mut UpdateProgress,
+        posts: &mut PostState<PostedUpdates<'_>>,
         look: &WebhookLook,
         sink: &SourceSink,
     ) -> Result<(), PutEventsError> {
         let now = sink.now();
+        let progress = &mut posts.account.progress;
         if look.is_complete(progress.complete_until()) {
             let vendor_now = self.client.platform_time().unwrap_or(now);
             let gap = progress.find_gap(vendor_now);
-            // Noted with the gap, so that no crash between them makes a second one.
+            // Noted with the gap, so that no crash between them makes a second one. What was posted and waits is durable.
             progress.note_complete(vendor_now);
             if let Some(gap) = gap {
-                return sink.gap(&gap, progress.to_position(now)).await;
+                let position = posts.position(now);
+                return sink.gap(&gap, position).await;
             }
         }
 
-        if progress.is_note_due(now) {
-            sink.put(Vec::new(), progress.to_position(now)).await?;
+        if posts.account.progress.is_note_due(now) {
+            let position = posts.position(now);
+            sink.put(Vec::new(), position).await?;
         }
         Ok(())
+    }
+
+    /// Looks until Telegram answers, and reports the state of the account.
+    async fn next_look(&self, sink: &SourceSink) -> Result<WebhookLook, SourceEnd> {
+        let mut failures = 0;
+        while sink.is_held() {
+            let error = match self.look(sink).await {
+                Ok(look) => {
+                    sink.report(look.state.as_deref().map_err(String::as_str));
+                    return Ok(look);
+                }
+                Err(error) => error,
+            };
+            if let BotCallError::Unauthorized(_) = error {
+                return Err(SourceEnd::Stopped {
+                    reason: error.to_string(),
+                    again: Some(TOKEN_AGAIN),
+                });
+            }
+
+            failures += 1;
+            metrics::counter!("nexus_source_failures_total", "source" => TELEGRAM).increment(1);
+            sink.report(Err(&format!("failed to look at the webhook: {error}")));
+            pause(wait_after(&error, failures, self.ids.draw_jitter())).await;
+        }
+        Err(SourceEnd::Fenced)
+    }
+
+    /// Looks at the webhook again and again, of which `look` is the first look, and notes how far the account is complete.
+    async fn keep_looking(
+        &self,
+        mut look: WebhookLook,
+        reader: &PostReader<'_, PostedUpdates<'_>>,
+        sink: &SourceSink,
+    ) -> SourceEnd {
+        loop {
+            let noted = self.note_complete(&mut reader.lock().await, &look, sink).await;
+            if let Err(error) = noted {
+                return error.into();
+            }
+            pause(LOOK_EVERY).await;
+            look = match self.next_look(sink).await {
+                Ok(look) => look,
+                Err(end) => return end,
+            };
+        }
     }
 
     /// Returns how far the updates of the bot `bot_id` are stored, as the watermark `from` says.
@@ -152,7 +201,7 @@ impl TelegramWebhookSource {
         let vendor_now = self.client.platform_time().unwrap_or_else(|| sink.now());
         let mut progress = UpdateProgress::resume(bot_id, &self.account.token_hash(), from, vendor_now);
         // The offset of the time when the bot was polled says nothing any more: the posts confirm updates.
-        progress.position = TelegramPosition::default();
+        progress.position.offset = None;
         progress
     }
 }
@@ -172,34 +221,18 @@ impl Source for TelegramWebhookSource {
     }
 
     async fn run(&self, from: Option<SourceWatermark>, sink: &SourceSink) -> SourceEnd {
-        let (mut failures, mut progress) = (0, None);
-        while sink.is_held() {
-            let wait = match self.look(sink).await {
-                Ok(look) => {
-                    failures = 0;
-                    sink.report(look.state.as_deref().map_err(String::as_str));
-                    let progress = progress.get_or_insert_with(|| self.resume(look.bot_id, from.as_ref(), sink));
-                    if let Err(error) = self.note_complete(progress, &look, sink).await {
-                        return error.into();
-                    }
-                    LOOK_EVERY
-                }
-                Err(error @ BotCallError::Unauthorized(_)) => {
-                    return SourceEnd::Stopped {
-                        reason: error.to_string(),
-                        again: Some(TOKEN_AGAIN),
-                    };
-                }
-                Err(error) => {
-                    failures += 1;
-                    metrics::counter!("nexus_source_failures_total", "source" => TELEGRAM).increment(1);
-                    sink.report(Err(&format!("failed to look at the webhook: {error}")));
-                    wait_after(&error, failures, self.ids.draw_jitter())
-                }
-            };
-            pause(wait).await;
+        // Whose updates are kept is known then.
+        let look = match self.next_look(sink).await {
+            Ok(look) => look,
+            Err(end) => return end,
+        };
+        let progress = self.resume(look.bot_id, from.as_ref(), sink);
+        let posts = PostedUpdates::new(&self.account, &self.client, progress);
+        let reader = posts.into_reader(&self.name, sink);
+        tokio::select! {
+            end = self.keep_looking(look, &reader, sink) => end,
+            end = reader.read() => end,
         }
-        SourceEnd::Fenced
     }
 }
 
@@ -222,13 +255,13 @@ pub type TelegramDoors = HashMap<String, TelegramDoor>;
 
 /// An account to which Telegram posts.
 pub struct TelegramDoor {
-    account: TelegramAccount,
     /// Checks of the secret of its posts.
     pub checks: SignatureChecks,
-    /// Steps before events are durable.
-    pub door: AccountDoor,
+    /// Posts that cannot be read.
+    pub letters: PostLetters,
+    /// Events of the account, until its holder has stored them.
+    pub queue: PostQueue,
     known: watch::Receiver<Option<BotAccount>>,
-    age_gate_ms: i64,
 }
 
 // By hand: the account's secrets must not be printed.
@@ -245,18 +278,12 @@ impl TelegramDoor {
         let found = tokio::time::timeout(IDENTITY_WAIT, known.wait_for(Option::is_some)).await;
         found.ok()?.ok()?.clone()
     }
-
-    /// Applies the account's settings to `event`.
-    pub fn apply_settings(&self, event: &mut Event) {
-        apply_access(&self.account.access(), event);
-        apply_age_gate(event, self.age_gate_ms);
-    }
 }
 
 /// Parts of the process that the doors use.
 #[derive(Debug, Clone)]
 pub struct DoorContext {
-    /// Bus of dead letters.
+    /// Bus of posted events and dead letters.
     pub bus: Bus,
     /// Clock of the process.
     pub clock: SharedClock,
@@ -264,12 +291,6 @@ pub struct DoorContext {
     pub ids: SharedIds,
     /// Request to stop the service.
     pub shutdown: ShutdownSignal,
-    /// Paired strangers, and those with a code.
-    pub pairings: PairingStore,
-    /// Files of messages.
-    pub attachments: AttachmentFetcher,
-    /// Age from which an event is stored and fires nothing, in milliseconds.
-    pub age_gate_ms: i64,
 }
 
 /// Opens the doors of those of `accounts` to which Telegram posts, and a task for each that learns who its bot is, by `http`.
@@ -299,15 +320,9 @@ pub fn open_doors(
                 keys: vec![SigningKey::new(secret.reveal())],
                 tolerance_s: 0,
             },
-            door: AccountDoor {
-                pairings: context.pairings.clone(),
-                attachments: context.attachments.clone(),
-                direct: account.direct,
-                letters: PostLetters::new(TELEGRAM, name.clone(), context.bus.clone(), Arc::clone(&context.clock)),
-            },
-            account: account.clone(),
+            letters: PostLetters::new(TELEGRAM, name.clone(), context.bus.clone(), Arc::clone(&context.clock)),
+            queue: PostQueue::new(&context.bus, TELEGRAM, name),
             known,
-            age_gate_ms: context.age_gate_ms,
         };
         doors.insert(name.clone(), door);
     }

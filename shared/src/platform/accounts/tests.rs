@@ -123,13 +123,22 @@ fn texts_are_merged_where_they_can_wait() {
         (account("").debounce_ms, account("debounce_ms: 5000").debounce_ms),
         (0, 5_000)
     );
+    let webhook = format!(
+        "receive: webhook, webhook_url: 'https://nexus.example.com', webhook_secret: '{}', debounce_ms",
+        reference("s3cret-s3cret-s3cret")
+    );
+    assert_eq!(account(&format!("{webhook}: 5000")).debounce_ms, 5_000);
+    assert_eq!(
+        faults(TOKEN, &format!("{webhook}: 5001")),
+        ["debounce_ms: expected at most 5000"]
+    );
     assert_eq!(
         faults(TOKEN, "debounce_ms: 5001"),
         ["debounce_ms: expected at most 5000"]
     );
     assert_eq!(
         faults(TOKEN, "receive: none, debounce_ms: 1"),
-        ["debounce_ms: expected none without `receive: poll`"]
+        ["debounce_ms: expected none with `receive: none`"]
     );
 }
 

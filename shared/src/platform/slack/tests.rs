@@ -154,7 +154,7 @@ fn a_rotated_token_needs_all_with_which_it_is_renewed() {
 }
 
 #[test]
-fn texts_are_merged_where_their_acknowledgements_can_wait() {
+fn texts_are_merged_for_as_long_as_the_way_of_receiving_allows() {
     assert_eq!(account("").debounce_ms, 0);
     let socket = |wait: u64| {
         format!(
@@ -166,7 +166,8 @@ fn texts_are_merged_where_their_acknowledgements_can_wait() {
     assert_eq!(read.slack.accounts["app"].debounce_ms, MAX_DEBOUNCE_MS);
     assert_eq!(faults(TOKEN, &socket(MAX_DEBOUNCE_MS + 1)), ["debounce_ms"]);
     assert_eq!(faults(TOKEN, "receive: none, debounce_ms: 1"), ["debounce_ms"]);
-    let posts = format!("signing_secret: '{}', debounce_ms: 1", reference(SECRET));
+    assert_eq!(account("debounce_ms: 5000").debounce_ms, 5_000);
+    let posts = format!("signing_secret: '{}', debounce_ms: 5001", reference(SECRET));
     assert_eq!(faults(TOKEN, &posts), ["debounce_ms"]);
 }
 

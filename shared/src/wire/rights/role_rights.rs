@@ -81,6 +81,10 @@ const ADAPTER: &[Right] = &[
     // Both directions use an account's token, and either renews it.
     ReadKeys(buckets::ACCOUNT_TOKENS),
     WriteKeys(buckets::ACCOUNT_TOKENS),
+    ReadKeys(buckets::POSTS),
+    WriteKeys(buckets::POSTS),
+    ReadKeys(buckets::MERGES),
+    WriteKeys(buckets::MERGES),
     ReadKeys(buckets::LEASES),
     WriteKeys(buckets::LEASES),
     ReadFiles(objects::ATTACHMENTS),
@@ -375,6 +379,8 @@ const NOT_BY_ADMIN: &[&str] = &[
     "$KV.intents.>",
     "$KV.pairings.>",
     "$KV.fetches.>",
+    "$KV.posts.>",
+    "$KV.merges.>",
     "$O.attachments.>",
     "$JS.API.STREAM.CREATE.*",
     "$JS.API.STREAM.UPDATE.*",
@@ -390,6 +396,8 @@ const NOT_BY_ADMIN: &[&str] = &[
     "$JS.API.STREAM.PURGE.KV_intents",
     "$JS.API.STREAM.PURGE.KV_pairings",
     "$JS.API.STREAM.PURGE.KV_fetches",
+    "$JS.API.STREAM.PURGE.KV_posts",
+    "$JS.API.STREAM.PURGE.KV_merges",
     "$JS.API.STREAM.PURGE.OBJ_attachments",
 ];
 

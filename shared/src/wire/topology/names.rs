@@ -78,6 +78,10 @@ pub mod buckets {
     pub const HELD: &str = "held";
     /// Events with files that are still to be fetched.
     pub const FETCHES: &str = "fetches";
+    /// Events that platforms have posted, until the replica that holds the account has stored them.
+    pub const POSTS: &str = "posts";
+    /// Merged events, and the messages that are parts of them.
+    pub const MERGES: &str = "merges";
 }
 
 /// Names of the object buckets.

@@ -1,0 +1,276 @@
+//! Which messages are stored as parts of a merged event (KV `merges`): a change of one of them is a change of that event, and one
+//! that is read again, by a run whose decisions are lost or from a history, is no event of its own.
+//!
+//! An event is noted once it is stored, so that a note never makes a message be left out that is in no event. The note is the
+//! event's sealed message without its payloads, and is admitted as a message of `EVENTS` is.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use shared::bus::{Bus, CasError, Kv, ReadStreamError};
+use shared::clock::pause;
+use shared::error_chain::describe_error;
+use shared::model::event::{Event, EventDirection, EventId};
+use shared::wire::envelope::{MAX_PAYLOAD_BYTES, WireMessage};
+use shared::wire::headers::TraceCarrier;
+use shared::wire::subject::token;
+use shared::wire::topology::buckets;
+
+use super::event_store::{SourceFenced, TRY_AGAIN_AFTER};
+use super::sink::SourceSink;
+use crate::attachments::note::admit_message;
+use crate::encoded_event::EncodedEvent;
+use crate::source::merge::{MergedTexts, change_merged};
+use crate::source::raw_payload::RAW;
+
+/// Size of a note beside its event, in bytes, rounded up.
+const OVERHEAD_BYTES: usize = 8 * 1024;
+/// Time for which a merged event is known.
+const KEPT: Duration = Duration::from_hours(30 * 24);
+/// Age of a text, when it was received, from which it may have been stored before, in milliseconds.
+const LATE_MS: i64 = 60_000;
+
+/// What is known of a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MergeNote {
+    /// Id of the event that it is part of.
+    of: String,
+    /// The event as it is now, under its own id alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<EncodedEvent>,
+}
+
+impl WireMessage for MergeNote {
+    const SCHEMA: &'static str = "merge_note";
+    const MAX_BYTES: usize = MAX_PAYLOAD_BYTES + OVERHEAD_BYTES;
+}
+
+/// The merged events of all accounts.
+#[derive(Debug)]
+pub struct MergeNotes {
+    bus: Bus,
+    notes: Kv<MergeNote>,
+}
+
+impl MergeNotes {
+    /// Returns the notes on `bus`.
+    #[must_use]
+    pub fn new(bus: &Bus) -> Self {
+        Self {
+            bus: bus.clone(),
+            notes: bus.kv(buckets::MERGES),
+        }
+    }
+
+    async fn find(&self, id: &str) -> Result<Option<MergeNote>, ReadStreamError> {
+        Ok(self.notes.find(&token(id)).await?.0)
+    }
+
+    /// Returns the merged event that `part` is about; `None` if it is about none, or another party brought that one.
+    async fn find_whole(&self, part: &Event) -> Result<Option<Event>, ReadStreamError> {
+        let Some(known) = self.find(part.id.as_str()).await? else {
+            return Ok(None);
+        };
+        let of = known.of.clone();
+        let note = if known.message.is_some() {
+            Some(known)
+        } else {
+            self.find(&of).await?
+        };
+        let Some(message) = note.and_then(|note| note.message) else {
+            return Ok(None);
+        };
+
+        match admit_message(&message, self.bus.trust()) {
+            Ok(whole) => {
+                let is_same = whole.id.as_str() == of
+                    && whole.origin == part.origin
+                    && whole.conversation() == part.conversation();
+                Ok(is_same.then_some(whole))
+            }
+            Err(error) => {
+                tracing::error!(event_id = of, %error, "note of a merged event refused");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Makes of each edit and deletion among `events` that is about a part of a merged event the change of that event. After an
+    /// error the same events may be given again.
+    ///
+    /// # Errors
+    /// Returns [`ReadStreamError`] if the bucket cannot be asked.
+    pub async fn follow_changes(&self, events: &mut [Event]) -> Result<(), ReadStreamError> {
+        // What is merged or changed side by side is not noted yet.
+        let (mut latest, mut changes) = (Vec::<Event>::new(), Vec::new());
+        for (index, event) in events.iter().enumerate() {
+            if !is_change(event) {
+                latest.extend(is_merged(event).then(|| event.clone()));
+                continue;
+            }
+            let beside = latest.iter().rev().find_map(|whole| change_merged(whole, event));
+            let changed = match beside {
+                Some(changed) => Some(changed),
+                None => {
+                    let whole = self.find_whole(event).await?;
+                    whole.and_then(|whole| change_merged(&whole, event))
+                }
+            };
+            if let Some(changed) = changed {
+                latest.push(changed.clone());
+                changes.push((index, changed));
+            }
+        }
+
+        for (index, changed) in changes {
+            if let Some(event) = events.get_mut(index) {
+                *event = changed;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the ids of those of `texts` that are stored as parts of other events.
+    ///
+    /// # Errors
+    /// Returns [`ReadStreamError`] if the bucket cannot be asked.
+    pub async fn find_stored(&self, texts: &[&Event]) -> Result<BTreeSet<EventId>, ReadStreamError> {
+        let mut stored = BTreeSet::new();
+        for event in texts {
+            let note = self.find(event.id.as_str()).await?;
+            if note.is_some_and(|note| note.of != event.id.as_str()) {
+                stored.insert(event.id.clone());
+            }
+        }
+        Ok(stored)
+    }
+
+    /// Notes those of `events`, which are stored, that were made of several.
+    ///
+    /// # Errors
+    /// Returns [`CasError`] if a note cannot be written.
+    pub async fn note_stored(&self, events: &[Event]) -> Result<(), CasError> {
+        for event in events {
+            let Some(texts) = MergedTexts::from_event(event) else {
+                continue;
+            };
+            let mut bare = event.clone();
+            bare.metadata.remove(RAW);
+            let (trust, max) = (self.bus.trust(), self.bus.max_payload());
+            // One that cannot be encoded is not stored either.
+            let Ok(message) = EncodedEvent::encode_event(&bare, trust, &TraceCarrier::default(), max) else {
+                continue;
+            };
+            let of = event.id.to_string();
+            for part in texts.ids().filter(|part| *part != of) {
+                let note = MergeNote {
+                    of: of.clone(),
+                    message: None,
+                };
+                self.notes.put_ttl(&token(part), &note, KEPT).await?;
+            }
+            let key = token(&of);
+            let note = MergeNote {
+                of,
+                message: Some(message),
+            };
+            self.notes.put_ttl(&key, &note, KEPT).await?;
+        }
+        Ok(())
+    }
+}
+
+impl SourceSink {
+    /// Does [`MergeNotes::follow_changes`] as often as it takes.
+    ///
+    /// # Errors
+    /// Returns [`SourceFenced`] if the account is no longer held before the notes can be read.
+    pub(super) async fn follow_changes(&self, events: &mut [Event]) -> Result<(), SourceFenced> {
+        let notes = MergeNotes::new(self.bus());
+        while let Err(error) = notes.follow_changes(events).await {
+            self.wait_noted(&describe_error(&error)).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes those of `events` that came late and are stored as parts of others.
+    ///
+    /// # Errors
+    /// Returns [`SourceFenced`] if the account is no longer held before the notes can be read.
+    pub(super) async fn leave_out_stored(&self, events: &mut Vec<Event>) -> Result<(), SourceFenced> {
+        let notes = MergeNotes::new(self.bus());
+        let stored = loop {
+            match notes.find_stored(&late_texts(events)).await {
+                Ok(stored) => break stored,
+                Err(error) => self.wait_noted(&describe_error(&error)).await?,
+            }
+        };
+        events.retain(|event| !stored.contains(&event.id));
+        Ok(())
+    }
+
+    /// Returns those of `events` that were made of several texts.
+    pub(super) fn merged_among(events: &[Event]) -> Vec<Event> {
+        events.iter().filter(|event| is_merged(event)).cloned().collect()
+    }
+
+    /// Notes `merged`, which are stored, as often as it takes.
+    ///
+    /// # Errors
+    /// Returns [`SourceFenced`] if the account is no longer held before that is done.
+    pub(super) async fn note_merged(&self, merged: &[Event]) -> Result<(), SourceFenced> {
+        let notes = MergeNotes::new(self.bus());
+        while let Err(error) = notes.note_stored(merged).await {
+            self.wait_noted(&describe_error(&error)).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits before a note is read or written again, which failed with `error`.
+    async fn wait_noted(&self, error: &str) -> Result<(), SourceFenced> {
+        let (channel, account) = self.names();
+        tracing::warn!(
+            channel,
+            account,
+            error,
+            "failed to read or write a note of a merged event; retrying"
+        );
+        if !self.is_held() {
+            return Err(SourceFenced);
+        }
+        pause(TRY_AGAIN_AFTER).await;
+        Ok(())
+    }
+}
+
+/// Returns whether `event` is an edit or a deletion of a message.
+fn is_change(event: &Event) -> bool {
+    match event.direction {
+        EventDirection::Deleted => true,
+        EventDirection::Updated => event.edited_at.is_some(),
+        EventDirection::Received | EventDirection::Sent | EventDirection::Observed | EventDirection::Created => false,
+    }
+}
+
+/// Returns whether `event` was made of several texts.
+fn is_merged(event: &Event) -> bool {
+    MergedTexts::from_event(event).is_some()
+}
+
+/// Returns those of `events` that are texts of their own.
+#[must_use]
+pub fn single_texts(events: &[Event]) -> Vec<&Event> {
+    let is_text = |event: &&Event| match event.direction {
+        EventDirection::Received | EventDirection::Observed => event.content_types == ["text"] && !is_merged(event),
+        EventDirection::Sent | EventDirection::Created | EventDirection::Updated | EventDirection::Deleted => false,
+    };
+    events.iter().filter(is_text).collect()
+}
+
+/// Returns those of `events` that are texts of their own and came late, so that they may have been stored before.
+fn late_texts(events: &[Event]) -> Vec<&Event> {
+    let mut texts = single_texts(events);
+    texts.retain(|event| event.received_at.since(event.timestamp) > LATE_MS);
+    texts
+}

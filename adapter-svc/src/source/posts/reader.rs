@@ -1,0 +1,307 @@
+//! Reads the posted events of an account, merges what belongs together, and stores it: the work of the account's holder.
+//!
+//! An event is removed from the bucket once the event that has it is stored. Which messages an event has is in the watermark
+//! before that event is published, so that a crash between any two steps makes the next holder read the same again.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::join_all;
+use shared::bus::{KvEvent, KvWatch};
+use shared::clock::pause;
+use shared::error_chain::describe_error;
+use shared::model::event::Event;
+use shared::model::time::UnixMillis;
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::{PostPlace, PostQueue, PostedMessage};
+use crate::source::merge::{MergeDecision, MergeMemory, MergeWaits, MessageMerger, ReadyEvent, note_decision};
+use crate::source::port::sink::SourcePosition;
+use crate::source::port::{PutEventsError, SourceEnd, SourceSink};
+
+/// Maximum number of posted events that are stored together.
+const MAX_BATCH: usize = 100;
+/// Wait before an event is removed again whose removal failed, or a bucket that cannot be read is asked again.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Time between two looks at what waits, if nothing is due before.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// What is particular to the account to which a platform posts.
+pub trait PostedAccount: Send {
+    /// Returns the name of the channel, for metrics.
+    fn channel(&self) -> &'static str;
+
+    /// Takes in what `event` tells about the account's conversations, before the event waits for those that belong to it.
+    fn take_in(&mut self, event: &mut Event);
+
+    /// Applies the account's settings to `event`, as it will be stored.
+    fn apply_settings(&self, event: &mut Event);
+
+    /// Returns the time up to which a text that comes now is an event of its own, because it comes late; `None` = the platform's
+    /// numbers of messages say it.
+    fn alone_until(&self) -> Option<UnixMillis>;
+
+    /// Returns the account's position at `now`, with the decisions of `memory`.
+    fn position(&mut self, memory: MergeMemory, now: UnixMillis) -> SourcePosition;
+}
+
+/// An account, and what of its posted events is not stored yet.
+#[derive(Debug)]
+pub struct PostState<A> {
+    /// Account.
+    pub account: A,
+    /// Events that wait for those that belong to them.
+    merger: MessageMerger<PostPlace>,
+    /// Events that are to be removed from the bucket.
+    done: Vec<PostPlace>,
+    /// Decisions about albums of one message, as long as that may be in the bucket: otherwise one that came later could be
+    /// merged with it after a crash, and be lost.
+    lone: Vec<MergeDecision>,
+}
+
+impl<A: PostedAccount> PostState<A> {
+    /// Returns the position to be written at `now`.
+    pub fn position(&mut self, now: UnixMillis) -> SourcePosition {
+        let mut memory = self.merger.to_stored();
+        memory.decided.extend(self.lone.iter().cloned());
+        self.account.position(memory, now)
+    }
+
+    /// Returns the time since which the first message waits for others; `None` if none waits.
+    #[must_use]
+    pub fn waiting_since(&self) -> Option<UnixMillis> {
+        self.merger.waiting_since()
+    }
+
+    /// Returns the time from `now` until something is to be done.
+    fn until_due(&self, now: UnixMillis) -> Duration {
+        let due = self.merger.until_due(now).unwrap_or(LOOK_EVERY);
+        if self.done.is_empty() {
+            due
+        } else {
+            due.min(TRY_AGAIN_AFTER)
+        }
+    }
+
+    /// Takes in `change` of the bucket `queue`.
+    fn take(&mut self, queue: &PostQueue, change: KvEvent<PostedMessage>, now: UnixMillis) {
+        let (place, posted) = match change {
+            KvEvent::Put { key, value, revision } => (PostPlace { key, revision }, value),
+            KvEvent::Bad { key, error, .. } => {
+                // A later release may have written it: it stays for a replica that can read it.
+                tracing::error!(key, error, "failed to read a posted event; it stays in KV posts");
+                return;
+            }
+            KvEvent::Gone { .. } | KvEvent::Anew | KvEvent::Current => return,
+        };
+        // A watch that was repaired may bring it again.
+        if self.merger.keys().any(|waiting| *waiting == place) {
+            return;
+        }
+
+        match queue.admit_event(&place.key, &posted) {
+            Ok(mut event) => {
+                self.account.take_in(&mut event);
+                let conversation = event.peer.id.clone();
+                // What is stored already, as a part of another event, is done.
+                if !self.merger.push(&conversation, place.clone(), event, now) {
+                    self.done.push(place);
+                }
+            }
+            Err(error) => {
+                let channel = self.account.channel();
+                tracing::error!(channel, key = place.key, %error, "posted event refused");
+                metrics::counter!("nexus_source_refused_total", "source" => channel, "reason" => "unsealed")
+                    .increment(1);
+                self.done.push(place);
+            }
+        }
+    }
+}
+
+/// Reads the posted events of one account, while this replica holds it.
+#[derive(Debug)]
+pub struct PostReader<'a, A> {
+    queue: PostQueue,
+    sink: &'a SourceSink,
+    state: Mutex<PostState<A>>,
+}
+
+impl<'a, A: PostedAccount> PostReader<'a, A> {
+    /// Returns the reader of `queue` that stores the events of `account` with `sink`. They wait as `waits` says; `memory` has
+    /// the decisions of before.
+    #[must_use]
+    pub fn new(queue: PostQueue, sink: &'a SourceSink, account: A, (waits, memory): (MergeWaits, MergeMemory)) -> Self {
+        let state = PostState {
+            account,
+            done: Vec::new(),
+            lone: lone_albums(&memory.decided),
+            merger: MessageMerger::new(waits, memory),
+        };
+        Self {
+            queue,
+            sink,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Waits until nothing is being stored, and returns the state. No event is stored while it is held.
+    pub async fn lock(&self) -> MutexGuard<'_, PostState<A>> {
+        self.state.lock().await
+    }
+
+    /// Reads and stores until this replica does not hold the account any more.
+    pub async fn read(&self) -> SourceEnd {
+        let mut watch = self.queue.watch();
+        loop {
+            if !self.sink.is_held() {
+                return SourceEnd::Fenced;
+            }
+            if let Err(error) = self.step(&mut watch).await {
+                return error.into();
+            }
+        }
+    }
+
+    /// Takes what comes next, and stores what is due.
+    async fn step(&self, watch: &mut KvWatch<PostedMessage>) -> Result<(), PutEventsError> {
+        let due = self.lock().await.until_due(self.sink.now());
+        let mut change = tokio::select! {
+            biased;
+            change = watch.next() => Some(change),
+            () = pause(due) => None,
+        };
+
+        let mut state = self.lock().await;
+        if let Some(until) = state.account.alone_until() {
+            state.merger.note_alone_until(until);
+        }
+        let mut taken = 0;
+        while let Some(one) = change {
+            state.take(&self.queue, one, self.sink.now());
+            taken += 1;
+            // What has come meanwhile is stored with it.
+            change = if taken < MAX_BATCH {
+                watch.next().now_or_never()
+            } else {
+                None
+            };
+        }
+
+        self.store_ready(&mut state).await?;
+        self.remove_done(&mut state).await;
+        Ok(())
+    }
+
+    /// Stores what was posted before the account was received in another way, without waiting for more of it. Returns the
+    /// account.
+    ///
+    /// # Errors
+    /// Returns [`SourceEnd`] if this replica does not hold the account any more.
+    pub async fn drain(self) -> Result<A, SourceEnd> {
+        loop {
+            match self.queue.is_empty().await {
+                Ok(true) => return Ok(self.state.into_inner().account),
+                Ok(false) => break,
+                Err(error) => {
+                    let error = describe_error(&error);
+                    tracing::warn!(error, "failed to ask for what was posted to an account; retrying");
+                    self.rest().await?;
+                }
+            }
+        }
+
+        let mut watch = self.queue.watch();
+        let mut state = self.lock().await;
+        loop {
+            let change = watch.next().await;
+            let is_last = matches!(change, KvEvent::Current);
+            state.take(&self.queue, change, self.sink.now());
+            if is_last {
+                break;
+            }
+        }
+        state.merger.close_all();
+        self.store_ready(&mut state).await?;
+        self.remove_done(&mut state).await;
+        while !state.done.is_empty() {
+            self.rest().await?;
+            self.remove_done(&mut state).await;
+        }
+
+        drop(state);
+        Ok(self.state.into_inner().account)
+    }
+
+    /// Waits before something is tried again.
+    async fn rest(&self) -> Result<(), SourceEnd> {
+        if !self.sink.is_held() {
+            return Err(SourceEnd::Fenced);
+        }
+        pause(TRY_AGAIN_AFTER).await;
+        Ok(())
+    }
+
+    /// Stores the events that wait no more.
+    async fn store_ready(&self, state: &mut PostState<A>) -> Result<(), PutEventsError> {
+        let now = self.sink.now();
+        let ready = state.merger.take_ready(now);
+        if ready.is_empty() {
+            return Ok(());
+        }
+        let decided: Vec<MergeDecision> = ready.iter().filter_map(|ready| ready.decision.clone()).collect();
+        for decision in lone_albums(&decided) {
+            note_decision(&mut state.lone, decision);
+        }
+        // Otherwise a message that comes late could be part of an event that was published before a crash, and be lost. A text
+        // that is an event of its own comes again as such: it was written before the next run.
+        let must_know = |decision: &MergeDecision| decision.is_album() || decision.messages.len() > 1;
+        if decided.iter().any(must_know) {
+            let position = state.position(now);
+            self.sink.put(Vec::new(), position).await?;
+        }
+        state.merger.note_stored(&decided);
+        for decision in &mut state.lone {
+            decision.is_stored |= decided.contains(decision);
+        }
+
+        let (mut events, mut places) = (Vec::with_capacity(ready.len()), Vec::with_capacity(ready.len()));
+        for ReadyEvent { mut event, keys, .. } in ready {
+            // In a merged event any of the texts may address the account, and its first one begins the thread.
+            state.account.apply_settings(&mut event);
+            events.push(event);
+            places.extend(keys);
+        }
+        // Their events are stored when the position is.
+        let position = state.position(now);
+        self.sink.put(events, position).await?;
+        state.done.extend(places);
+        Ok(())
+    }
+
+    /// Removes what is stored from the bucket; what cannot be removed now is removed later.
+    async fn remove_done(&self, state: &mut PostState<A>) {
+        let places = std::mem::take(&mut state.done);
+        let removed = join_all(places.iter().map(|place| self.queue.remove(place))).await;
+        for (place, removed) in places.iter().zip(removed) {
+            if let Err(error) = removed {
+                let error = describe_error(&error);
+                tracing::warn!(
+                    key = place.key,
+                    error,
+                    "failed to remove a posted event that is stored; retrying"
+                );
+                state.done.push(place.clone());
+            }
+        }
+        if state.done.is_empty() && !places.is_empty() {
+            state.lone.retain(|decision| !decision.is_stored);
+        }
+    }
+}
+
+/// Returns those of `decided` that are about albums of one message.
+fn lone_albums(decided: &[MergeDecision]) -> Vec<MergeDecision> {
+    let lone = decided.iter().filter(|one| one.is_album() && one.messages.len() == 1);
+    lone.cloned().collect()
+}
