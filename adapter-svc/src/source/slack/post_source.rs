@@ -81,7 +81,7 @@ impl SlackPostSource {
             let now = sink.now();
             self.record.note_alive(now);
             if self.record.takes_posts(now) {
-                let noted = self.note_complete(&mut reader.lock().await, now, sink).await;
+                let noted = self.note_complete(&mut *reader.lock().await, now, sink).await;
                 if let Err(error) = noted {
                     return error.into();
                 }

@@ -184,7 +184,7 @@ impl TelegramWebhookSource {
         sink: &SourceSink,
     ) -> SourceEnd {
         loop {
-            let noted = self.note_complete(&mut reader.lock().await, &look, sink).await;
+            let noted = self.note_complete(&mut *reader.lock().await, &look, sink).await;
             if let Err(error) = noted {
                 return error.into();
             }
