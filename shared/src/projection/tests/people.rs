@@ -375,7 +375,7 @@ async fn an_own_message_is_found_by_its_platforms_id_after_it_was_edited_and_del
         content.clone_into(&mut version.content);
         version
     };
-    let records = vec![
+    let records = [
         stored(1, version(EventDirection::Sent, None, "one")),
         stored(2, version(EventDirection::Updated, Some(70), "two")),
         stored(3, version(EventDirection::Deleted, Some(80), "")),
