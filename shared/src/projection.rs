@@ -33,7 +33,7 @@ mod turns;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -91,6 +91,8 @@ struct Inner {
     /// The file as it is read for others, beside SQLite.
     raw: OpenedFiles,
     wanted: Notify,
+    /// Whether batches may be as large, and so as late, as [`Projection::set_caught_up`] says.
+    caught_up: AtomicBool,
 }
 
 impl Projection {
@@ -144,6 +146,7 @@ impl Projection {
             copying: AtomicUsize::new(0),
             raw: OpenedFiles::default(),
             wanted: Notify::new(),
+            caught_up: AtomicBool::new(false),
         })))
     }
 
@@ -273,6 +276,16 @@ impl Projection {
     /// Returns whether a caller waits for a position now.
     fn is_awaited(&self) -> bool {
         self.0.waiting.load(Ordering::Acquire) > 0
+    }
+
+    /// Says whether the feed has caught up with the streams. It then stores what comes under load in larger transactions, up
+    /// to two seconds late unless a caller waits for a position; before that, such a lag could not be told from a backlog.
+    pub fn set_caught_up(&self, caught_up: bool) {
+        self.0.caught_up.store(caught_up, Ordering::Relaxed);
+    }
+
+    fn is_caught_up(&self) -> bool {
+        self.0.caught_up.load(Ordering::Relaxed)
     }
 
     /// Returns how far the projection is behind at `now`, on the stream with the largest lag. Returns `None` if that

@@ -261,6 +261,7 @@ impl CopyKeeper {
         let is_ready = lag.is_some_and(|lag| lag < bound);
         if is_ready != open.is_ready {
             open.is_ready = is_ready;
+            open.projection.set_caught_up(is_ready);
             let own = open.projection.clone();
             self.access.set_own(if is_ready {
                 OwnCopy::Ready(own)

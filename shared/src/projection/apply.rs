@@ -8,12 +8,14 @@ pub(super) mod hooks;
 mod ledger;
 pub(super) mod people;
 mod receipt;
+pub(super) mod threads;
 
 use std::collections::BTreeMap;
 
 use health::Health;
 use people::ContactTable;
 use rusqlite::Connection;
+use threads::ThreadChanges;
 
 use super::applied::{AppliedRecord, FeedSource, StreamPositions, to_sql};
 use crate::model::position::StreamPosition;
@@ -27,11 +29,12 @@ pub(super) struct FirstRecord {
 }
 
 /// Writes the rows of `applied`. The caller must have checked that its sequence is new, and must commit.
-pub(super) fn write(
+pub(super) fn write<'a>(
     connection: &Connection,
     people: &mut ContactTable,
     health: &mut Health,
-    applied: &AppliedRecord,
+    threads: &mut ThreadChanges<'a>,
+    applied: &'a AppliedRecord,
 ) -> Result<Option<FirstRecord>, rusqlite::Error> {
     match applied {
         AppliedRecord::Event {
@@ -39,7 +42,7 @@ pub(super) fn write(
             published_at,
             event,
         } => {
-            return event::write(connection, people, *sequence, *published_at, event);
+            return event::write(connection, people, threads, *sequence, *published_at, event);
         }
         AppliedRecord::Invocations { record, .. } => {
             if let Some(news) = hooks::write_invocations(connection, record)? {

@@ -30,9 +30,9 @@ use crate::wire::headers::SCHEMA;
 use crate::wire::seal::{ReadEventError, TrustKeys};
 use crate::wire::subject;
 
-/// Maximum number of messages of one stream in one batch. Batches become this large only if there is a backlog; the
-/// more rows a transaction has, the fewer times it writes the same pages.
-pub(super) const BATCH_MESSAGES: usize = 2_000;
+/// Maximum number of messages of one stream in one batch. Batches become this large only if there is a backlog or much
+/// load; the more rows a transaction has, the fewer times it writes the same pages.
+pub(super) const BATCH_MESSAGES: usize = 6_000;
 
 /// Maximum payload of one batch, in bytes (one message may be larger).
 pub(super) const BATCH_BYTES: usize = 8 * 1024 * 1024;
@@ -43,6 +43,9 @@ const LINGER: Duration = Duration::from_millis(50);
 /// The same for a batch that had [`BUSY_MESSAGES`] within [`LINGER`]: nearly half of the writer's time are commits, which write
 /// each page that a transaction has changed.
 const BUSY_LINGER: Duration = Duration::from_millis(500);
+
+/// The same in a read model that has caught up ([`Projection::set_caught_up`]).
+const CAUGHT_UP_LINGER: Duration = Duration::from_secs(2);
 
 /// Number of messages from which on a batch counts as one under load.
 const BUSY_MESSAGES: usize = 16;
@@ -271,7 +274,8 @@ async fn start(bus: &Bus, projection: &Projection, source: FeedSource) -> Result
 }
 
 /// Collects the next messages: those that are there, and those that arrive within [`LINGER`], or under load within
-/// [`BUSY_LINGER`], unless a caller waits for them. Also returns the time since which the read model lacks the message after the last of them.
+/// [`BUSY_LINGER`] or [`CAUGHT_UP_LINGER`], unless a caller waits for them. Also returns the time since which the read model
+/// lacks the message after the last of them.
 async fn gather_batch(from: &mut impl AheadMessages, projection: &Projection) -> (Vec<IncomingMessage>, UnixMillis) {
     let ReadResult { incoming, mut since } = from.next().await;
     let mut bytes = incoming.payload.len();
@@ -297,7 +301,8 @@ async fn gather_batch(from: &mut impl AheadMessages, projection: &Projection) ->
                 if is_extended || messages.len() < BUSY_MESSAGES {
                     break;
                 }
-                linger.set(pause(BUSY_LINGER.saturating_sub(LINGER)));
+                let whole = if projection.is_caught_up() { CAUGHT_UP_LINGER } else { BUSY_LINGER };
+                linger.set(pause(whole.saturating_sub(LINGER)));
                 is_extended = true;
             }
             () = wanted => {}

@@ -15,7 +15,7 @@ use super::error::OpenProjectionError;
 const TABLES: &str = include_str!("schema.sql");
 
 /// Version of `schema.sql`, stored in `user_version`; a file with another version is rebuilt.
-pub(super) const VERSION: i64 = 13;
+pub(super) const VERSION: i64 = 14;
 
 /// Time for which a statement waits for a lock before it fails.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,7 +26,7 @@ const SHORTEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Page cache of the writer, KiB (negative = KiB in SQLite's own notation). It holds the changes of a transaction of
 /// some thousand messages: if they do not fit, pages go to the log before the commit, and again with it.
-const WRITER_CACHE: &str = "-32768";
+const WRITER_CACHE: &str = "-65536";
 
 /// Size of the write-ahead log, in pages, at which it is copied into the file: 32 MiB at 4 KiB each. Most pages are
 /// written by many transactions, and copied once.

@@ -128,10 +128,10 @@ CREATE TABLE hook_health(hook_id TEXT PRIMARY KEY, invocation_count INTEGER, suc
 -- the last invocations that hook_health is of
 CREATE TABLE nexus_hook_window(hook_id TEXT PRIMARY KEY, ran TEXT NOT NULL) WITHOUT ROWID;
 
--- from the events themselves, by the embedder in force; behind the streams, see nexus_positions
+-- from the events themselves, by the embedder in force; behind the streams, see nexus_positions. Found by `sequence`: an
+-- index of the ids would be written at random places in each of its small transactions, and cost more than the vectors
 CREATE TABLE embeddings(event_id TEXT NOT NULL, model TEXT NOT NULL, vector BLOB NOT NULL,
   sequence INTEGER PRIMARY KEY, scale REAL NOT NULL);
-CREATE INDEX embeddings_event ON embeddings(event_id);
 -- from EVENTS: whose vectors are not of what they say now
 CREATE TABLE nexus_reembed(sequence INTEGER PRIMARY KEY);
 

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::applied::{AppliedRecord, StreamPositions};
 use super::apply::health::Health;
 use super::apply::people::ContactTable;
+use super::apply::threads::ThreadChanges;
 use super::apply::{self, AppliedWatermarks, FirstRecord};
 use super::error::{ApplyBatchError, OpenProjectionError};
 use super::schema;
@@ -206,17 +207,19 @@ impl ModelWriter {
             let mut marks = AppliedWatermarks::default();
 
             let mut health = Health::default();
+            let mut threads = ThreadChanges::default();
             for applied in batch {
                 let (source, sequence) = applied.place();
                 // A mark names the position just reached; any other message at or below its position is skipped.
                 let is_mark = matches!(applied, AppliedRecord::Mark { .. }) && after.position_of(source) == sequence;
                 if is_mark || !after.covers(source, sequence) {
-                    firsts.extend(apply::write(transaction, people, &mut health, applied)?);
+                    firsts.extend(apply::write(transaction, people, &mut health, &mut threads, applied)?);
                     marks.note_applied(applied);
                     after.advance(source, sequence);
                 }
             }
 
+            threads.write(transaction)?;
             marks.write(transaction)?;
             health.write(transaction)?;
             apply::write_positions(transaction, before, after)?;

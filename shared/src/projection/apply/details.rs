@@ -1,11 +1,11 @@
-//! `EVENTS` → `threads`, `event_state`, `event_tags`, `attachments`, `platform_ids`.
+//! `EVENTS` → `event_state`, `event_tags`, `attachments`, `platform_ids`.
 
 use std::borrow::Cow;
 
 use rusqlite::{Connection, params};
 use serde_json::{Map, Value};
 
-use crate::model::event::{AttachmentState, Event, EventDirection, PeerKind, PlatformIds};
+use crate::model::event::{AttachmentState, Event, EventDirection, PlatformIds};
 use crate::model::origin::EventOrigin;
 use crate::model::time::UnixMillis;
 use crate::projection::api::own_thread;
@@ -13,9 +13,7 @@ use crate::projection::applied::to_sql;
 
 /// Writes the rows beside the first occurrence of `event`.
 pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
-    // An origin that cannot speak on a conversation must not describe it.
     if event.origin.speaks_on(event) {
-        write_thread(connection, event, &thread_of(event))?;
         write_platform_ids(connection, event)?;
     }
     write_tags(connection, event)?;
@@ -47,36 +45,6 @@ pub(super) fn rewrite_details(connection: &Connection, event: &Event) -> Result<
     }
     write_tags(connection, event)?;
     write_attachments(connection, event)
-}
-
-fn write_thread(connection: &Connection, event: &Event, thread: &str) -> Result<(), rusqlite::Error> {
-    // Platforms have different words for the name of a conversation.
-    let name = ["thread_name", "thread_title", "group_name", "chat_name", "subject"]
-        .iter()
-        .find_map(|key| event.metadata.get(*key).and_then(Value::as_str));
-    // A name may come with a later event, and an import brings earlier times. An event of another channel must not
-    // describe the thread, even if it names the thread's id.
-    connection
-        .prepare_cached(
-            "INSERT INTO threads(id, channel, name, is_group, source_adapter, source_id, parent_thread_id, created_at, updated_at)
-             VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?8)
-             ON CONFLICT(id) DO UPDATE SET name = coalesce(excluded.name, name),
-               parent_thread_id = coalesce(parent_thread_id, excluded.parent_thread_id),
-               created_at = min(created_at, excluded.created_at), updated_at = max(updated_at, excluded.updated_at)
-             WHERE channel = excluded.channel",
-        )?
-        .execute(params![
-            thread,
-            event.channel,
-            name,
-            event.peer.kind != PeerKind::Dm,
-            event.source_adapter,
-            event.peer.id,
-            event.peer.parent_id,
-            event.timestamp.0,
-        ])?;
-
-    Ok(())
 }
 
 fn write_tags(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {

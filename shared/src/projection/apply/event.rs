@@ -1,9 +1,10 @@
-//! `EVENTS` → `events`, `events_fts`, and with [`details`], [`super::people`] and [`harness`] every other row of an
-//! event.
+//! `EVENTS` → `events`, `events_fts`, and with [`details`], [`super::people`], [`super::threads`] and [`harness`] every other
+//! row of an event.
 
 use rusqlite::{Connection, params};
 
 use super::people::ContactTable;
+use super::threads::ThreadChanges;
 use super::{FirstRecord, details, harness, json_text};
 use crate::model::event::{Event, EventDirection};
 use crate::model::time::UnixMillis;
@@ -13,12 +14,13 @@ use crate::projection::seen::fingerprint;
 /// Writes `event`. The first occurrence of an id creates its row; a later one changes the row only if the source
 /// reports that the item was updated or deleted (`docs/design/wire.md` §1.3). An updated item keeps its direction,
 /// time and place in the conversation. Returns the event if this is its first occurrence.
-pub(super) fn write(
+pub(super) fn write<'a>(
     connection: &Connection,
     people: &mut ContactTable,
+    threads: &mut ThreadChanges<'a>,
     sequence: u64,
     published_at: UnixMillis,
-    event: &Event,
+    event: &'a Event,
 ) -> Result<Option<FirstRecord>, rusqlite::Error> {
     let content_types = json_text(&event.content_types);
     let metadata = json_text(&event.metadata);
@@ -61,6 +63,7 @@ pub(super) fn write(
         }
 
         people.write_contacts(connection, event)?;
+        threads.note(event);
         details::write(connection, event)?;
         details::write_state(connection, published_at, event)?;
 

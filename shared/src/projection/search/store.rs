@@ -100,9 +100,15 @@ pub(super) fn write(
     let done = format!(
         "DELETE FROM nexus_reembed WHERE sequence = ?1 AND (SELECT {CONTENT} FROM events e WHERE e.sequence = ?1) IS ?2"
     );
+    // Most events never change: then the text of no row has to be read again.
+    let any_changed: bool = connection
+        .prepare_cached("SELECT EXISTS(SELECT 1 FROM nexus_reembed)")?
+        .query_row([], |row| row.get(0))?;
     for (row, vector) in rows {
         let sequence = to_sql(row.sequence);
-        connection.prepare_cached(&done)?.execute((sequence, &row.content))?;
+        if any_changed {
+            connection.prepare_cached(&done)?.execute((sequence, &row.content))?;
+        }
         let Some(vector) = vector else {
             connection
                 .prepare_cached("DELETE FROM embeddings WHERE sequence = ?1")?
