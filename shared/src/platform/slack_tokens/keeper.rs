@@ -220,7 +220,10 @@ impl TokenKeeper {
             Ok(false) => Ok(()),
             Err(error) => Err(error),
         };
-        if let Err(error) = self.leases.delete(&lease_key, Some(lease)).await {
+        // Tokens that are not stored yet keep it until it lapses: another replica would show the used refresh token again.
+        if !self.is_unsaved
+            && let Err(error) = self.leases.delete(&lease_key, Some(lease)).await
+        {
             tracing::debug!(account = %self.key, %error, "lease of a token was not given back");
         }
         done
