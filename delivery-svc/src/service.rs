@@ -62,7 +62,7 @@ const AGENTS: &str = "agent";
 /// Maximum time to record the streams' last positions when the service ends.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 
-/// Maximum time to store a renewed token when the service ends.
+/// Maximum time to store renewed tokens when the service ends.
 const LAST_RENEWAL: Duration = Duration::from_secs(20);
 
 /// The delivery service: replies leave through it, and the sent parts return as events.
@@ -180,10 +180,15 @@ async fn start_keepers(
 
 /// Waits until the keepers have ended: a renewed token that is in this process alone would be lost with it.
 async fn end_keepers(keeping: Vec<JoinHandle<()>>) {
-    for task in keeping {
-        if tokio::time::timeout(LAST_RENEWAL, task).await.is_err() {
-            tracing::warn!("shutdown before a renewed token was stored");
+    let ended = async {
+        for task in keeping {
+            if let Err(error) = task.await {
+                tracing::warn!(%error, "the keeper of a token died");
+            }
         }
+    };
+    if tokio::time::timeout(LAST_RENEWAL, ended).await.is_err() {
+        tracing::warn!("shutdown before a renewed token was stored");
     }
 }
 

@@ -9,7 +9,7 @@ use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
 use shared::process::status::ask_replicas;
 use shared::wire::rights::BusRole;
 use shared::wire::seal::SealKey;
-use shared::wire::topology::topology;
+use shared::wire::topology::{buckets, topology};
 
 use super::held;
 use super::later;
@@ -146,7 +146,7 @@ async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Pa
     }
 
     let server = server_alone(&data, &unfinished, &hold).await?;
-    let restored = restore_all(&server.bus, source, 1).await?;
+    let restored = restore_all(&server.bus, source, 1, &[]).await?;
     server.stop().await;
 
     if is_taken {
@@ -201,7 +201,9 @@ async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<
     let listed = bus.stream_names().await.map_err(anyhow::Error::msg);
     let ours: Vec<String> = topology(1).streams.into_iter().map(|stream| stream.name).collect();
     let there: Vec<String> = listed.context("failed to list the streams")?;
-    let there: Vec<String> = there.into_iter().filter(|name| ours.contains(name)).collect();
+    let mut there: Vec<String> = there.into_iter().filter(|name| ours.contains(name)).collect();
+    let staying = staying(&bus, &there).await?;
+    there.retain(|name| !staying.contains(name));
 
     let goes_on = under_way.as_deref() == Some(source.manifest.id.as_str());
     let taken = taken(&bus, &there).await?;
@@ -233,7 +235,7 @@ async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<
         deleted.with_context(|| format!("failed to delete stream {name}"))?;
     }
 
-    let restored = restore_all(&bus, source, replicas).await?;
+    let restored = restore_all(&bus, source, replicas, &staying).await?;
     let configured = nats_config(common)?.replicas;
     if configured != replicas {
         complain!(
@@ -245,6 +247,14 @@ async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<
     ended.context("failed to remove the mark of the restore")?;
 
     Ok(restored)
+}
+
+/// Returns the streams of `there` that stay as they are: tokens of accounts, if there are any. What a platform gave since the backup
+/// ended those that the backup has.
+async fn staying(bus: &Bus, there: &[String]) -> Result<Vec<String>> {
+    let tokens = format!("KV_{}", buckets::ACCOUNT_TOKENS);
+    let is_used = there.contains(&tokens) && bus.stream_state(&tokens).await?.messages > 0;
+    Ok(is_used.then_some(tokens).into_iter().collect())
 }
 
 /// Returns the streams of `names` that are not empty, with the number of their messages.
@@ -259,9 +269,11 @@ async fn taken(bus: &Bus, names: &[String]) -> Result<Vec<String>> {
     Ok(taken)
 }
 
-async fn restore_all(bus: &Bus, source: &Source<'_>, replicas: usize) -> Result<Vec<Restored>> {
+/// Restores the streams of `source`, except those that are `staying`.
+async fn restore_all(bus: &Bus, source: &Source<'_>, replicas: usize, staying: &[String]) -> Result<Vec<Restored>> {
     let mut restored = Vec::new();
-    for stream in &source.manifest.streams {
+    let streams = source.manifest.streams.iter();
+    for stream in streams.filter(|stream| !staying.contains(&stream.name)) {
         let state = restore_one(bus, stream, source.directory, replicas).await?;
         if !source.is_quiet {
             say!(

@@ -35,11 +35,13 @@ pub(crate) fn answers_bot(event: &Event, place: &DeliveryContext) -> bool {
 /// has before it, oldest first.
 pub(crate) fn is_loop(event: &Event, earlier: &[Event]) -> bool {
     let is_near = |said: &&Event| event.received_at.since(said.received_at).abs() < COUNTED_MS;
+    // A bot that edits its answer as it grows writes one message, unless it is edits that are answered.
+    let version = |said: &Event| said.edited_at.filter(|_| event.edited_at.is_some());
     let (mut messages, mut rounds, mut is_answered) = (BTreeSet::new(), 0, false);
     for said in earlier.iter().filter(is_near).chain([event]) {
         if is_own(said) {
             is_answered = !messages.is_empty();
-        } else if is_of_bot(said) && messages.insert((said.id.as_str(), said.edited_at)) {
+        } else if is_of_bot(said) && messages.insert((said.id.as_str(), version(said))) {
             rounds += usize::from(is_answered);
             is_answered = false;
         }
@@ -129,6 +131,9 @@ mod tests {
         };
         let edits: Vec<Event> = (0..10).flat_map(|number| [edited(number), own(1, number)]).collect();
         assert!(is_loop(&edited(11), &edits));
+        assert!(!is_loop(&bot(900, 60), &edits), "one message, which grows");
+        let growing: Vec<Event> = (0..200).map(edited).collect();
+        assert!(!is_loop(&bot(900, 300), &growing));
 
         let human = |number: usize| said(&format!("discord:main/C1/human{number}"), 5);
         let talk: Vec<Event> = (0..30).flat_map(|number| [human(number), own(number, 5)]).collect();

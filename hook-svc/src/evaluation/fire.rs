@@ -202,14 +202,18 @@ impl FireExecutor {
     }
 
     /// Returns whether `dispatch` would go on with a loop of another bot and Nexus, if `task`'s event is that bot's.
-    ///
-    /// What the conversation has is read by direct get: a message that a replica of the server lacks at this moment counts with the
-    /// next event.
     async fn goes_on_with_loop(&self, task: &EventTask, dispatch: &Dispatch) -> Result<bool, HandleEventError> {
         if !answers_bot(&task.event, &dispatch.delivery_context) {
             return Ok(false);
         }
+        let known = task.is_in_loop.get_or_try_init(|| self.find_loop(task)).await?;
+        Ok(*known)
+    }
 
+    /// Reads from the conversation of `task`'s event whether an answer there would go on with a loop.
+    ///
+    /// What it has is read by direct get: a message that a replica of the server lacks at this moment counts with the next event.
+    async fn find_loop(&self, task: &EventTask) -> Result<bool, HandleEventError> {
         let since = task.incoming.published_at.plus(-COUNTED_MS);
         let subject = &task.incoming.subject;
         let stored = self

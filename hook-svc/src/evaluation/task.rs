@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use shared::bus::IncomingMessage;
 use shared::model::event::{Event, EventDirection, EventId};
 use shared::wire::headers::{MSG_ID, REDRIVE};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
 use crate::evaluation::order_gate::ConversationPlace;
 use crate::evaluation::redelivery_check::RedeliveryCheck;
@@ -39,6 +39,8 @@ pub(crate) struct EventTask {
     pub(crate) lent: SharedPermits,
     /// Hooks that are called later, once that is decided; further tries use the same ones.
     pub(crate) deferred: Mutex<Option<Vec<String>>>,
+    /// Whether an answer would go on with a loop of another bot, once that is known: the same for each hook that answers.
+    pub(crate) is_in_loop: OnceCell<bool>,
 }
 
 /// Selects which of an event's hooks are called.

@@ -159,7 +159,7 @@ fn official_url() -> BaseUrl {
 
 /// Returns the faults of `accounts` that types cannot express, at keys below `place`.
 pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, SlackAccount>) -> Vec<KeyFault> {
-    let mut faults = Vec::new();
+    let mut faults = repeated_refresh_tokens(place, accounts);
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
 
     for (name, account) in accounts {
@@ -233,6 +233,23 @@ pub(super) fn account_faults(place: &str, accounts: &BTreeMap<String, SlackAccou
         }
     }
 
+    faults
+}
+
+/// Returns the refresh tokens that another account has too, each at its key below `place`.
+fn repeated_refresh_tokens(place: &str, accounts: &BTreeMap<String, SlackAccount>) -> Vec<KeyFault> {
+    let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut faults = Vec::new();
+    for (name, account) in accounts {
+        let Some(refresh_token) = &account.refresh_token else {
+            continue;
+        };
+        if let Some(other) = owners.insert(refresh_token.reveal(), name) {
+            let key = format!("{place}.{name}.refresh_token");
+            let problem = format!("expected another refresh token than that of `{other}`: Slack takes it once");
+            faults.push(KeyFault::new(key, problem));
+        }
+    }
     faults
 }
 

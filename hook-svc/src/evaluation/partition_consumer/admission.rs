@@ -8,7 +8,7 @@ use shared::bus::dead_letter::MessageVerdict;
 use shared::bus::partition::OwnedPartition;
 use shared::model::event::Event;
 use shared::wire::seal::record_key;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
 use super::session::{MessageWork, PartitionSession};
 use super::{MAX_UNCLEAN, PartitionConsumer};
@@ -45,6 +45,7 @@ impl PartitionConsumer {
             pass: EvaluationRound::First,
             lent: SharedPermits::new(Some(memory), &self.held_back),
             deferred: Mutex::default(),
+            is_in_loop: OnceCell::new(),
         };
 
         let Some(inherited) = inherited else {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use shared::bus::partition::RedeliverySource;
 use shared::wire::seal::record_key;
+use tokio::sync::OnceCell;
 
 use super::deferred_events::{DeferredEvent, DeferredResult};
 use super::session::{PartitionSession, read};
@@ -102,6 +103,7 @@ impl PartitionConsumer {
             }),
             lent: SharedPermits::new(None, &self.held_back),
             deferred: Mutex::default(),
+            is_in_loop: OnceCell::new(),
         })
     }
 }

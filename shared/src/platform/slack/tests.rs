@@ -151,6 +151,16 @@ fn a_rotated_token_needs_all_with_which_it_is_renewed() {
     assert_eq!(faults(TOKEN, &keys("xoxe-1-Abc", &client)), ["token"]);
     let alone = format!("receive: none{client}");
     assert_eq!(faults(ROTATED, &alone), ["client_id", "client_secret"]);
+
+    let shared = keys("xoxe-1-Abc", &client);
+    let twice = format!(
+        "slack: {{accounts: {{app: {{token: '{}', {shared}}}, other: {{token: '{}', {shared}}}}}}}",
+        reference(ROTATED),
+        reference("xoxe.xoxb-2")
+    );
+    let ReadAccountsError(found) = read_platforms(&twice).expect_err("faults");
+    let keys: Vec<&str> = found.iter().map(|fault| fault.key.as_str()).collect();
+    assert_eq!(keys, ["slack.accounts.other.refresh_token"], "Slack takes it once");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::plan::{TokenStep, is_due, next_step, seeds_after};
+use super::plan::{TokenStep, due_in, next_step, seeds_after};
 use super::renewal::{GivenTokens, RenewTokenError, renew_token};
 use crate::bus::{Bus, CasError, Kv};
 use crate::clock::{SharedClock, pause};
@@ -24,9 +24,11 @@ use crate::wire::session_mark::LeaseRecord;
 use crate::wire::subject::token;
 use crate::wire::topology::buckets::{ACCOUNT_TOKENS, LEASES};
 
-/// Interval in which the bucket is read.
+/// Interval in which the bucket is read while something is to be done, or waited for.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Maximum time of the first look, during which the service does not start.
+/// Longest interval in which it is read: a thousand accounts whose tokens last must not keep the bus busy.
+const CALM_LOOK: Duration = Duration::from_secs(30);
+/// Maximum time of the first looks at all accounts, during which the service does not start.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
 /// Maximum time for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,6 +38,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 const LEASE: Duration = Duration::from_secs(60);
 /// Time after which a renewal is tried again that Slack refused.
 const REFUSED_AGAIN: Duration = Duration::from_mins(5);
+/// Maximum wait that Slack may ask for: a longer one would outlast the token in use.
+const MAX_ASKED: Duration = Duration::from_hours(1);
 /// First and longest wait after a call without an answer.
 const UNANSWERED_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(2));
 
@@ -87,6 +91,8 @@ pub struct TokenKeeper {
     own: Option<OwnTokens>,
     /// Whether the bucket does not have our tokens yet, so that they are in this process alone.
     is_unsaved: bool,
+    /// Whether every call of this process uses our tokens, and `/readyz` says so.
+    is_told: bool,
     /// What the bucket had at the last look, and the revision at which it can be overwritten.
     stored: (Option<AccountTokens>, u64),
     /// Time before which Slack is not asked again.
@@ -110,16 +116,33 @@ pub async fn open_keepers(
     accounts: &BTreeMap<String, SlackAccount>,
     context: &KeeperContext,
 ) -> Result<Vec<TokenKeeper>, reqwest::Error> {
+    if accounts.values().all(|account| account.rotation().is_none()) {
+        return Ok(Vec::new());
+    }
+
+    let http = reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(ANSWER_TIMEOUT)
+        // A redirect would show the secrets to another host.
+        .redirect(reqwest::redirect::Policy::none())
+        .build()?;
     let mut keepers = Vec::new();
     for (name, account) in accounts {
-        let Some(rotation) = account.rotation() else { continue };
-        let mut keeper = TokenKeeper::new(name, account.clone(), rotation, context)?;
-        match tokio::time::timeout(FIRST_LOOK, keeper.look()).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(account = name, %error, "failed to read an account's tokens; retrying"),
-            Err(_) => tracing::warn!(account = name, "reading an account's tokens takes long; retrying"),
+        if let Some(rotation) = account.rotation() {
+            keepers.push(TokenKeeper::new(name, account.clone(), rotation, &http, context));
         }
-        keepers.push(keeper);
+    }
+
+    let looks = async {
+        for keeper in &mut keepers {
+            if let Err(error) = keeper.look().await {
+                let account = &keeper.key;
+                tracing::warn!(account, %error, "failed to read an account's tokens; retrying");
+            }
+        }
+    };
+    if tokio::time::timeout(FIRST_LOOK, looks).await.is_err() {
+        tracing::warn!("reading the accounts' tokens takes long; retrying");
     }
     Ok(keepers)
 }
@@ -129,34 +152,30 @@ impl TokenKeeper {
         name: &str,
         account: SlackAccount,
         rotation: TokenRotation,
+        http: &reqwest::Client,
         context: &KeeperContext,
-    ) -> Result<Self, reqwest::Error> {
-        let http = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .timeout(ANSWER_TIMEOUT)
-            // A redirect would show the secrets to another host.
-            .redirect(reqwest::redirect::Policy::none())
-            .build()?;
+    ) -> Self {
         let (first, longest) = UNANSWERED_AGAIN;
-        Ok(Self {
+        Self {
             seal: TokenSeal::of_secret(rotation.client_secret.reveal()),
             seed: hash_token(&rotation.refresh_token),
             key: format!("{}.{}", token(SLACK), token(name)),
             part: format!("{SLACK}/{name} token"),
             tokens: context.bus.kv(ACCOUNT_TOKENS),
             leases: context.bus.kv(LEASES),
-            http,
+            http: http.clone(),
             clock: context.clock.clone(),
             health: context.health.clone(),
             instance: context.instance.clone(),
             own: None,
             is_unsaved: false,
+            is_told: false,
             stored: (None, 0),
             again_at: UnixMillis(0),
             waits: RetryWaits::new(first, longest),
             account,
             rotation,
-        })
+        }
     }
 
     /// Keeps the token valid until `shutdown`. Tokens that the bucket does not have yet are written first.
@@ -168,9 +187,17 @@ impl TokenKeeper {
             }
             tokio::select! {
                 () = shutdown.requested(), if !self.is_unsaved => return,
-                () = pause(LOOK_EVERY) => {}
+                () = pause(self.next_look()) => {}
             }
         }
+    }
+
+    /// Returns the time until the bucket is read again.
+    fn next_look(&self) -> Duration {
+        let settled = self.own.as_ref().filter(|_| self.is_told && !self.is_unsaved);
+        let due_in = settled.map_or(0, |own| due_in(&own.record, self.clock.now()));
+        let due_in = Duration::from_millis(u64::try_from(due_in).unwrap_or(0));
+        due_in.clamp(LOOK_EVERY, CALM_LOOK)
     }
 
     /// Looks once, and renews the token if its time has come and no other replica is at it.
@@ -193,7 +220,10 @@ impl TokenKeeper {
             Ok(false) => Ok(()),
             Err(error) => Err(error),
         };
-        if let Err(error) = self.leases.delete(&lease_key, Some(lease)).await {
+        // Tokens that are not stored yet keep it until it lapses: another replica would show the used refresh token again.
+        if !self.is_unsaved
+            && let Err(error) = self.leases.delete(&lease_key, Some(lease)).await
+        {
             tracing::debug!(account = %self.key, %error, "lease of a token was not given back");
         }
         done
@@ -208,7 +238,8 @@ impl TokenKeeper {
         match next_step(own, self.stored.0.as_ref(), opened.is_some(), &self.seed) {
             TokenStep::Begin => return Ok(true),
             TokenStep::Leave => {
-                let other = "another replica is configured with a refresh token of its own";
+                let other = "another replica is configured with a refresh token or client secret of its own";
+                self.is_told = false;
                 self.health.set_degraded(&self.part, other);
                 return Ok(false);
             }
@@ -216,14 +247,15 @@ impl TokenKeeper {
             TokenStep::PutBack => self.save().await?,
         }
         let now = self.clock.now();
-        Ok(!self.is_unsaved && self.own.as_ref().is_some_and(|own| is_due(&own.record, now)))
+        Ok(!self.is_unsaved && self.own.as_ref().is_some_and(|own| due_in(&own.record, now) <= 0))
     }
 
     /// Uses the tokens `opened` from the bucket from now on.
     fn adopt(&mut self, opened: Option<OwnTokens>) {
         let Some(opened) = opened else { return };
         self.is_unsaved = false;
-        if self.own.as_ref().is_some_and(|own| own.record == opened.record) {
+        // Our own are new too if no call uses them yet: the bucket took them, and its answer was lost.
+        if self.is_told && self.own.as_ref().is_some_and(|own| own.record == opened.record) {
             return;
         }
         self.again_at = UnixMillis(0);
@@ -246,8 +278,9 @@ impl TokenKeeper {
     }
 
     /// Makes our token the one that every call of this process uses.
-    fn publish(&self) {
+    fn publish(&mut self) {
         let Some(own) = &self.own else { return };
+        self.is_told = true;
         self.account.token.renew(own.access.clone());
         let until = own.record.expires_at.to_rfc3339();
         self.health
@@ -263,17 +296,14 @@ impl TokenKeeper {
         let asked_at = self.clock.now();
         match renew_token(&self.http, &self.account, &self.rotation, &refresh).await {
             Ok(given) => {
-                self.own = Some(self.sealed(&given, asked_at));
-                self.is_unsaved = true;
-                self.again_at = UnixMillis(0);
-                self.waits.reset();
+                self.hold(&given, asked_at);
                 tracing::info!(account = %self.key, expires_in_s = given.expires_in, "a token was renewed");
                 self.save().await
             }
             Err(error) => {
                 let wait = match &error {
                     RenewTokenError::Refused(_) => REFUSED_AGAIN,
-                    RenewTokenError::Limited(asked) => *asked,
+                    RenewTokenError::Limited(asked) => (*asked).min(MAX_ASKED),
                     RenewTokenError::Unanswered(_) => self.waits.next_wait(),
                 };
                 self.again_at = self.clock.now().plus(millis_of(wait));
@@ -283,36 +313,53 @@ impl TokenKeeper {
         }
     }
 
+    /// Holds the tokens that Slack gave, asked at `at`, until they are in the bucket.
+    fn hold(&mut self, given: &GivenTokens, at: UnixMillis) {
+        self.own = Some(self.sealed(given, at));
+        (self.is_unsaved, self.is_told) = (true, false);
+        self.again_at = UnixMillis(0);
+        self.waits.reset();
+    }
+
     /// Returns the tokens that Slack gave, asked at `at`, after those that we have or that the bucket has.
     fn sealed(&self, given: &GivenTokens, at: UnixMillis) -> OwnTokens {
         let before = self.stored.0.as_ref();
         let own = self.own.as_ref().map(|own| &own.record);
         let newest = before.into_iter().chain(own).map(|record| record.generation).max();
-        let generation = newest.unwrap_or_default() + 1;
         let plain = SealedTokens {
             access: given.access.clone(),
             refresh: given.refresh.clone(),
         };
         let plain = serde_json::to_vec(&plain).unwrap_or_default();
-        let record = AccountTokens {
+
+        let mut record = AccountTokens {
             seeds: match own {
                 // Others may have gone over to it with a refresh token of theirs.
                 Some(own) => own.seeds.clone(),
                 None => seeds_after(before, &self.seed),
             },
-            generation,
+            generation: newest.unwrap_or_default().saturating_add(1),
             renewed_at: at,
             expires_at: at.plus(given.expires_in.saturating_mul(1_000)),
-            sealed: self.seal.seal(&self.key, &plain),
+            sealed: String::new(),
         };
+        record.sealed = self.seal.seal(&self.place_of(&record), &plain);
         self.opened_as(&record, given.access.clone(), given.refresh.clone())
     }
 
-    /// Opens an entry of the bucket; `None` if it was sealed with another secret.
+    /// Opens an entry of the bucket; `None` if it was sealed with another secret, or says something else since.
     fn open(&self, record: &AccountTokens) -> Option<OwnTokens> {
-        let plain = self.seal.open(&self.key, &record.sealed)?;
+        let plain = self.seal.open(&self.place_of(record), &record.sealed)?;
         let tokens: SealedTokens = serde_json::from_slice(&plain).ok()?;
         Some(self.opened_as(record, tokens.access, tokens.refresh))
+    }
+
+    /// Returns what the seal of `record` holds together: its key and all that it says. Who may write the bucket, and has not the
+    /// secret, cannot pass former tokens off as newer ones.
+    fn place_of(&self, record: &AccountTokens) -> String {
+        let (seeds, generation) = (record.seeds.join(","), record.generation);
+        let (renewed_at, expires_at) = (record.renewed_at, record.expires_at);
+        format!("{} {seeds} {generation} {renewed_at} {expires_at}", self.key)
     }
 
     fn opened_as(&self, record: &AccountTokens, access: String, refresh: String) -> OwnTokens {

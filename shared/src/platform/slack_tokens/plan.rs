@@ -41,7 +41,7 @@ pub(super) fn next_step(
     let is_ours = can_open && stored.seeds.iter().any(|known| known == seed);
 
     match own {
-        Some(own) if own.generation > stored.generation && follows(own, stored) => TokenStep::PutBack,
+        Some(own) if is_ahead(own, stored) => TokenStep::PutBack,
         Some(_) | None if is_ours => TokenStep::Adopt,
         Some(_) => TokenStep::Leave,
         // The replica that started last has the newest configuration.
@@ -49,16 +49,19 @@ pub(super) fn next_step(
     }
 }
 
-/// Returns whether `own` came out of `stored`, whatever was renewed in between.
-fn follows(own: &AccountTokens, stored: &AccountTokens) -> bool {
-    let newest = stored.seeds.last();
-    newest.is_none_or(|newest| own.seeds.contains(newest))
+/// Returns whether `own` came out of `stored`: by a newer configuration, whatever was renewed meanwhile, or by later renewals.
+fn is_ahead(own: &AccountTokens, stored: &AccountTokens) -> bool {
+    let newest_in = |of: &AccountTokens, other: &AccountTokens| {
+        let newest = of.seeds.last();
+        newest.is_none_or(|newest| other.seeds.contains(newest))
+    };
+    newest_in(stored, own) && (!newest_in(own, stored) || own.generation > stored.generation)
 }
 
-/// Returns whether `tokens` are to be renewed at `now`.
-pub(super) fn is_due(tokens: &AccountTokens, now: UnixMillis) -> bool {
+/// Returns the time from `now` until `tokens` are to be renewed, in milliseconds; none is left if it is not above 0.
+pub(super) fn due_in(tokens: &AccountTokens, now: UnixMillis) -> i64 {
     let lifetime = tokens.expires_at.since(tokens.renewed_at);
-    tokens.expires_at.since(now) <= AHEAD_MS.min(lifetime / 2)
+    tokens.expires_at.since(now).saturating_sub(AHEAD_MS.min(lifetime / 2))
 }
 
 /// Returns the hashes of the refresh tokens of which tokens come that are renewed with that of hash `seed`, after `stored`.
@@ -111,6 +114,14 @@ mod tests {
         assert_eq!(seeds_after(Some(&former), "b"), next.seeds);
         assert_eq!(next_step(Some(&next), Some(&former), true, "b"), TokenStep::PutBack);
 
+        // One of the former chain was renewed meanwhile.
+        let rival = tokens(6, &["a"]);
+        assert_eq!(next_step(Some(&next), Some(&rival), true, "b"), TokenStep::PutBack);
+        assert_eq!(
+            next_step(Some(&tokens(7, &["a"])), Some(&next), true, "a"),
+            TokenStep::Adopt
+        );
+
         // A replica that still has the former configuration goes over, and one that starts with it does not begin anew.
         assert_eq!(next_step(Some(&former), Some(&next), true, "a"), TokenStep::Adopt);
         assert_eq!(next_step(None, Some(&next), true, "a"), TokenStep::Adopt);
@@ -134,13 +145,14 @@ mod tests {
     #[test]
     fn a_token_is_renewed_two_hours_before_its_end_or_halfway() {
         let long = tokens(1, &["a"]);
-        assert!(!is_due(&long, UnixMillis(10 * HOUR - 1)) && is_due(&long, UnixMillis(10 * HOUR)));
-        assert!(is_due(&long, UnixMillis(100 * HOUR)));
+        assert_eq!(due_in(&long, UnixMillis(10 * HOUR - 1)), 1);
+        assert_eq!(due_in(&long, UnixMillis(10 * HOUR)), 0);
+        assert!(due_in(&long, UnixMillis(100 * HOUR)) < 0);
         let short = AccountTokens {
             expires_at: UnixMillis(HOUR),
             ..tokens(1, &["a"])
         };
-        assert!(!is_due(&short, UnixMillis(HOUR / 2 - 1)) && is_due(&short, UnixMillis(HOUR / 2)));
+        assert_eq!(due_in(&short, UnixMillis(0)), HOUR / 2);
     }
 
     #[test]

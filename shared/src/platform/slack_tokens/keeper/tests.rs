@@ -233,6 +233,41 @@ async fn a_bucket_that_was_restored_or_lost_gets_the_newest_tokens_again() {
     one.step().await;
     assert_eq!(stored().await.generation, 2);
     assert_eq!((one.token().as_str(), vendor.asked().len()), ("xoxe.xoxb-2", 2));
+
+    // Former tokens are not taken for newer ones.
+    let forged = AccountTokens {
+        generation: 9,
+        ..former
+    };
+    kept.put("slack.main", &forged).await.expect("written");
+    one.step().await;
+    assert_eq!((one.token().as_str(), vendor.asked().len()), ("xoxe.xoxb-2", 2));
+    assert!(one.says().contains("of its own"), "{}", one.says());
+    kept.delete("slack.main", None).await.expect("repaired");
+    one.step().await;
+    assert!(one.says().starts_with("renewed"), "{}", one.says());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_that_the_bucket_took_without_an_answer_are_used_by_their_own_process_too() {
+    let (_server, bus) = world().await;
+    let (vendor, clock) = (Vendor::start().await, ManualClock::at(START));
+    let mut one = Replica::start(&bus, &clock, &vendor, "one", FIRST).await;
+    let given = GivenTokens {
+        access: "xoxe.xoxb-1".to_owned(),
+        refresh: "xoxe-1-1".to_owned(),
+        expires_in: 43_200,
+    };
+    one.keeper.hold(&given, START);
+    assert_eq!(one.token(), "xoxe.xoxb-0", "not before they are in the bucket");
+
+    let record = one.keeper.own.as_ref().expect("tokens").record.clone();
+    let kept = bus.kv::<AccountTokens>(ACCOUNT_TOKENS);
+    kept.put("slack.main", &record).await.expect("written");
+    one.step().await;
+    assert_eq!((one.token().as_str(), vendor.asked().len()), ("xoxe.xoxb-1", 0));
+    assert!(!one.keeper.is_unsaved, "a shutdown waits for nothing");
+    assert_eq!(one.keeper.next_look(), CALM_LOOK);
 }
 
 #[tokio::test(flavor = "multi_thread")]
