@@ -89,10 +89,12 @@ impl LoadedHooks {
                 let standing = model.standing(clock.now());
                 // The only copy is waited for in any case: nobody else could tell which ids occurred long ago.
                 let is_only = model.peers().names().is_empty();
+                // Before the look at the hooks: those that are loaded meanwhile may read.
+                let hooks_loaded = self.are_loaded();
                 let is_read = !pool.current_hooks().set().model_readers().is_empty();
                 let condition = AdmissionCondition {
                     lag: counted_lag(&standing, is_only || is_read),
-                    hooks_loaded: self.are_loaded(),
+                    hooks_loaded,
                     workers: pool.ready_workers(),
                 };
                 let takes_part = takes_part(*joined.borrow(), condition);
