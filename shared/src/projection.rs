@@ -295,6 +295,13 @@ impl Projection {
         self.0.lag.at(*self.0.positions.borrow(), now)
     }
 
+    /// Returns whether the file was compared with `EVENTS` since it was opened. Before, it may be of a stream that was put
+    /// back since, in which its ids and sequences are those of other messages.
+    #[must_use]
+    pub fn is_compared(&self) -> bool {
+        self.0.lag.is_known(FeedSource::Events)
+    }
+
     /// Starts the count of unsettled events again with a reading of `EVENTS` after `position`.
     fn begin_backlog(&self, position: u64) {
         self.lock_backlog().begin_behind(position);

@@ -18,9 +18,10 @@ const METRIC: &str = "nexus_hook_backlog_events";
 const SCALED_OBJECT: &str = "k8s/components/keda/hook-svc.yaml";
 /// Replicas, of which two keep a copy of the read model.
 const REPLICAS: u16 = 3;
-/// Events that each replica may have waiting here, and a backlog that asks for twice as many replicas as two.
-const THRESHOLD: f64 = 10.0;
-const FOR_FOUR: f64 = 31.0;
+/// Events that each replica may have waiting here, and a backlog that asks for twice as many replicas as two: few enough that
+/// so many wait for seconds, even where events come slowly.
+const THRESHOLD: f64 = 5.0;
+const FOR_FOUR: f64 = 16.0;
 
 /// Takes its time, so that events wait: a conversation's next one waits for it.
 const SLOW: &str = r#"/** @name slow */

@@ -8,6 +8,7 @@ use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::EventId;
 use shared::process::status::ask_replicas;
 use shared::projection::api::EventTrace;
+use shared::testing::connect;
 use shared::wire::rights::BusRole;
 use shared::wire::topology::{streams, topology};
 use tests::command::{Said, command};
@@ -75,6 +76,14 @@ async fn a_restore_onto_a_server_asks_first_what_it_may_and_goes_on_where_it_was
     answered(&world, &heard, &first).await;
     world.stack.stop_services().await;
     world.words(&["backup", flag(&backup), "--quiesce"]).await;
+
+    // Of streams that are half restored there is no backup: it would be the newest one, with which the restore goes on.
+    let restoring = connect(&world.stack.nats_config(BusRole::Restore), "restore").await;
+    restoring.begin_restore("monday", 1).await.expect("marked");
+    let half = world.tried(&["backup", flag(&files.path().join("half"))]).await;
+    let refused = half.expect_err("a restore is in progress");
+    assert!(refused.contains("backup monday is being restored"), "{refused}");
+    restoring.end_restore().await.expect("unmarked");
 
     // Nobody but its own user may: then nothing is begun, and nothing is lost.
     let before = world.bus.stream_state(streams::EVENTS).await.expect("asked");

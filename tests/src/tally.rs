@@ -352,3 +352,87 @@ impl Tally {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u128) -> Ulid {
+        Ulid::from(number)
+    }
+
+    fn dispatch(number: u128) -> TalliedDispatch {
+        TalliedDispatch {
+            id: id(number),
+            event: String::new(),
+            event_sequence: u64::try_from(number).expect("small"),
+            session: 0,
+        }
+    }
+
+    /// Two events of a session, each with all that follows from it.
+    fn whole() -> Tally {
+        let ids: BTreeSet<String> = ["a", "b", "out:a", "out:b"].map(str::to_owned).into();
+        let records = ids.iter().map(|id| (id.clone(), 1)).collect();
+        let mut tally = Tally::default();
+        (tally.events.ids, tally.events.sent) = (ids, 2);
+        (tally.evaluations.records, tally.evaluations.fired) = (records, [id(1), id(2)].into());
+        tally.dispatches.all = vec![dispatch(1), dispatch(2)];
+        tally.turns.completed = vec![(id(11), vec![id(1)]), (id(12), vec![id(2)])];
+        tally.deliveries.delivered = [(id(11), 1), (id(12), 1)].into();
+        tally
+    }
+
+    #[test]
+    fn each_broken_promise_is_a_fault() {
+        let accepted: BTreeSet<String> = ["a", "b"].map(str::to_owned).into();
+        let faults = whole().faults(&accepted);
+        assert!(faults.is_empty(), "{faults:?}");
+
+        let broken: [(&str, fn(&mut Tally)); 17] = [
+            ("1 accepted events are not stored", |tally| {
+                tally.events.ids.remove("a");
+            }),
+            ("1 events are stored again", |tally| tally.events.repeated = 1),
+            ("1 events were not evaluated", |tally| {
+                tally.evaluations.records.remove("a");
+            }),
+            ("1 are recorded more than once", |tally| {
+                tally.evaluations.records.insert("a".to_owned(), 2);
+            }),
+            ("dispatches: 1 missing", |tally| {
+                tally.dispatches.all.pop();
+            }),
+            ("1 of no fired hook", |tally| {
+                tally.evaluations.fired.remove(&id(1));
+            }),
+            ("hook, 1 stored again", |tally| tally.dispatches.all.push(dispatch(2))),
+            ("1 dispatches have no turn", |tally| {
+                tally.turns.completed.pop();
+            }),
+            ("1 have more than one", |tally| {
+                tally.turns.completed.push((id(13), vec![id(2)]));
+            }),
+            ("1 turns ran before", |tally| tally.turns.completed.reverse()),
+            ("deliveries: 1 missing", |tally| {
+                tally.deliveries.delivered.remove(&id(11));
+            }),
+            ("1 of no turn", |tally| {
+                tally.deliveries.delivered.insert(id(13), 1);
+            }),
+            ("1 receipted twice", |tally| {
+                tally.deliveries.delivered.insert(id(11), 2);
+            }),
+            ("2 deliveries, but 3 sent events", |tally| tally.events.sent = 3),
+            ("given up", |tally| tally.dead.push("given up".to_owned())),
+            ("1 deliveries and 0 claims wait", |tally| tally.waiting = 1),
+            ("0 deliveries and 1 claims wait", |tally| tally.claims = 1),
+        ];
+        for (fault, break_one) in broken {
+            let mut tally = whole();
+            break_one(&mut tally);
+            let found = tally.faults(&accepted);
+            assert!(found.iter().any(|found| found.contains(fault)), "{fault}: {found:?}");
+        }
+    }
+}

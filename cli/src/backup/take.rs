@@ -26,6 +26,7 @@ use crate::say;
 /// Fails if a stream cannot be copied; then the directory is marked as an unfinished backup.
 pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
     let bus = connect_as(common, BusRole::Backup).await?;
+    refuse_half_restored(&bus).await?;
     let names = ordered(
         &bus.stream_names()
             .await
@@ -66,6 +67,8 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
     let quiesced = standstill.is_some();
     drop(standstill);
     copied.extend(copy_all(common, &bus, &after, &directory).await?);
+    // A restore may have begun meanwhile.
+    refuse_half_restored(&bus).await?;
 
     let manifest = Manifest {
         format: FORMAT.to_owned(),
@@ -85,6 +88,19 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
     }
 
     print_backup(common, &manifest, &directory)
+}
+
+/// Refuses to copy streams that are being restored, or whose restore was interrupted: the copy would be the newest backup, from
+/// which that restore is begun again, and an older one would be removed for it.
+async fn refuse_half_restored(bus: &Bus) -> Result<()> {
+    let told = bus.restore_under_way().await.map_err(anyhow::Error::msg);
+    match told.context("failed to ask whether a restore is in progress")? {
+        None => Ok(()),
+        Some(backup) => {
+            let text = format!("backup {backup} is being restored, or its restore was interrupted: end that first");
+            Err(failure(Exit::Refused, text))
+        }
+    }
 }
 
 async fn copy_all(common: &Common, bus: &Bus, names: &[String], directory: &Path) -> Result<Vec<CopiedStream>> {

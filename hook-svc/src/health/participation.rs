@@ -85,14 +85,18 @@ impl LoadedHooks {
         let (model, pool) = (model.clone(), pool.clone());
         let (clock, health) = (Arc::clone(&shell.clock), shell.health.clone());
         async move {
+            let mut is_beside = false;
             loop {
                 let standing = model.standing(clock.now());
-                // The only copy is waited for in any case: nobody else could tell which ids occurred long ago.
-                let is_only = model.peers().names().is_empty();
+                // The only copy is waited for in any case: nobody else could tell which ids occurred long ago. A replica that
+                // takes part beside another copy goes on if that one is gone: its end must not stop this one as well.
+                is_beside = !model.peers().names().is_empty() || (is_beside && *joined.borrow());
+                // Before the look at the hooks: those that are loaded meanwhile may read.
+                let hooks_loaded = self.are_loaded();
                 let is_read = !pool.current_hooks().set().model_readers().is_empty();
                 let condition = AdmissionCondition {
-                    lag: counted_lag(&standing, is_only || is_read),
-                    hooks_loaded: self.are_loaded(),
+                    lag: counted_lag(&standing, is_read || !is_beside),
+                    hooks_loaded,
                     workers: pool.ready_workers(),
                 };
                 let takes_part = takes_part(*joined.borrow(), condition);

@@ -246,6 +246,10 @@ impl ModelAccess {
         let Some(own) = self.answering() else {
             return !self.0.peers.answer() || self.0.first.is_first(id, sequence).await;
         };
+        // The dispatch's id recognises a repetition, and nothing brings back an event that was taken for one.
+        if !own.is_compared() {
+            return true;
+        }
 
         own.is_first(id, sequence).unwrap_or_else(|error| {
             tracing::warn!(event_id = %id, %error, "read model cannot tell if an event is new");

@@ -3,11 +3,25 @@
 //! To read, a script needs `search`, or a database from a module whose name contains `sqlite`. A source that may load a
 //! module, or make code, by a name that its text does not show cannot be judged, and counts as one that reads.
 
-/// Texts of sources that read.
-const READING: [&str; 4] = ["dbPath", "search", "sqlite", "ctx["];
+/// Texts of sources that read, or that reach for something by a name that is made at run time. The constructor of a function
+/// makes functions of texts.
+const READING: [&str; 5] = ["dbPath", "search", "sqlite", "ctx[", ".constructor"];
 
 /// Words that load modules or make code by names that are made at run time.
-const HIDING: [&str; 5] = ["require", "createRequire", "getBuiltinModule", "eval", "Function"];
+const HIDING: [&str; 6] = [
+    "require",
+    "createRequire",
+    "getBuiltinModule",
+    "eval",
+    "Function",
+    "Reflect",
+];
+
+/// Objects that have what [`HIDING`] names as members.
+const OWNERS: [&str; 5] = ["globalThis", "global", "self", "process", "Bun"];
+
+/// Modules that load others, or make code.
+const LOADERS: [&str; 4] = ["module", "node:module", "vm", "node:vm"];
 
 /// Returns whether `source` reads the read model, or cannot be judged.
 pub(super) fn reads_model(source: &str) -> bool {
@@ -35,20 +49,24 @@ fn hides_a_name(source: &str) -> bool {
     words(source).any(|(word, after)| {
         let after = after.trim_start();
         match word {
-            "import" => after.starts_with(['(', '.', '/']) || is_escaped(after),
-            "from" => after.starts_with('/') || is_escaped(after),
-            // In the sentence of a comment, another word follows.
+            "import" => after.starts_with(['(', '.', '/']) || hides_a_module(after),
+            "from" => after.starts_with('/') || hides_a_module(after),
+            // In a class it is a method; in the sentence of a comment, another word follows.
+            "constructor" => !after.starts_with('(') && !after.starts_with(is_part),
+            owner if OWNERS.contains(&owner) => after.starts_with('[') || after.starts_with("?.["),
             other => HIDING.contains(&other) && !after.starts_with(is_part),
         }
     })
 }
 
-/// Returns whether `text` begins with a string that contains an escape: `"bun:sq\lite"` is a name too.
-fn is_escaped(text: &str) -> bool {
+/// Returns whether `text` begins with the name of a module that loads others, or with a name that contains an escape:
+/// `"bun:sq\lite"` is a name too.
+fn hides_a_module(text: &str) -> bool {
     let Some(quote) = text.chars().next().filter(|first| matches!(first, '"' | '\'')) else {
         return false;
     };
-    text[1..].split(quote).next().is_some_and(|name| name.contains('\\'))
+    let name = text[1..].split(quote).next().unwrap_or_default();
+    name.contains('\\') || LOADERS.contains(&name)
 }
 
 /// Returns whether a letter or digit is written as an escape, which hides a name and has no other use.
@@ -91,6 +109,14 @@ mod tests {
             "eval\n(text)",
             "new Function (text)",
             "process.getBuiltinModule(name)",
+            "globalThis['ev' + 'al'](text)",
+            "process?.['getBuiltin' + 'Module'](name)",
+            "Reflect.get(globalThis, name)",
+            "const AsyncFunction = (async () => {}).constructor; AsyncFunction(text)",
+            "const { constructor: Made } = () => {};",
+            "(() => {})['constructor'](text)",
+            "import { runInThisContext } from 'node:vm';",
+            "import * as loader from \"module\";",
             "import { Database } from \"bun:sq\\lite\";",
             "import 'bun:sq\\lite';",
             "export * from/* */'bun:sq\\lite';",
@@ -109,6 +135,8 @@ mod tests {
             "// Answers that require an approval are not ours.\nexport default () => ({ fire: true });",
             "// The evaluation of a retrieval is a function of the event.\nexport default function (ctx) { return ctx; }",
             "import { join } from 'node:path';\nimport type { A } from \"./a\";",
+            "class Own extends Error { constructor() { super('own'); } }\nglobalThis.count = 0;\nconst limit = process.memoryUsage();",
+            "// The constructor of a module, of a process and of a virtual machine (vm).\nexport default () => ({ fire: true });",
             "const red = '\\x1b[31m' + \"\\n\";",
             "Array.from('a\\n')",
         ] {

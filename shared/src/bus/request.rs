@@ -20,10 +20,11 @@ pub(super) const SERVICE_ERROR_CODE: &str = "Nats-Service-Error-Code";
 /// Header of a NATS service's error response with the error text.
 pub(super) const SERVICE_ERROR: &str = "Nats-Service-Error";
 
-/// Time without a response after which a question is sent again.
+/// Time without a response after which a question is sent again; each further one is half as long again, because replicas
+/// that are only slow have the more to do the more often they are asked.
 const ASK_AGAIN: Duration = Duration::from_millis(700);
 /// Number of times that it is sent.
-const MOST_ASKED: usize = 6;
+const MOST_ASKED: u32 = 6;
 
 impl Bus {
     /// Sends `question` in JSON to `subject`, with the additional `headers`, and decodes the JSON response.
@@ -56,8 +57,8 @@ impl Bus {
     }
 
     /// Sends `question`, which changes nothing, as [`Bus::request`] does. While no response arrives it is sent again, to
-    /// the replica that the server chooses then, and the first response counts: a replica that was stopped gets its share
-    /// of the requests, and answers none.
+    /// the replica that the server chooses then, and the first answer counts: a replica that was stopped gets its share of
+    /// the requests, and answers none. An error counts if no replica that was asked is still to answer.
     ///
     /// # Errors
     /// As [`Bus::request`].
@@ -70,11 +71,22 @@ impl Bus {
         let send = || self.request::<Q, A>(subject, Headers::new(), question, timeout);
         let mut sent = FuturesUnordered::new();
         sent.push(send());
+        let (mut asked, mut wait) = (1, ASK_AGAIN);
 
         loop {
             tokio::select! {
-                Some(response) = sent.next() => return response,
-                () = pause(ASK_AGAIN), if sent.len() < MOST_ASKED => sent.push(send()),
+                Some(response) = sent.next() => match response {
+                    // A replica that is ending, or that is asked when none is left, must not speak for one that works.
+                    Err(error) if !sent.is_empty() && !matches!(error, RequestError::Timeout { .. }) => {
+                        tracing::debug!(subject, %error, "another replica has still to answer");
+                    }
+                    response => return response,
+                },
+                () = pause(wait), if asked < MOST_ASKED => {
+                    sent.push(send());
+                    asked += 1;
+                    wait += wait / 2;
+                }
             }
         }
     }

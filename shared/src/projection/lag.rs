@@ -37,6 +37,12 @@ impl FeedLag {
         }
     }
 
+    /// Returns whether the end of `source` is known.
+    pub(super) fn is_known(&self, source: FeedSource) -> bool {
+        let heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heads[source as usize].is_some()
+    }
+
     /// Returns the number of messages still to be applied, of all streams together, or `None` if it is unknown.
     pub(super) fn remaining_messages(&self, positions: StreamPositions) -> Option<u64> {
         let heads = *self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -25,6 +25,7 @@ use shared::wire::partition::session_part;
 use shared::wire::session_mark::GroupMember;
 use shared::wire::subject;
 use shared::wire::topology::{buckets, claims_consumer, streams, topology};
+use tokio::sync::Notify;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -374,4 +375,37 @@ async fn a_question_is_asked_again_while_a_replica_is_silent() {
         .ask::<_, Value>("nexus.svc.probe.nothing", &question, DEADLINE)
         .await;
     assert!(matches!(absent, Err(RequestError::NoResponder { .. })), "{absent:?}");
+}
+
+/// One that is ending refuses while another one, which was asked before, still works.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_is_no_answer_while_another_replica_works() {
+    let (_server, bus) = world().await;
+    let asked = Arc::new(Mutex::new(0));
+    let third = Arc::new(Notify::new());
+    let spec = ServiceSpec::new("probe", "for tests").endpoint("ask", move |question: Value| {
+        let number = {
+            let mut asked = asked.lock().expect("whole");
+            *asked += 1;
+            *asked
+        };
+        let third = Arc::clone(&third);
+        async move {
+            match number {
+                // It answers once the second one has refused.
+                1 => third.notified().await,
+                2 => return Err((503, "ending".to_owned())),
+                _ => {
+                    third.notify_one();
+                    std::future::pending::<()>().await;
+                }
+            }
+            Ok::<_, (usize, String)>(question)
+        }
+    });
+    let _serving = bus.serve(spec).await.expect("served");
+
+    let question = json!("who answers?");
+    let answer = bus.ask::<_, Value>("nexus.svc.probe.ask", &question, DEADLINE).await;
+    assert_eq!(answer.expect("an answer"), question);
 }

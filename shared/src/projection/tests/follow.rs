@@ -121,6 +121,11 @@ async fn another_servers_streams_replace_what_was_there() {
     let server = NatsServer::start().await;
     let bus = bus(&server).await;
     let case = Case::with((1..=20).flat_map(chain).collect()).await;
+    assert!(
+        !case.projection.is_compared(),
+        "a file alone does not know of which streams it is"
+    );
+
     let shutdown = ShutdownSignal::default();
     let running = tokio::spawn(feed::run(bus.clone(), case.projection.clone(), shutdown.clone()));
     publish(&bus, &samples::stored(0, event(77))).await;
@@ -135,6 +140,7 @@ async fn another_servers_streams_replace_what_was_there() {
         case.value::<String>("SELECT id FROM events"),
         samples::event_id(77).to_string()
     );
+    assert!(case.projection.is_compared());
 
     shutdown.trigger();
     running.await.unwrap().unwrap();
