@@ -23,7 +23,7 @@ use shared::model::time::UnixMillis;
 
 pub use self::decision::{MergeDecision, MergeMemory, note_decision};
 use self::parts::{album_of, is_text, merge_parts, message_number};
-pub use self::texts::{MergedTexts, change_merged};
+pub use self::texts::{MergedTexts, as_read_again, change_merged};
 
 /// Beginning of a burst's name, before the number of its first message. Platforms' names of albums are numbers.
 const BURST: &str = "burst/";

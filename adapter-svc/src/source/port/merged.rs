@@ -1,12 +1,13 @@
 //! Which messages are stored as parts of a merged event (KV `merges`): a change of one of them is a change of that event, and one
-//! that is read again, by a run whose decisions are lost or from a history, is no event of its own.
+//! that is read again, by a run whose decisions are lost or from a history, is that event again and none of its own.
 //!
 //! An event is noted once it is stored, so that a note never makes a message be left out that is in no event. The note is the
 //! event's sealed message without its payloads, and is admitted as a message of `EVENTS` is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use shared::bus::{Bus, CasError, Kv, ReadStreamError};
 use shared::clock::pause;
@@ -21,7 +22,7 @@ use super::event_store::{SourceFenced, TRY_AGAIN_AFTER};
 use super::sink::SourceSink;
 use crate::attachments::note::admit_message;
 use crate::encoded_event::EncodedEvent;
-use crate::source::merge::{MergedTexts, change_merged};
+use crate::source::merge::{MergedTexts, as_read_again, change_merged};
 use crate::source::raw_payload::RAW;
 
 /// Size of a note beside its event, in bytes, rounded up.
@@ -30,6 +31,8 @@ const OVERHEAD_BYTES: usize = 8 * 1024;
 const KEPT: Duration = Duration::from_hours(30 * 24);
 /// Age of a text, when it was received, from which it may have been stored before, in milliseconds.
 const LATE_MS: i64 = 60_000;
+/// Maximum number of notes that are read or written at once.
+const AT_ONCE: usize = 16;
 
 /// What is known of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,19 +134,18 @@ impl MergeNotes {
         Ok(())
     }
 
-    /// Returns the ids of those of `texts` that are stored as parts of other events.
+    /// Returns the events that those of `texts` are parts of, by the texts' ids.
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the bucket cannot be asked.
-    pub async fn find_stored(&self, texts: &[&Event]) -> Result<BTreeSet<EventId>, ReadStreamError> {
-        let mut stored = BTreeSet::new();
-        for event in texts {
-            let note = self.find(event.id.as_str()).await?;
-            if note.is_some_and(|note| note.of != event.id.as_str()) {
-                stored.insert(event.id.clone());
-            }
+    pub async fn find_wholes(&self, texts: &[&Event]) -> Result<BTreeMap<EventId, Event>, ReadStreamError> {
+        let mut wholes = BTreeMap::new();
+        for some in texts.chunks(AT_ONCE) {
+            let found = try_join_all(some.iter().map(|text| self.find_whole(text))).await?;
+            let found = some.iter().zip(found);
+            wholes.extend(found.filter_map(|(text, whole)| Some((text.id.clone(), whole?))));
         }
-        Ok(stored)
+        Ok(wholes)
     }
 
     /// Notes those of `events`, which are stored, that were made of several.
@@ -163,12 +165,13 @@ impl MergeNotes {
                 continue;
             };
             let of = event.id.to_string();
-            for part in texts.ids().filter(|part| *part != of) {
-                let note = MergeNote {
-                    of: of.clone(),
-                    message: None,
-                };
-                self.notes.put_ttl(&token(part), &note, KEPT).await?;
+            let note = MergeNote {
+                of: of.clone(),
+                message: None,
+            };
+            let parts: Vec<String> = texts.ids().filter(|part| *part != of).map(token).collect();
+            for some in parts.chunks(AT_ONCE) {
+                try_join_all(some.iter().map(|part| self.notes.put_ttl(part, &note, KEPT))).await?;
             }
             let key = token(&of);
             let note = MergeNote {
@@ -194,19 +197,19 @@ impl SourceSink {
         Ok(())
     }
 
-    /// Removes those of `events` that came late and are stored as parts of others.
+    /// Puts the events that they are parts of in place of those of `events` that came late.
     ///
     /// # Errors
     /// Returns [`SourceFenced`] if the account is no longer held before the notes can be read.
-    pub(super) async fn leave_out_stored(&self, events: &mut Vec<Event>) -> Result<(), SourceFenced> {
+    pub(super) async fn replace_late_parts(&self, events: &mut Vec<Event>) -> Result<(), SourceFenced> {
         let notes = MergeNotes::new(self.bus());
-        let stored = loop {
-            match notes.find_stored(&late_texts(events)).await {
-                Ok(stored) => break stored,
+        let wholes = loop {
+            match notes.find_wholes(&late_texts(events)).await {
+                Ok(wholes) => break wholes,
                 Err(error) => self.wait_noted(&describe_error(&error)).await?,
             }
         };
-        events.retain(|event| !stored.contains(&event.id));
+        replace_parts(events, &wholes);
         Ok(())
     }
 
@@ -241,6 +244,19 @@ impl SourceSink {
         }
         pause(TRY_AGAIN_AFTER).await;
         Ok(())
+    }
+}
+
+/// Puts the events `wholes`, by the ids of their parts, in place of these parts among `events`, each once. They are stored already,
+/// unless `EVENTS` was put back to an older state: then a text that was left out would be in no event.
+pub fn replace_parts(events: &mut Vec<Event>, wholes: &BTreeMap<EventId, Event>) {
+    let mut told = BTreeSet::new();
+    for event in std::mem::take(events) {
+        match wholes.get(&event.id) {
+            Some(whole) if told.insert(whole.id.clone()) => events.extend(as_read_again(whole.clone(), &event)),
+            Some(_) => {}
+            None => events.push(event),
+        }
     }
 }
 
