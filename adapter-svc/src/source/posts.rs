@@ -5,7 +5,7 @@
 //! in the bucket, or on this host's disk on their way there, and the holder reads them in the order in which they came
 //! ([`reader`]), as it reads the updates of an account that is polled. What is in the bucket is the event's sealed message, and
 //! is admitted as a message of `EVENTS` is: a client that can write the bucket, and has no key of the cluster, cannot speak as
-//! an account's user.
+//! an account's user. A message whose seal this replica cannot check stays: while the key is changed, the next holder may have it.
 
 pub mod reader;
 
@@ -54,7 +54,7 @@ impl PostedMessage {
 }
 
 /// The place of a posted event in the bucket.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PostPlace {
     /// Key of the event.
     pub key: String,
