@@ -13,6 +13,7 @@ use shared::bus::{Bus, CasError, Kv, ReadStreamError};
 use shared::clock::pause;
 use shared::error_chain::describe_error;
 use shared::model::event::{Event, EventDirection, EventId};
+use shared::model::time::UnixMillis;
 use shared::wire::envelope::{MAX_PAYLOAD_BYTES, WireMessage};
 use shared::wire::headers::TraceCarrier;
 use shared::wire::subject::token;
@@ -29,7 +30,7 @@ use crate::source::raw_payload::RAW;
 const OVERHEAD_BYTES: usize = 8 * 1024;
 /// Time for which a merged event is known.
 const KEPT: Duration = Duration::from_hours(30 * 24);
-/// Age of a text, when it was received, from which it may have been stored before, in milliseconds.
+/// Age of a text from which it may have been stored before, in milliseconds.
 const LATE_MS: i64 = 60_000;
 /// Maximum number of notes that are read or written at once.
 const AT_ONCE: usize = 16;
@@ -90,7 +91,10 @@ impl MergeNotes {
                 let is_same = whole.id.as_str() == of
                     && whole.origin == part.origin
                     && whole.conversation() == part.conversation();
-                Ok(is_same.then_some(whole))
+                // The seal vouches for the event, not for the note.
+                let texts = MergedTexts::from_event(&whole);
+                let has_part = texts.is_some_and(|texts| texts.ids().any(|id| id == part.id.as_str()));
+                Ok((is_same && has_part).then_some(whole))
             }
             Err(error) => {
                 tracing::error!(event_id = of, %error, "note of a merged event refused");
@@ -204,7 +208,7 @@ impl SourceSink {
     pub(super) async fn replace_late_parts(&self, events: &mut Vec<Event>) -> Result<(), SourceFenced> {
         let notes = MergeNotes::new(self.bus());
         let wholes = loop {
-            match notes.find_wholes(&late_texts(events)).await {
+            match notes.find_wholes(&late_texts(events, self.now())).await {
                 Ok(wholes) => break wholes,
                 Err(error) => self.wait_noted(&describe_error(&error)).await?,
             }
@@ -284,9 +288,47 @@ pub fn single_texts(events: &[Event]) -> Vec<&Event> {
     events.iter().filter(is_text).collect()
 }
 
-/// Returns those of `events` that are texts of their own and came late, so that they may have been stored before.
-fn late_texts(events: &[Event]) -> Vec<&Event> {
+/// Returns those of `events`, which are stored at `now`, that are texts of their own and come late, so that they may have been
+/// stored before. What was posted may have waited since it was received, or come out of a spool or a restored bucket once more.
+fn late_texts(events: &[Event], now: UnixMillis) -> Vec<&Event> {
     let mut texts = single_texts(events);
-    texts.retain(|event| event.received_at.since(event.timestamp) > LATE_MS);
+    texts.retain(|event| event.received_at.max(now).since(event.timestamp) > LATE_MS);
     texts
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use shared::model::event::MERGED_TEXTS;
+
+    use super::*;
+
+    fn text(number: i64, content: &str) -> Event {
+        let id = EventId::parse(format!("slack:main/D1/{number}")).expect("an id");
+        let mut event = Event::new(id, "slack", "D1", UnixMillis(number));
+        event.content = content.to_owned();
+        event.content_types = vec!["text".to_owned()];
+        event
+    }
+
+    #[test]
+    fn parts_that_are_read_again_are_their_event_once() {
+        let mut whole = text(1, "one\ntwo");
+        let texts = [1, 2].map(|number| json!({"id": format!("slack:main/D1/{number}"), "bytes": 3}));
+        whole.metadata.insert(MERGED_TEXTS.to_owned(), json!(texts));
+        let parts = [text(1, "one"), text(2, "two")];
+        let wholes = parts.iter().map(|part| (part.id.clone(), whole.clone())).collect();
+
+        let mut events = vec![text(0, "zero"), parts[0].clone(), parts[1].clone(), text(3, "three")];
+        replace_parts(&mut events, &wholes);
+        let contents: Vec<&str> = events.iter().map(|event| event.content.as_str()).collect();
+        assert_eq!(contents, ["zero", "one\ntwo", "three"]);
+    }
+
+    #[test]
+    fn a_text_is_late_that_is_stored_long_after_it_was_written() {
+        let events = [text(0, "zero"), text(60_000, "one")];
+        let late = |now: i64| late_texts(&events, UnixMillis(now)).len();
+        assert_eq!((late(60_000), late(60_001), late(120_001)), (0, 1, 2));
+    }
 }
