@@ -173,18 +173,31 @@ impl MergeNotes {
                 of: of.clone(),
                 message: None,
             };
+            // The event's own note comes last: without it the others say nothing.
             let parts: Vec<String> = texts.ids().filter(|part| *part != of).map(token).collect();
             for some in parts.chunks(AT_ONCE) {
                 try_join_all(some.iter().map(|part| self.notes.put_ttl(part, &note, KEPT))).await?;
             }
-            let key = token(&of);
-            let note = MergeNote {
-                of,
-                message: Some(message),
-            };
-            self.notes.put_ttl(&key, &note, KEPT).await?;
+            self.note_whole(event, message).await?;
         }
         Ok(())
+    }
+
+    /// Notes the merged event `whole`, whose message is `message`, unless a later change of it is noted: by a replica that has
+    /// taken the account over, or before its texts were read again.
+    async fn note_whole(&self, whole: &Event, message: EncodedEvent) -> Result<(), CasError> {
+        let key = token(whole.id.as_str());
+        let (known, revision) = self.notes.find(&key).await?;
+        let known = known.and_then(|note| admit_message(&note.message?, self.bus.trust()).ok());
+        if known.is_some_and(|known| known.edited_at > whole.edited_at) {
+            return Ok(());
+        }
+
+        let note = MergeNote {
+            of: whole.id.to_string(),
+            message: Some(message),
+        };
+        self.notes.update_ttl(&key, &note, revision, KEPT).await.map(drop)
     }
 }
 
@@ -317,7 +330,7 @@ mod tests {
         let texts = [1, 2].map(|number| json!({"id": format!("slack:main/D1/{number}"), "bytes": 3}));
         whole.metadata.insert(MERGED_TEXTS.to_owned(), json!(texts));
         let parts = [text(1, "one"), text(2, "two")];
-        let wholes = parts.iter().map(|part| (part.id.clone(), whole.clone())).collect();
+        let wholes: BTreeMap<_, _> = parts.iter().map(|part| (part.id.clone(), whole.clone())).collect();
 
         let mut events = vec![text(0, "zero"), parts[0].clone(), parts[1].clone(), text(3, "three")];
         replace_parts(&mut events, &wholes);
