@@ -27,6 +27,8 @@ const MAX_BATCH: usize = 100;
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Time between two looks at what waits, if nothing is due before.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Time between two questions whether something is kept for an account whose doors keep nothing.
+const LOOK_SELDOM: Duration = Duration::from_secs(60);
 
 /// What is particular to the account to which a platform posts.
 pub trait PostedAccount: Send {
@@ -161,6 +163,15 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
     /// Waits until nothing is being stored, and returns the state. No event is stored while it is held.
     pub async fn lock(&self) -> MutexGuard<'_, PostState<A>> {
         self.state.lock().await
+    }
+
+    /// Waits until something is kept for the account, or this replica does not hold it any more: for an account whose doors store
+    /// what is posted, apart from those of a replica with other settings. A watch costs a message a second also if nothing comes.
+    pub async fn wait_for_posts(&self) {
+        // If nobody can say it, it is read.
+        while self.sink.is_held() && matches!(self.queue.is_empty().await, Ok(true)) {
+            pause(LOOK_SELDOM).await;
+        }
     }
 
     /// Reads and stores until this replica does not hold the account any more.
