@@ -24,7 +24,7 @@ use super::job_file::JobFile;
 use crate::source::port::event_store::{AccountEvents, SinkContext, SourceFenced, TRY_AGAIN_AFTER};
 use crate::source::port::history::{AccountHistory, FoundConversations, HistoryPage};
 use crate::source::port::history_calls::{HistoryCalls, HistoryRefused};
-use crate::source::port::merged::{MergeNotes, single_texts};
+use crate::source::port::merged::{MergeNotes, replace_parts, single_texts};
 use crate::source::port::{apply_age_gate, strangers};
 
 /// Interval in which the lease of a job is held or asked for, and the job is looked at: three times within the lease's life.
@@ -273,8 +273,8 @@ impl HistoryReading<'_> {
         }
     }
 
-    /// Waits until JetStream has `events`, without the texts that are parts of other events. Paired senders are let in; no sender
-    /// gets a code for an earlier message.
+    /// Waits until JetStream has `events`, and in place of texts that are parts of other events those. Paired senders are let in; no
+    /// sender gets a code for an earlier message.
     async fn store(&self, events: Vec<Event>) -> Result<(), SourceFenced> {
         let sink = &self.runner.sink;
         let store = AccountEvents {
@@ -287,16 +287,16 @@ impl HistoryReading<'_> {
         let merges = MergeNotes::new(&sink.bus);
         for batch in events.chunks(BATCH) {
             let mut batch = batch.to_vec();
-            let stored = loop {
-                match Box::pin(merges.find_stored(&single_texts(&batch))).await {
-                    Ok(stored) => break stored,
+            let wholes = loop {
+                match Box::pin(merges.find_wholes(&single_texts(&batch))).await {
+                    Ok(wholes) => break wholes,
                     Err(error) => {
                         tracing::warn!(error = describe_error(&error), "failed to read merged events; retrying");
                         pause(TRY_AGAIN_AFTER).await;
                     }
                 }
             };
-            batch.retain(|event| !stored.contains(&event.id));
+            replace_parts(&mut batch, &wholes);
             for event in &mut batch {
                 apply_age_gate(event, sink.age_gate_ms);
             }

@@ -23,7 +23,7 @@ use shared::model::time::UnixMillis;
 
 pub use self::decision::{MergeDecision, MergeMemory, note_decision};
 use self::parts::{album_of, is_text, merge_parts, message_number};
-pub use self::texts::{MergedTexts, change_merged};
+pub use self::texts::{MergedTexts, as_read_again, change_merged};
 
 /// Beginning of a burst's name, before the number of its first message. Platforms' names of albums are numbers.
 const BURST: &str = "burst/";
@@ -244,9 +244,15 @@ impl<K> MessageMerger<K> {
 
     /// Returns the events that may be published at `now`, in the order of each place.
     pub fn take_ready(&mut self, now: UnixMillis) -> Vec<ReadyEvent<K>> {
+        self.take_some_ready(now, usize::MAX)
+    }
+
+    /// As [`MessageMerger::take_ready`], but at most `most` events: for a source whose messages do not come in batches, so that
+    /// not more is decided at once than is stored ([`MessageMerger::to_stored`]).
+    pub fn take_some_ready(&mut self, now: UnixMillis, most: usize) -> Vec<ReadyEvent<K>> {
         let mut ready = Vec::new();
         for (place, queue) in &mut self.places {
-            while queue.front().is_some_and(|first| first.is_ready(now)) {
+            while ready.len() < most && queue.front().is_some_and(|first| first.is_ready(now)) {
                 ready.extend(queue.pop_front().map(|waiting| waiting.into_ready(place)));
             }
         }

@@ -3,9 +3,11 @@
 //!
 //! Every replica takes posts, and what belongs together may come to several of them. So a post is answered once its events are
 //! in the bucket, or on this host's disk on their way there, and the holder reads them in the order in which they came
-//! ([`reader`]), as it reads the updates of an account that is polled. What is in the bucket is the event's sealed message, and
-//! is admitted as a message of `EVENTS` is: a client that can write the bucket, and has no key of the cluster, cannot speak as
-//! an account's user.
+//! ([`reader`]), as it reads the updates of an account that is polled. What is in the bucket is the event's message with a seal of
+//! the cluster's key: a client that can write the bucket, and has no key, cannot speak as an account's user. The seal is another
+//! one than in `EVENTS`, because nothing is decided yet about the event's sender: a client that can read the bucket could publish
+//! the message itself otherwise, without the tags that keep a stranger's message from hooks. A message whose seal this replica
+//! cannot check stays: while the key is changed, the next holder may have it.
 
 pub mod reader;
 
@@ -15,14 +17,15 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use shared::bus::{Bus, Kv, KvWatch, OutgoingMessage, PublishError, ReadStreamError};
 use shared::model::event::Event;
-use shared::wire::envelope::{MAX_PAYLOAD_BYTES, WireMessage};
+use shared::model::origin::EventOrigin;
+use shared::wire::envelope::{MAX_PAYLOAD_BYTES, WireMessage, decode};
 use shared::wire::headers::{Headers, SCHEMA, TraceCarrier};
-use shared::wire::seal::TrustKeys;
+use shared::wire::seal::{AdmitEventError, ReadEventError, TrustKeys};
 use shared::wire::subject::token;
 use shared::wire::topology::buckets;
 use shared::wire::watermark::watermark_key;
 
-use crate::attachments::note::{RefuseNoteError, admit_message};
+use crate::attachments::note::RefuseNoteError;
 use crate::encoded_event::{EncodedEvent, NoteStep};
 use crate::error::AcceptEventsError;
 
@@ -43,10 +46,22 @@ impl WireMessage for PostedMessage {
 }
 
 impl PostedMessage {
-    /// Returns the event that is kept under `key`, with the origin that its seal proves.
+    /// Returns the event that is kept under `key`, if a replica with the cluster's key took it for a platform's account.
     fn admit_event(&self, key: &str, trust: &TrustKeys) -> Result<Event, RefuseNoteError> {
-        let event = admit_message(&self.message, trust)?;
-        if post_key(&self.message) != key {
+        let message = &self.message;
+        let event: Event = decode(&message.to_outgoing().headers, &message.payload)?;
+        if !trust.is_post(&message.payload, &message.seal) {
+            let (id, channel) = (event.id, event.channel);
+            return Err(ReadEventError::from(AdmitEventError::Unsealed { id, channel }).into());
+        }
+
+        match event.origin {
+            EventOrigin::Verified { .. } => {}
+            EventOrigin::Token { .. } | EventOrigin::Edge { .. } | EventOrigin::System | EventOrigin::Open => {
+                return Err(RefuseNoteError::Origin(event.origin));
+            }
+        }
+        if post_key(&event, &message.message_id) != key {
             return Err(RefuseNoteError::Key(event.id.to_string()));
         }
         Ok(event)
@@ -54,7 +69,7 @@ impl PostedMessage {
 }
 
 /// The place of a posted event in the bucket.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PostPlace {
     /// Key of the event.
     pub key: String,
@@ -135,9 +150,11 @@ fn encode_post(
     carrier: &TraceCarrier,
     max_payload: usize,
 ) -> Result<EncodedEvent, AcceptEventsError> {
-    let message = EncodedEvent::encode_event(event, trust, carrier, max_payload)?;
+    let mut message = EncodedEvent::encode_event(event, trust, carrier, max_payload)?;
+    message.seal = trust.seal_post(&message.payload);
     let (id, message_id) = (message.id.clone(), message.message_id.clone());
-    let kept = OutgoingMessage::new(post_subject(&post_key(&message)), &PostedMessage { message });
+    let subject = post_subject(&post_key(event, &message_id));
+    let kept = OutgoingMessage::new(subject, &PostedMessage { message });
     if kept.payload.len() > max_payload {
         return Err(AcceptEventsError::TooLarge {
             id,
@@ -160,15 +177,15 @@ fn encode_post(
     })
 }
 
-/// Returns the key of the event in `message`: the tokens of its channel, account and conversation, and the name of this
+/// Returns the key of `event`: the tokens of its channel, account and conversation, and of `message_id`, the name of this
 /// version of it.
-fn post_key(message: &EncodedEvent) -> String {
-    let conversation = message.subject.strip_prefix("nexus.event.").unwrap_or_default();
-    let name = match message.message_id.as_str() {
-        "" => message.id.as_str(),
+fn post_key(event: &Event, message_id: &str) -> String {
+    let (channel, account, peer) = event.conversation();
+    let name = match message_id {
+        "" => event.id.as_str(),
         name => name,
     };
-    format!("{conversation}.{}", token(name))
+    [channel, account, peer, name].map(token).join(".")
 }
 
 fn post_subject(key: &str) -> String {
@@ -178,11 +195,11 @@ fn post_subject(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use shared::model::event::EventId;
-    use shared::model::origin::EventOrigin;
     use shared::model::time::UnixMillis;
     use shared::testing::trust;
 
     use super::*;
+    use crate::attachments::note::admit_message;
 
     fn event(origin: EventOrigin) -> Event {
         let id = EventId::parse("telegram:main/5/1").expect("an id");
@@ -227,5 +244,20 @@ mod tests {
         };
         assert_eq!(reason(&post(&own, &TrustKeys::default())), "unsealed");
         assert_eq!(reason(&post(&event(EventOrigin::System), &trust())), "origin");
+
+        let (key, mut forged) = kept(&post(&own, &trust()));
+        let (_, other) = kept(&post(&event(EventOrigin::account("telegram", "other")), &trust()));
+        forged.message.payload = other.message.payload;
+        assert_eq!(
+            forged.admit_event(&key, &trust()).expect_err("refused").reason(),
+            "unsealed"
+        );
+    }
+
+    #[test]
+    fn what_waits_is_no_message_of_the_stream() {
+        let (_, posted) = kept(&post(&event(EventOrigin::account("telegram", "main")), &trust()));
+        let refused = admit_message(&posted.message, &trust());
+        assert_eq!(refused.expect_err("refused").reason(), "unsealed");
     }
 }

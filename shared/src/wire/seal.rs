@@ -31,6 +31,8 @@ pub const MIN_KEY_BYTES: usize = 32;
 const SEAL_DOMAIN: &str = "nexus-seal/1";
 /// First line of the text from which a message id is made.
 const ID_DOMAIN: &str = "nexus-id/1";
+/// First line of the text that the seal of a posted event signs.
+const POST_DOMAIN: &str = "nexus-post/1";
 /// Text from which a fingerprint is made.
 const FINGERPRINT_DOMAIN: &str = "nexus-fingerprint/1";
 /// Number of bytes of the HMAC in a fingerprint.
@@ -112,6 +114,11 @@ impl SealKey {
 
     fn seal_mac(&self, id: &EventId, content: &str, origin: &EventOrigin) -> Hmac<Sha256> {
         self.start_mac(SEAL_DOMAIN, &[id.as_str(), content, &origin.to_string()])
+    }
+
+    /// Returns the code of a posted event with the encoded `content`.
+    fn post_mac(&self, content: &[u8]) -> Hmac<Sha256> {
+        self.start_mac(POST_DOMAIN, &[&HEXLOWER.encode(&Sha256::digest(content))])
     }
 
     /// Returns a fingerprint that identifies this key without revealing it: 16 hexadecimal digits.
@@ -287,6 +294,28 @@ impl TrustKeys {
     #[must_use]
     pub const fn cluster_key(&self) -> Option<&SealKey> {
         self.cluster.as_ref()
+    }
+
+    /// Returns the seal of a posted event with the encoded `content`, which waits until it is decided whether its sender may
+    /// write: it proves that a service of the cluster took the event, and proves nothing to readers of `EVENTS`. Empty without a
+    /// key.
+    #[must_use]
+    pub fn seal_post(&self, content: &[u8]) -> String {
+        let sealed = self
+            .cluster
+            .as_ref()
+            .map(|key| key.post_mac(content).finalize().into_bytes());
+        sealed.map(|sealed| HEXLOWER.encode(&sealed)).unwrap_or_default()
+    }
+
+    /// Returns whether `seal` is the one of a posted event with the encoded `content`. Former keys count as well.
+    #[must_use]
+    pub fn is_post(&self, content: &[u8], seal: &str) -> bool {
+        let Ok(seal) = HEXLOWER.decode(seal.as_bytes()) else {
+            return false;
+        };
+        let mut keys = self.cluster.iter().chain(&self.former);
+        keys.any(|key| key.post_mac(content).verify_slice(&seal).is_ok())
     }
 
     /// Reads the message of `EVENTS` that is stored under `subject`.

@@ -405,6 +405,22 @@ fn texts_of_before_are_not_merged_unless_that_was_decided() {
 }
 
 #[test]
+fn no_more_is_decided_than_is_taken_and_nothing_is_left() {
+    let mut merger = merger(BURSTS, &[]);
+    for id in 1..=5_i64 {
+        merger.push(&id.to_string(), id, text(id, 7), UnixMillis(0));
+        merger.push(&id.to_string(), id + 10, text(id + 10, 7), UnixMillis(0));
+    }
+    let mut taken = Vec::new();
+    while !merger.is_empty() {
+        let ready = merger.take_some_ready(UnixMillis(60_000), 2);
+        taken.push(ready.len());
+        assert_eq!(merger.to_stored().decided.len(), taken.iter().sum::<usize>());
+    }
+    assert_eq!(taken, [2, 2, 1]);
+}
+
+#[test]
 fn texts_that_come_late_are_events_of_their_own() {
     let mut merger = merger(BURSTS, &[]);
     for id in 1..=4 {

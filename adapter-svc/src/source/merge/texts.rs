@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use shared::model::event::{Event, EventDirection, MERGED_TEXTS};
+use shared::model::event::{BACKFILLED, Event, EventDirection, MERGED_TEXTS};
+use shared::model::time::UnixMillis;
 
 use crate::source::raw_payload::RAW;
 
@@ -16,6 +17,9 @@ struct MergedText {
     id: String,
     /// Its length, in bytes; 0 = it was deleted.
     bytes: usize,
+    /// When it was edited or deleted last, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    changed_at: Option<UnixMillis>,
     #[serde(skip)]
     text: String,
 }
@@ -35,6 +39,7 @@ impl MergedTexts {
         let texts = parts.iter().map(|part| MergedText {
             id: part.id.to_string(),
             bytes: part.content.len(),
+            changed_at: None,
             text: part.content.clone(),
         });
         Some(Self(texts.collect()))
@@ -71,13 +76,17 @@ impl MergedTexts {
         event.metadata.insert(MERGED_TEXTS.to_owned(), json!(self.0));
     }
 
-    /// Replaces the text `id`, by nothing if it was deleted. Returns whether it is another one then; `None` if there is none.
-    fn replace(&mut self, id: &str, text: &str) -> Option<bool> {
+    /// Replaces the text `id` by that of the time `at`, or by nothing if it was deleted then. Returns whether it is another one
+    /// now; `None` if there is none. An earlier change that comes again undoes no later one.
+    fn replace(&mut self, id: &str, text: &str, at: UnixMillis) -> Option<bool> {
         let found = self.0.iter_mut().find(|one| one.id == id)?;
-        let is_other = found.text != text;
+        if found.text == text || found.changed_at.is_some_and(|known| at < known) {
+            return Some(false);
+        }
         text.clone_into(&mut found.text);
         found.bytes = text.len();
-        Some(is_other)
+        found.changed_at = Some(at);
+        Some(true)
     }
 
     fn is_gone(&self) -> bool {
@@ -86,14 +95,25 @@ impl MergedTexts {
 }
 
 /// Returns what `change`, an edit or a deletion of one of the texts of the merged event `whole`, makes of that event: an edit of it,
-/// or its deletion if no text is left. `None` if it is not about one of them. A change that `whole` has already makes the same
-/// event again.
+/// or its deletion if no text is left. `None` if it is not about one of them, or not by their sender, in whose name the event
+/// speaks. A change that `whole` has already, or a later one of the same text, makes the same texts again.
 #[must_use]
 pub fn change_merged(whole: &Event, change: &Event) -> Option<Event> {
     let mut texts = MergedTexts::from_event(whole)?;
     let is_deletion = change.direction == EventDirection::Deleted;
+    // Some platforms do not say who deleted a message.
+    let is_nameless = is_deletion && change.from.id.is_empty();
+    if !is_nameless && change.from.id != whole.from.id {
+        return None;
+    }
+
     let text = if is_deletion { "" } else { change.content.as_str() };
-    let is_other = texts.replace(change.id.as_str(), text)?;
+    let changed_at = change.edited_at.unwrap_or(change.received_at);
+    let is_other = texts.replace(change.id.as_str(), text, changed_at)?;
+    // An edit that comes behind the deletion brings nothing back.
+    if whole.direction == EventDirection::Deleted && !is_deletion {
+        return Some(whole.clone());
+    }
     if texts.is_gone() {
         let mut event = Event {
             id: whole.id.clone(),
@@ -104,7 +124,6 @@ pub fn change_merged(whole: &Event, change: &Event) -> Option<Event> {
         return Some(event);
     }
 
-    let changed_at = change.edited_at.unwrap_or(change.received_at);
     let edited_at = match whole.edited_at {
         Some(before) if is_other => before.max(changed_at),
         Some(before) => before,
@@ -133,10 +152,33 @@ pub fn change_merged(whole: &Event, change: &Event) -> Option<Event> {
     Some(event)
 }
 
+/// Returns the event to be stored for `part`, a message that was read again and is one of the texts of `whole`: `whole` as it is
+/// now, under its own id, so that it is there again if it was lost and makes no second event otherwise. `None` if it was deleted.
+#[must_use]
+pub fn as_read_again(whole: Event, part: &Event) -> Option<Event> {
+    let direction = match whole.direction {
+        EventDirection::Deleted => return None,
+        // A change would be an event beside the first one.
+        EventDirection::Updated => part.direction,
+        EventDirection::Received | EventDirection::Sent | EventDirection::Observed | EventDirection::Created => {
+            whole.direction
+        }
+    };
+    let mut event = Event {
+        direction,
+        received_at: part.received_at,
+        ..whole
+    };
+    event.metadata.remove(CHANGED_TEXT);
+    if part.tags.iter().any(|tag| tag == BACKFILLED) {
+        event.add_tag(BACKFILLED);
+    }
+    Some(event)
+}
+
 #[cfg(test)]
 mod tests {
     use shared::model::event::EventId;
-    use shared::model::time::UnixMillis;
 
     use super::*;
 
@@ -200,8 +242,54 @@ mod tests {
     }
 
     #[test]
+    fn an_earlier_change_of_a_text_undoes_no_later_one() {
+        let at = |time: i64, direction: EventDirection, content: &str| Event {
+            edited_at: Some(UnixMillis(time)),
+            ..change(2, direction, content)
+        };
+        let earlier = at(100, EventDirection::Updated, "two");
+        let edited = change_merged(&whole(), &earlier).expect("an edit");
+        // Another text was changed later, or in the same second.
+        let other = change_merged(&edited, &change(1, EventDirection::Updated, "eins")).expect("an edit");
+        let later = change_merged(&other, &at(110, EventDirection::Updated, "two!")).expect("an edit");
+        assert_eq!(later.content, "eins\ntwo!\ndrei");
+        let again = change_merged(&later, &earlier).expect("an edit");
+        assert_eq!(
+            (again.content, again.edited_at),
+            (later.content.clone(), later.edited_at)
+        );
+
+        let deleted = change_merged(&later, &at(120, EventDirection::Deleted, "")).expect("an edit");
+        let again = change_merged(&deleted, &at(110, EventDirection::Updated, "two!")).expect("an edit");
+        assert_eq!(
+            (deleted.content.as_str(), again.content.as_str()),
+            ("eins\ndrei", "eins\ndrei")
+        );
+    }
+
+    #[test]
+    fn a_text_that_is_read_again_is_the_event_as_it_is_now() {
+        let again = as_read_again(whole(), &text(2, "zwei")).expect("an event");
+        assert_eq!(
+            (again.content.as_str(), again.direction),
+            ("one\nzwei\nzwei\ndrei", EventDirection::Received)
+        );
+
+        let edited = change_merged(&whole(), &change(2, EventDirection::Updated, "two")).expect("an edit");
+        let again = as_read_again(edited, &text(1, "one")).expect("an event");
+        assert_eq!(
+            (again.id.as_str(), again.content.as_str(), again.direction),
+            ("slack:main/D1/1", "one\ntwo\ndrei", EventDirection::Received)
+        );
+        assert_eq!(again.metadata.get(CHANGED_TEXT), None);
+    }
+
+    #[test]
     fn what_is_about_another_event_changes_none() {
         let whole = whole();
+        let mut foreign = change(2, EventDirection::Updated, "two");
+        foreign.from.id = "U6".to_owned();
+        assert_eq!(change_merged(&whole, &foreign), None);
         assert_eq!(change_merged(&whole, &change(4, EventDirection::Deleted, "")), None);
         assert_eq!(
             change_merged(&text(2, "two"), &change(2, EventDirection::Deleted, "")),

@@ -1,17 +1,19 @@
 //! Which messages are stored as parts of a merged event (KV `merges`): a change of one of them is a change of that event, and one
-//! that is read again, by a run whose decisions are lost or from a history, is no event of its own.
+//! that is read again, by a run whose decisions are lost or from a history, is that event again and none of its own.
 //!
 //! An event is noted once it is stored, so that a note never makes a message be left out that is in no event. The note is the
 //! event's sealed message without its payloads, and is admitted as a message of `EVENTS` is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use shared::bus::{Bus, CasError, Kv, ReadStreamError};
 use shared::clock::pause;
 use shared::error_chain::describe_error;
 use shared::model::event::{Event, EventDirection, EventId};
+use shared::model::time::UnixMillis;
 use shared::wire::envelope::{MAX_PAYLOAD_BYTES, WireMessage};
 use shared::wire::headers::TraceCarrier;
 use shared::wire::subject::token;
@@ -21,15 +23,17 @@ use super::event_store::{SourceFenced, TRY_AGAIN_AFTER};
 use super::sink::SourceSink;
 use crate::attachments::note::admit_message;
 use crate::encoded_event::EncodedEvent;
-use crate::source::merge::{MergedTexts, change_merged};
+use crate::source::merge::{MergedTexts, as_read_again, change_merged};
 use crate::source::raw_payload::RAW;
 
 /// Size of a note beside its event, in bytes, rounded up.
 const OVERHEAD_BYTES: usize = 8 * 1024;
 /// Time for which a merged event is known.
 const KEPT: Duration = Duration::from_hours(30 * 24);
-/// Age of a text, when it was received, from which it may have been stored before, in milliseconds.
+/// Age of a text from which it may have been stored before, in milliseconds.
 const LATE_MS: i64 = 60_000;
+/// Maximum number of notes that are read or written at once.
+const AT_ONCE: usize = 16;
 
 /// What is known of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,7 +91,10 @@ impl MergeNotes {
                 let is_same = whole.id.as_str() == of
                     && whole.origin == part.origin
                     && whole.conversation() == part.conversation();
-                Ok(is_same.then_some(whole))
+                // The seal vouches for the event, not for the note.
+                let texts = MergedTexts::from_event(&whole);
+                let has_part = texts.is_some_and(|texts| texts.ids().any(|id| id == part.id.as_str()));
+                Ok((is_same && has_part).then_some(whole))
             }
             Err(error) => {
                 tracing::error!(event_id = of, %error, "note of a merged event refused");
@@ -131,19 +138,18 @@ impl MergeNotes {
         Ok(())
     }
 
-    /// Returns the ids of those of `texts` that are stored as parts of other events.
+    /// Returns the events that those of `texts` are parts of, by the texts' ids.
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the bucket cannot be asked.
-    pub async fn find_stored(&self, texts: &[&Event]) -> Result<BTreeSet<EventId>, ReadStreamError> {
-        let mut stored = BTreeSet::new();
-        for event in texts {
-            let note = self.find(event.id.as_str()).await?;
-            if note.is_some_and(|note| note.of != event.id.as_str()) {
-                stored.insert(event.id.clone());
-            }
+    pub async fn find_wholes(&self, texts: &[&Event]) -> Result<BTreeMap<EventId, Event>, ReadStreamError> {
+        let mut wholes = BTreeMap::new();
+        for some in texts.chunks(AT_ONCE) {
+            let found = try_join_all(some.iter().map(|text| self.find_whole(text))).await?;
+            let found = some.iter().zip(found);
+            wholes.extend(found.filter_map(|(text, whole)| Some((text.id.clone(), whole?))));
         }
-        Ok(stored)
+        Ok(wholes)
     }
 
     /// Notes those of `events`, which are stored, that were made of several.
@@ -163,21 +169,35 @@ impl MergeNotes {
                 continue;
             };
             let of = event.id.to_string();
-            for part in texts.ids().filter(|part| *part != of) {
-                let note = MergeNote {
-                    of: of.clone(),
-                    message: None,
-                };
-                self.notes.put_ttl(&token(part), &note, KEPT).await?;
-            }
-            let key = token(&of);
             let note = MergeNote {
-                of,
-                message: Some(message),
+                of: of.clone(),
+                message: None,
             };
-            self.notes.put_ttl(&key, &note, KEPT).await?;
+            // The event's own note comes last: without it the others say nothing.
+            let parts: Vec<String> = texts.ids().filter(|part| *part != of).map(token).collect();
+            for some in parts.chunks(AT_ONCE) {
+                try_join_all(some.iter().map(|part| self.notes.put_ttl(part, &note, KEPT))).await?;
+            }
+            self.note_whole(event, message).await?;
         }
         Ok(())
+    }
+
+    /// Notes the merged event `whole`, whose message is `message`, unless a later change of it is noted: by a replica that has
+    /// taken the account over, or before its texts were read again.
+    async fn note_whole(&self, whole: &Event, message: EncodedEvent) -> Result<(), CasError> {
+        let key = token(whole.id.as_str());
+        let (known, revision) = self.notes.find(&key).await?;
+        let known = known.and_then(|note| admit_message(&note.message?, self.bus.trust()).ok());
+        if known.is_some_and(|known| known.edited_at > whole.edited_at) {
+            return Ok(());
+        }
+
+        let note = MergeNote {
+            of: whole.id.to_string(),
+            message: Some(message),
+        };
+        self.notes.update_ttl(&key, &note, revision, KEPT).await.map(drop)
     }
 }
 
@@ -194,19 +214,19 @@ impl SourceSink {
         Ok(())
     }
 
-    /// Removes those of `events` that came late and are stored as parts of others.
+    /// Puts the events that they are parts of in place of those of `events` that came late.
     ///
     /// # Errors
     /// Returns [`SourceFenced`] if the account is no longer held before the notes can be read.
-    pub(super) async fn leave_out_stored(&self, events: &mut Vec<Event>) -> Result<(), SourceFenced> {
+    pub(super) async fn replace_late_parts(&self, events: &mut Vec<Event>) -> Result<(), SourceFenced> {
         let notes = MergeNotes::new(self.bus());
-        let stored = loop {
-            match notes.find_stored(&late_texts(events)).await {
-                Ok(stored) => break stored,
+        let wholes = loop {
+            match notes.find_wholes(&late_texts(events, self.now())).await {
+                Ok(wholes) => break wholes,
                 Err(error) => self.wait_noted(&describe_error(&error)).await?,
             }
         };
-        events.retain(|event| !stored.contains(&event.id));
+        replace_parts(events, &wholes);
         Ok(())
     }
 
@@ -244,6 +264,19 @@ impl SourceSink {
     }
 }
 
+/// Puts the events `wholes`, by the ids of their parts, in place of these parts among `events`, each once. They are stored already,
+/// unless `EVENTS` was put back to an older state: then a text that was left out would be in no event.
+pub fn replace_parts(events: &mut Vec<Event>, wholes: &BTreeMap<EventId, Event>) {
+    let mut told = BTreeSet::new();
+    for event in std::mem::take(events) {
+        match wholes.get(&event.id) {
+            Some(whole) if told.insert(whole.id.clone()) => events.extend(as_read_again(whole.clone(), &event)),
+            Some(_) => {}
+            None => events.push(event),
+        }
+    }
+}
+
 /// Returns whether `event` is an edit or a deletion of a message.
 fn is_change(event: &Event) -> bool {
     match event.direction {
@@ -268,9 +301,47 @@ pub fn single_texts(events: &[Event]) -> Vec<&Event> {
     events.iter().filter(is_text).collect()
 }
 
-/// Returns those of `events` that are texts of their own and came late, so that they may have been stored before.
-fn late_texts(events: &[Event]) -> Vec<&Event> {
+/// Returns those of `events`, which are stored at `now`, that are texts of their own and come late, so that they may have been
+/// stored before. What was posted may have waited since it was received, or come out of a spool or a restored bucket once more.
+fn late_texts(events: &[Event], now: UnixMillis) -> Vec<&Event> {
     let mut texts = single_texts(events);
-    texts.retain(|event| event.received_at.since(event.timestamp) > LATE_MS);
+    texts.retain(|event| event.received_at.max(now).since(event.timestamp) > LATE_MS);
     texts
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use shared::model::event::MERGED_TEXTS;
+
+    use super::*;
+
+    fn text(number: i64, content: &str) -> Event {
+        let id = EventId::parse(format!("slack:main/D1/{number}")).expect("an id");
+        let mut event = Event::new(id, "slack", "D1", UnixMillis(number));
+        event.content = content.to_owned();
+        event.content_types = vec!["text".to_owned()];
+        event
+    }
+
+    #[test]
+    fn parts_that_are_read_again_are_their_event_once() {
+        let mut whole = text(1, "one\ntwo");
+        let texts = [1, 2].map(|number| json!({"id": format!("slack:main/D1/{number}"), "bytes": 3}));
+        whole.metadata.insert(MERGED_TEXTS.to_owned(), json!(texts));
+        let parts = [text(1, "one"), text(2, "two")];
+        let wholes: BTreeMap<_, _> = parts.iter().map(|part| (part.id.clone(), whole.clone())).collect();
+
+        let mut events = vec![text(0, "zero"), parts[0].clone(), parts[1].clone(), text(3, "three")];
+        replace_parts(&mut events, &wholes);
+        let contents: Vec<&str> = events.iter().map(|event| event.content.as_str()).collect();
+        assert_eq!(contents, ["zero", "one\ntwo", "three"]);
+    }
+
+    #[test]
+    fn a_text_is_late_that_is_stored_long_after_it_was_written() {
+        let events = [text(0, "zero"), text(60_000, "one")];
+        let late = |now: i64| late_texts(&events, UnixMillis(now)).len();
+        assert_eq!((late(60_000), late(60_001), late(120_001)), (0, 1, 2));
+    }
 }

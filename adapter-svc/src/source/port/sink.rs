@@ -211,7 +211,7 @@ impl SourceSink {
         position: SourcePosition,
     ) -> Result<(), PutEventsError> {
         let SettledEvents { mut events, strangers } = settled;
-        Box::pin(self.leave_out_stored(&mut events)).await?;
+        Box::pin(self.replace_late_parts(&mut events)).await?;
         events.extend(gaps.iter().filter_map(|gap| self.tell_gap(gap)));
         let merged = Self::merged_among(&events);
         self.store_of().store(events, || self.is_held()).await?;

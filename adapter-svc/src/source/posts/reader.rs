@@ -3,6 +3,7 @@
 //! An event is removed from the bucket once the event that has it is stored. Which messages an event has is in the watermark
 //! before that event is published, so that a crash between any two steps makes the next holder read the same again.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -15,6 +16,7 @@ use shared::model::time::UnixMillis;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::{PostPlace, PostQueue, PostedMessage};
+use crate::attachments::note::RefuseNoteError;
 use crate::source::merge::{MergeDecision, MergeMemory, MergeWaits, MessageMerger, ReadyEvent, note_decision};
 use crate::source::port::sink::SourcePosition;
 use crate::source::port::{PutEventsError, SourceEnd, SourceSink};
@@ -25,6 +27,8 @@ const MAX_BATCH: usize = 100;
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Time between two looks at what waits, if nothing is due before.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Time between two questions whether something is kept for an account whose doors keep nothing.
+const LOOK_SELDOM: Duration = Duration::from_secs(60);
 
 /// What is particular to the account to which a platform posts.
 pub trait PostedAccount: Send {
@@ -52,6 +56,8 @@ pub struct PostState<A> {
     pub account: A,
     /// Events that wait for those that belong to them.
     merger: MessageMerger<PostPlace>,
+    /// Where those are that wait.
+    waiting: HashSet<PostPlace>,
     /// Events that are to be removed from the bucket.
     done: Vec<PostPlace>,
     /// Decisions about albums of one message, as long as that may be in the bucket: otherwise one that came later could be
@@ -95,7 +101,7 @@ impl<A: PostedAccount> PostState<A> {
             KvEvent::Gone { .. } | KvEvent::Anew | KvEvent::Current => return,
         };
         // A watch that was repaired may bring it again.
-        if self.merger.keys().any(|waiting| *waiting == place) {
+        if self.waiting.contains(&place) {
             return;
         }
 
@@ -104,17 +110,25 @@ impl<A: PostedAccount> PostState<A> {
                 self.account.take_in(&mut event);
                 let conversation = event.peer.id.clone();
                 // What is stored already, as a part of another event, is done.
-                if !self.merger.push(&conversation, place.clone(), event, now) {
+                if self.merger.push(&conversation, place.clone(), event, now) {
+                    self.waiting.insert(place);
+                } else {
                     self.done.push(place);
                 }
             }
-            Err(error) => {
-                let channel = self.account.channel();
-                tracing::error!(channel, key = place.key, %error, "posted event refused");
-                metrics::counter!("nexus_source_refused_total", "source" => channel, "reason" => "unsealed")
-                    .increment(1);
-                self.done.push(place);
-            }
+            Err(error) => self.refuse(place, &error),
+        }
+    }
+
+    /// Counts an event that is not admitted because of `error`, and passes it over.
+    fn refuse(&mut self, place: PostPlace, error: &RefuseNoteError) {
+        let channel = self.account.channel();
+        tracing::error!(channel, key = place.key, %error, "posted event refused");
+        metrics::counter!("nexus_source_refused_total", "source" => channel, "reason" => "unsealed").increment(1);
+        match error {
+            // Its door may have a key that this replica has still to get, and has answered that it is kept.
+            RefuseNoteError::Unreadable(_) | RefuseNoteError::Event(_) => {}
+            RefuseNoteError::Origin(_) | RefuseNoteError::Key(_) => self.done.push(place),
         }
     }
 }
@@ -134,6 +148,7 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
     pub fn new(queue: PostQueue, sink: &'a SourceSink, account: A, (waits, memory): (MergeWaits, MergeMemory)) -> Self {
         let state = PostState {
             account,
+            waiting: HashSet::new(),
             done: Vec::new(),
             lone: lone_albums(&memory.decided),
             merger: MessageMerger::new(waits, memory),
@@ -148,6 +163,15 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
     /// Waits until nothing is being stored, and returns the state. No event is stored while it is held.
     pub async fn lock(&self) -> MutexGuard<'_, PostState<A>> {
         self.state.lock().await
+    }
+
+    /// Waits until something is kept for the account, or this replica does not hold it any more: for an account whose doors store
+    /// what is posted, apart from those of a replica with other settings. A watch costs a message a second also if nothing comes.
+    pub async fn wait_for_posts(&self) {
+        // If nobody can say it, it is read.
+        while self.sink.is_held() && matches!(self.queue.is_empty().await, Ok(true)) {
+            pause(LOOK_SELDOM).await;
+        }
     }
 
     /// Reads and stores until this replica does not hold the account any more.
@@ -242,13 +266,26 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
         Ok(())
     }
 
-    /// Stores the events that wait no more.
+    /// Stores the events that wait no more, some at a time: the decisions about them are remembered until they are removed.
     async fn store_ready(&self, state: &mut PostState<A>) -> Result<(), PutEventsError> {
         let now = self.sink.now();
-        let ready = state.merger.take_ready(now);
-        if ready.is_empty() {
-            return Ok(());
+        loop {
+            let ready = state.merger.take_some_ready(now, MAX_BATCH);
+            if ready.is_empty() {
+                return Ok(());
+            }
+            Box::pin(self.store_batch(state, ready, now)).await?;
+            self.remove_done(state).await;
         }
+    }
+
+    /// Stores `ready` at `now`.
+    async fn store_batch(
+        &self,
+        state: &mut PostState<A>,
+        ready: Vec<ReadyEvent<PostPlace>>,
+        now: UnixMillis,
+    ) -> Result<(), PutEventsError> {
         let decided: Vec<MergeDecision> = ready.iter().filter_map(|ready| ready.decision.clone()).collect();
         for decision in lone_albums(&decided) {
             note_decision(&mut state.lone, decision);
@@ -275,6 +312,9 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
         // Their events are stored when the position is.
         let position = state.position(now);
         self.sink.put(events, position).await?;
+        for place in &places {
+            state.waiting.remove(place);
+        }
         state.done.extend(places);
         Ok(())
     }

@@ -66,10 +66,16 @@ impl Source for SlackPostSource {
         let from = from.filter(|from| from.of == of);
         let posts = PostedPayloads::resume(&self.account, of, from.as_ref(), sink.now());
         let reader = posts.into_reader(&self.name, sink);
+        let read = async {
+            if self.account.debounce_ms == 0 {
+                reader.wait_for_posts().await;
+            }
+            reader.read().await
+        };
         tokio::select! {
             end = self.keep_noting(&reader, sink) => end,
             // Texts that were to be merged, also those of a replica that has other settings.
-            end = reader.read() => end,
+            end = read => end,
         }
     }
 }

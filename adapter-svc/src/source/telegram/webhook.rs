@@ -45,7 +45,6 @@ const IDENTITY_WAIT: Duration = Duration::from_secs(2);
 /// The result of a look at an account's webhook.
 #[derive(Debug)]
 struct WebhookLook {
-    bot_id: i64,
     /// State of the account: sound, or its fault.
     state: Result<String, String>,
     /// What Telegram says about the webhook; `None` if it was not the account's, and nothing was posted.
@@ -89,7 +88,6 @@ impl TelegramWebhookSource {
         let bot = self.client.identify().await?;
         let (Some(url), Some(secret)) = (self.account.posted_url(&self.name), &self.account.webhook_secret) else {
             return Ok(WebhookLook {
-                bot_id: bot.id,
                 state: Err("`webhook_url` or `webhook_secret` is missing".to_owned()),
                 found: None,
             });
@@ -115,11 +113,7 @@ impl TelegramWebhookSource {
             Some(words) => Err(words),
             None => Ok(format!("receiving by webhook as @{}", bot.username)),
         };
-        Ok(WebhookLook {
-            bot_id: bot.id,
-            state,
-            found,
-        })
+        Ok(WebhookLook { state, found })
     }
 
     /// Notes that everything is stored that Telegram had, if `look` says so, and tells of which time updates are missing:
@@ -154,45 +148,62 @@ impl TelegramWebhookSource {
     async fn next_look(&self, sink: &SourceSink) -> Result<WebhookLook, SourceEnd> {
         let mut failures = 0;
         while sink.is_held() {
-            let error = match self.look(sink).await {
+            match self.look(sink).await {
                 Ok(look) => {
                     sink.report(look.state.as_deref().map_err(String::as_str));
                     return Ok(look);
                 }
-                Err(error) => error,
-            };
-            if let BotCallError::Unauthorized(_) = error {
-                return Err(SourceEnd::Stopped {
-                    reason: error.to_string(),
-                    again: Some(TOKEN_AGAIN),
-                });
+                Err(error) => {
+                    failures += 1;
+                    self.wait_failed(&error, failures, sink).await?;
+                }
             }
-
-            failures += 1;
-            metrics::counter!("nexus_source_failures_total", "source" => TELEGRAM).increment(1);
-            sink.report(Err(&format!("failed to look at the webhook: {error}")));
-            pause(wait_after(&error, failures, self.ids.draw_jitter())).await;
         }
         Err(SourceEnd::Fenced)
     }
 
-    /// Looks at the webhook again and again, of which `look` is the first look, and notes how far the account is complete.
-    async fn keep_looking(
-        &self,
-        mut look: WebhookLook,
-        reader: &PostReader<'_, PostedUpdates<'_>>,
-        sink: &SourceSink,
-    ) -> SourceEnd {
+    /// Asks until Telegram says who the bot is.
+    async fn next_bot(&self, sink: &SourceSink) -> Result<i64, SourceEnd> {
+        let mut failures = 0;
+        while sink.is_held() {
+            match self.client.identify().await {
+                Ok(bot) => return Ok(bot.id),
+                Err(error) => {
+                    failures += 1;
+                    self.wait_failed(&error, failures, sink).await?;
+                }
+            }
+        }
+        Err(SourceEnd::Fenced)
+    }
+
+    /// Reports `error`, the last of `failures`, and waits before the next call.
+    async fn wait_failed(&self, error: &BotCallError, failures: u32, sink: &SourceSink) -> Result<(), SourceEnd> {
+        if let BotCallError::Unauthorized(_) = error {
+            return Err(SourceEnd::Stopped {
+                reason: error.to_string(),
+                again: Some(TOKEN_AGAIN),
+            });
+        }
+
+        metrics::counter!("nexus_source_failures_total", "source" => TELEGRAM).increment(1);
+        sink.report(Err(&format!("failed to look at the webhook: {error}")));
+        pause(wait_after(error, failures, self.ids.draw_jitter())).await;
+        Ok(())
+    }
+
+    /// Looks at the webhook again and again, and notes how far the account is complete.
+    async fn keep_looking(&self, reader: &PostReader<'_, PostedUpdates<'_>>, sink: &SourceSink) -> SourceEnd {
         loop {
+            let look = match self.next_look(sink).await {
+                Ok(look) => look,
+                Err(end) => return end,
+            };
             let noted = self.note_complete(&mut *reader.lock().await, &look, sink).await;
             if let Err(error) = noted {
                 return error.into();
             }
             pause(LOOK_EVERY).await;
-            look = match self.next_look(sink).await {
-                Ok(look) => look,
-                Err(end) => return end,
-            };
         }
     }
 
@@ -221,16 +232,16 @@ impl Source for TelegramWebhookSource {
     }
 
     async fn run(&self, from: Option<SourceWatermark>, sink: &SourceSink) -> SourceEnd {
-        // Whose updates are kept is known then.
-        let look = match self.next_look(sink).await {
-            Ok(look) => look,
+        // Whose updates are kept is known then, and Telegram's time. What was posted is stored also while the webhook is refused.
+        let bot_id = match self.next_bot(sink).await {
+            Ok(bot_id) => bot_id,
             Err(end) => return end,
         };
-        let progress = self.resume(look.bot_id, from.as_ref(), sink);
+        let progress = self.resume(bot_id, from.as_ref(), sink);
         let posts = PostedUpdates::new(&self.account, &self.client, progress);
         let reader = posts.into_reader(&self.name, sink);
         tokio::select! {
-            end = self.keep_looking(look, &reader, sink) => end,
+            end = self.keep_looking(&reader, sink) => end,
             end = reader.read() => end,
         }
     }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{Event, EventSender};
 
-/// Key of the metadata that names the texts of an event that was made of several: `{id, bytes}` of each, in their order. An edit
-/// that has it has all that is left of them.
+/// Key of the metadata that names the texts of an event that was made of several: `{id, bytes, changed_at?}` of each, in their
+/// order. An edit that has it has all that is left of them.
 pub const MERGED_TEXTS: &str = "texts";
 
 /// Key of [`PlatformIds`] in the metadata of an event.

@@ -324,6 +324,9 @@ const SCHEDULER: &[Right] = &[
     WriteKeys(buckets::HELD),
     ReadKeys(buckets::LEASES),
     WriteKeys(buckets::LEASES),
+    // Dead letters of posts that came out of a spool.
+    ReadKeys(buckets::POSTS),
+    WriteKeys(buckets::POSTS),
     ReadKeys(buckets::IDENTITIES),
     ReadKeys(buckets::SESSION_OVERRIDES),
     ReadKeys(buckets::ATTEMPTS),
