@@ -80,7 +80,9 @@ impl AccountNews {
             return was_said.then(|| format!("{name}: {detail}"));
         }
         *looks = looks.saturating_add(1);
-        (*looks == SAID_AFTER).then(|| format!("{name}: {detail}\n  `nexus channel check {name}` asks the platform"))
+        // A part about a piece of an account has its name and a word: `slack/main token`.
+        let account = name.split(' ').next().unwrap_or(name);
+        (*looks == SAID_AFTER).then(|| format!("{name}: {detail}\n  `nexus channel check {account}` asks the platform"))
     }
 }
 
@@ -134,6 +136,15 @@ mod tests {
         assert_eq!(news.take(&[refused]), Vec::<String>::new());
         assert_eq!(news.take(&[reads]), Vec::<String>::new());
         assert_eq!(news.take(&[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_accounts_token_names_the_account_to_the_command() {
+        let mut news = AccountNews::default();
+        let failing = [replica(READER, &[("slack/main token", true, "not renewed")])];
+        assert_eq!(news.take(&failing), Vec::<String>::new());
+        let said = "slack/main token: not renewed\n  `nexus channel check slack/main` asks the platform";
+        assert_eq!(news.take(&failing), [said]);
     }
 
     #[test]
