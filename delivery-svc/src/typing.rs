@@ -97,6 +97,11 @@ impl TypingBoard {
         is_last
     }
 
+    /// Notes that the call of `turn` for `place` was not made, or showed nothing: its next beat makes another one.
+    pub fn note_unshown(&mut self, place: &BeatPlace, turn: Ulid) {
+        let _was_last = self.note_over(place, turn);
+    }
+
     /// Notes that the platform limits the calls of `account` that show it, for `wait`.
     pub fn note_limit(&mut self, account: &str, wait: Duration, now: Instant) {
         self.limited.retain(|_, until| now < *until);
@@ -197,6 +202,11 @@ impl SharedTyping {
         self.lock().note_over(place, turn)
     }
 
+    /// Notes a call that showed nothing, as [`TypingBoard::note_unshown`] does.
+    pub fn note_unshown(&self, place: &BeatPlace, turn: Ulid) {
+        self.lock().note_unshown(place, turn);
+    }
+
     /// Notes a limit, as [`TypingBoard::note_limit`] does.
     pub fn note_limit(&self, account: &str, wait: Duration, now: Instant) {
         self.lock().note_limit(account, wait, now);
@@ -263,6 +273,12 @@ mod tests {
         assert!(board.note_over(&place("7"), Ulid::from_parts(2, 1)));
         assert!(!board.note_over(&place("7"), Ulid::from_parts(2, 1)));
         assert!(beat(&mut board, 3, 12));
+
+        // A call that was not made shows nothing: the next beat makes it, and that of another turn is none of it.
+        board.note_unshown(&place("7"), Ulid::from_parts(3, 1));
+        assert!(beat(&mut board, 3, 15));
+        board.note_unshown(&place("7"), Ulid::from_parts(2, 1));
+        assert!(!beat(&mut board, 3, 18));
     }
 
     #[test]
