@@ -74,7 +74,8 @@ impl AccountNews {
 
     fn note(&mut self, name: &str, part: &HealthPart) -> Option<String> {
         let looks = self.unwell.entry(name.to_owned()).or_default();
-        let detail = &part.detail;
+        // One line, whatever the platform says.
+        let detail = part.detail.replace(char::is_control, " ");
         if is_well(part) {
             let was_said = std::mem::take(looks) >= SAID_AFTER;
             return was_said.then(|| format!("{name}: {detail}"));
@@ -150,7 +151,10 @@ mod tests {
     #[test]
     fn of_two_replicas_the_one_counts_that_says_what_is_wrong_and_other_parts_do_not() {
         let replicas = [
-            replica(READER, &[("slack/main", true, "failing"), ("spool", true, "full")]),
+            replica(
+                READER,
+                &[("slack/main", true, "failing:\nforged"), ("spool", true, "full")],
+            ),
             replica(READER, &[("slack/main", false, "another replica reads it")]),
             replica("delivery-svc", &[("discord/main", true, "no")]),
         ];
@@ -158,7 +162,7 @@ mod tests {
         assert_eq!(news.take(&replicas), Vec::<String>::new());
         let said = news.take(&replicas);
         assert!(
-            said.len() == 1 && said[0].starts_with("slack/main: failing"),
+            said.len() == 1 && said[0].starts_with("slack/main: failing: forged\n"),
             "{said:?}"
         );
     }
