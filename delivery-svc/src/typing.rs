@@ -87,10 +87,16 @@ impl TypingBoard {
         true
     }
 
+    /// Returns whether the last call for `place` shows that `turn` writes.
+    #[must_use]
+    pub fn shows(&self, place: &BeatPlace, turn: Ulid) -> bool {
+        let shown = self.called.get(&place.conversation);
+        shown.is_some_and(|shown| shown.turn == turn)
+    }
+
     /// Notes that `turn` is over without a reply. Returns whether its call was the last one for `place`.
     pub fn note_over(&mut self, place: &BeatPlace, turn: Ulid) -> bool {
-        let shown = self.called.get(&place.conversation);
-        let is_last = shown.is_some_and(|shown| shown.turn == turn);
+        let is_last = self.shows(place, turn);
         if is_last {
             self.called.remove(&place.conversation);
         }
@@ -197,6 +203,12 @@ impl SharedTyping {
         self.lock().note_beat(place, turn, lasts, now)
     }
 
+    /// Returns whether a turn is shown, as [`TypingBoard::shows`] does.
+    #[must_use]
+    pub fn shows(&self, place: &BeatPlace, turn: Ulid) -> bool {
+        self.lock().shows(place, turn)
+    }
+
     /// Notes the end of a turn, as [`TypingBoard::note_over`] does.
     pub fn note_over(&self, place: &BeatPlace, turn: Ulid) -> bool {
         self.lock().note_over(place, turn)
@@ -269,6 +281,7 @@ mod tests {
         assert!(beat(&mut board, 2, 6) && !beat(&mut board, 2, 9));
 
         // The end of an earlier turn takes nothing back.
+        assert!(!board.shows(&place("7"), Ulid::from_parts(1, 1)) && board.shows(&place("7"), Ulid::from_parts(2, 1)));
         assert!(!board.note_over(&place("7"), Ulid::from_parts(1, 1)));
         assert!(board.note_over(&place("7"), Ulid::from_parts(2, 1)));
         assert!(!board.note_over(&place("7"), Ulid::from_parts(2, 1)));

@@ -113,12 +113,16 @@ pub(crate) fn end_writing(outfit: &Arc<DelivererContext>, target: &DeliveryConte
     let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
     let channel = outfit.channels.get(&target.channel);
     let lasts = channel.and_then(|channel| channel.traits(account).typing_lasts);
-    let was_shown = outfit.typing.note_over(&beat_place(target), turn);
-    if !was_shown || lasts.is_none_or(|lasts| lasts < TAKEN_BACK_FROM) {
-        return;
+    let place = beat_place(target);
+    let is_long = lasts.is_some_and(|lasts| lasts >= TAKEN_BACK_FROM);
+    if is_long && outfit.typing.shows(&place, turn) {
+        let pace = channel.and_then(|channel| channel.pace(target));
+        // The last beat may come again, and finds what is shown.
+        if !outfit.gates.admit_spare(target, pace) {
+            return;
+        }
     }
-    let pace = channel.and_then(|channel| channel.pace(target));
-    if !outfit.gates.admit_spare(target, pace) {
+    if !outfit.typing.note_over(&place, turn) || !is_long {
         return;
     }
 
