@@ -29,7 +29,7 @@ mod schedule;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use shared::model::channel::{AccountTokens, ConfiguredChannels, StoppedAccount};
+use shared::model::channel::{AccountTokens, BegunThread, ConfiguredChannels, StoppedAccount};
 use shared::model::hook::HookState;
 use shared::model::position::StreamPlace;
 use shared::model::restore::HoldDecision;
@@ -203,6 +203,11 @@ fn tokens_of_accounts_are_frozen() {
             sealed: "bm9uY2UgYW5kIGNpcGhlcnRleHQ=".to_owned(),
         },
     );
+}
+
+#[test]
+fn threads_of_accounts_are_frozen() {
+    check("begun_thread", &BegunThread { noted_at: samples::AT });
 }
 
 #[test]

@@ -87,14 +87,25 @@ impl TypingBoard {
         true
     }
 
+    /// Returns whether the last call for `place` shows that `turn` writes.
+    #[must_use]
+    pub fn shows(&self, place: &BeatPlace, turn: Ulid) -> bool {
+        let shown = self.called.get(&place.conversation);
+        shown.is_some_and(|shown| shown.turn == turn)
+    }
+
     /// Notes that `turn` is over without a reply. Returns whether its call was the last one for `place`.
     pub fn note_over(&mut self, place: &BeatPlace, turn: Ulid) -> bool {
-        let shown = self.called.get(&place.conversation);
-        let is_last = shown.is_some_and(|shown| shown.turn == turn);
+        let is_last = self.shows(place, turn);
         if is_last {
             self.called.remove(&place.conversation);
         }
         is_last
+    }
+
+    /// Notes that the call of `turn` for `place` was not made, or showed nothing: its next beat makes another one.
+    pub fn note_unshown(&mut self, place: &BeatPlace, turn: Ulid) {
+        let _was_last = self.note_over(place, turn);
     }
 
     /// Notes that the platform limits the calls of `account` that show it, for `wait`.
@@ -192,9 +203,20 @@ impl SharedTyping {
         self.lock().note_beat(place, turn, lasts, now)
     }
 
+    /// Returns whether a turn is shown, as [`TypingBoard::shows`] does.
+    #[must_use]
+    pub fn shows(&self, place: &BeatPlace, turn: Ulid) -> bool {
+        self.lock().shows(place, turn)
+    }
+
     /// Notes the end of a turn, as [`TypingBoard::note_over`] does.
     pub fn note_over(&self, place: &BeatPlace, turn: Ulid) -> bool {
         self.lock().note_over(place, turn)
+    }
+
+    /// Notes a call that showed nothing, as [`TypingBoard::note_unshown`] does.
+    pub fn note_unshown(&self, place: &BeatPlace, turn: Ulid) {
+        self.lock().note_unshown(place, turn);
     }
 
     /// Notes a limit, as [`TypingBoard::note_limit`] does.
@@ -259,10 +281,17 @@ mod tests {
         assert!(beat(&mut board, 2, 6) && !beat(&mut board, 2, 9));
 
         // The end of an earlier turn takes nothing back.
+        assert!(!board.shows(&place("7"), Ulid::from_parts(1, 1)) && board.shows(&place("7"), Ulid::from_parts(2, 1)));
         assert!(!board.note_over(&place("7"), Ulid::from_parts(1, 1)));
         assert!(board.note_over(&place("7"), Ulid::from_parts(2, 1)));
         assert!(!board.note_over(&place("7"), Ulid::from_parts(2, 1)));
         assert!(beat(&mut board, 3, 12));
+
+        // A call that was not made shows nothing: the next beat makes it, and that of another turn is none of it.
+        board.note_unshown(&place("7"), Ulid::from_parts(3, 1));
+        assert!(beat(&mut board, 3, 15));
+        board.note_unshown(&place("7"), Ulid::from_parts(2, 1));
+        assert!(!beat(&mut board, 3, 18));
     }
 
     #[test]

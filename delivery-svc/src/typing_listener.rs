@@ -12,6 +12,7 @@ use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::live::{LIVE_SUBJECTS, WritingBeat};
 use shared::model::time::UnixMillis;
 use tokio::sync::Semaphore;
+use ulid::Ulid;
 
 use crate::acknowledgements::{show_over, show_taken};
 use crate::attempt::{CallOutcome, Refusal};
@@ -40,7 +41,7 @@ pub async fn show_typing(outfit: Arc<DelivererContext>) {
                             Some(preview) => follow_preview(&outfit, &beat, preview),
                             None if beat.is_over => {
                                 show_over(&outfit, &beat);
-                                end_beat(&outfit, &slots, beat);
+                                end_writing(&outfit, &beat.target, beat.turn);
                             }
                             None => {
                                 show_taken(&outfit, &beat);
@@ -83,6 +84,7 @@ fn follow_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: Wri
     // A sign of life is worth no call that a message needs.
     let pace = channel.and_then(|channel| channel.pace(target));
     if !outfit.gates.admit_spare(target, pace) {
+        outfit.typing.note_unshown(&place, beat.turn);
         return;
     }
 
@@ -95,7 +97,7 @@ fn follow_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: Wri
         };
         let place = typing_place(target, outfit.clock.now());
         let outcome = channel.typing(&place).await;
-        note_typing(&outfit, target, &outcome);
+        note_typing(&outfit, target, beat.turn, &outcome);
         metrics::counter!("nexus_delivery_typing_total").increment(1);
         // The reply may have been faster than the call.
         let is_shown = matches!(outcome, CallOutcome::Accepted { .. });
@@ -105,30 +107,29 @@ fn follow_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: Wri
     });
 }
 
-/// Takes back what the platform of `beat` shows, whose turn is over without a reply that would end it.
-fn end_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: WritingBeat) {
-    let target = &beat.target;
+/// Takes back what the platform shows of `turn` in `target`, of which nothing is sent that would end it. One call at most for
+/// a turn, and only if the account and the chat have room for it.
+pub(crate) fn end_writing(outfit: &Arc<DelivererContext>, target: &DeliveryContext, turn: Ulid) {
     let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
     let channel = outfit.channels.get(&target.channel);
     let lasts = channel.and_then(|channel| channel.traits(account).typing_lasts);
-    let was_shown = outfit.typing.note_over(&beat_place(target), beat.turn);
-    if !was_shown || lasts.is_none_or(|lasts| lasts < TAKEN_BACK_FROM) {
-        return;
+    let place = beat_place(target);
+    let is_long = lasts.is_some_and(|lasts| lasts >= TAKEN_BACK_FROM);
+    if is_long && outfit.typing.shows(&place, turn) {
+        let pace = channel.and_then(|channel| channel.pace(target));
+        // The last beat may come again, and finds what is shown.
+        if !outfit.gates.admit_spare(target, pace) {
+            return;
+        }
     }
-    let pace = channel.and_then(|channel| channel.pace(target));
-    let Ok(slot) = Arc::clone(slots).try_acquire_owned() else {
-        return;
-    };
-    if !outfit.gates.admit_spare(target, pace) {
+    if !outfit.typing.note_over(&place, turn) || !is_long {
         return;
     }
 
-    let outfit = Arc::clone(outfit);
+    let (outfit, target) = (Arc::clone(outfit), target.clone());
     tokio::spawn(async move {
-        let _slot = slot;
-        if let Some(channel) = outfit.channels.get(&beat.target.channel) {
-            let place = typing_place(&beat.target, outfit.clock.now());
-            channel.end_typing(&place).await;
+        if let Some(channel) = outfit.channels.get(&target.channel) {
+            channel.end_typing(&typing_place(&target, outfit.clock.now())).await;
         }
     });
 }
@@ -153,8 +154,22 @@ fn beat_place(target: &DeliveryContext) -> BeatPlace {
     BeatPlace { account, conversation }
 }
 
-/// Notes the `outcome` of a call that shows in `target` that the account writes. Its limits hold no message back.
-fn note_typing(outfit: &DelivererContext, target: &DeliveryContext, outcome: &CallOutcome) {
+/// Notes the `outcome` of a call that shows in `target` that `turn` writes. Its limits hold no message back.
+fn note_typing(outfit: &DelivererContext, target: &DeliveryContext, turn: Ulid, outcome: &CallOutcome) {
+    // Nothing is shown, and the next beat may show it.
+    let is_passing = matches!(
+        outcome,
+        CallOutcome::Limited { .. }
+            | CallOutcome::Unreachable { .. }
+            | CallOutcome::Refused {
+                refusal: Refusal::Passing { .. },
+                ..
+            }
+    );
+    if is_passing {
+        outfit.typing.note_unshown(&beat_place(target), turn);
+    }
+
     match outcome {
         CallOutcome::Reauth { .. } => outfit.gates.note_outcome(target, outcome),
         CallOutcome::Limited { after, .. }

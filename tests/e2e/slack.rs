@@ -191,11 +191,12 @@ async fn a_mention_in_a_channel_is_answered_in_its_thread_and_its_echo_fires_not
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_approval_is_decided_by_a_button_in_direct_messages_and_its_card_says_so() {
+async fn an_approval_is_decided_by_a_button_in_a_channel_by_its_approver_alone_and_its_card_says_so() {
     let (api, base) = WebApi::start().await;
     let model = pays().await;
-    let account =
-        format!("token: 'env:SLACK_TOKEN', signing_secret: 'env:SLACK_SECRET', base_url: '{base}', allow: [U5]");
+    let account = format!(
+        "token: 'env:SLACK_TOKEN', signing_secret: 'env:SLACK_SECRET', base_url: '{base}', allow: [U5], groups: {{C1: {{}}}}"
+    );
     let world = World::start(Setup {
         channels: format!("slack: {{accounts: {{main: {{{account}}}}}}}"),
         environment: vec![
@@ -207,8 +208,7 @@ async fn an_approval_is_decided_by_a_button_in_direct_messages_and_its_card_says
     .await;
 
     let ts = format!("{}.000001", SystemClock.now().0 / 1_000);
-    let asked = json!({"channel": "D1", "channel_type": "im", "text": "pay"});
-    bring(&world, &message(&ts, &asked)).await;
+    bring(&world, &message(&ts, &json!({"text": "<@U7> pay"}))).await;
     let say = eventually("the card has buttons", PATIENCE, async || {
         let posted = api.lock();
         let card = posted
@@ -225,29 +225,45 @@ async fn an_approval_is_decided_by_a_button_in_direct_messages_and_its_card_says
             .iter()
             .find(|(_, event)| event.content.starts_with("Approval needed"));
         let id = card.and_then(|(_, event)| event.metadata["platform"]["ids"][0].as_str().map(str::to_owned));
-        id.and_then(|id| Some(id.strip_prefix("D1/")?.to_owned()))
+        id.and_then(|id| Some(id.strip_prefix("C1/")?.to_owned()))
             .ok_or_else(|| format!("{events:?}"))
     })
     .await;
 
-    let press = json!({
-        "type": "block_actions", "team": {"id": "T1"}, "api_app_id": "A1", "user": {"id": "U5", "name": "ann"},
-        "container": {"type": "message", "message_ts": card_ts, "channel_id": "D1"}, "channel": {"id": "D1"},
-        "message": {"ts": card_ts, "text": "Approval needed"},
-        "actions": [{"type": "button", "action_id": "say_0", "value": say, "action_ts": ts.replace(".000001", ".000002")}],
-    });
+    let press = |user: &str, number: &str| {
+        json!({
+            "type": "block_actions", "team": {"id": "T1"}, "api_app_id": "A1", "user": {"id": user, "name": "ann"},
+            "container": {"type": "message", "message_ts": card_ts, "channel_id": "C1", "thread_ts": ts},
+            "channel": {"id": "C1"}, "message": {"ts": card_ts, "text": "Approval needed"},
+            "actions": [{"type": "button", "action_id": "say_0", "value": say, "action_ts": ts.replace(".000001", number)}],
+        })
+    };
     let client = reqwest::Client::builder().timeout(PATIENCE).build().expect("a client");
     // Slack posts it twice.
-    for _ in 0..2 {
-        let posted = signed_interaction(&client, &world.gateway(), &press).send().await;
-        assert_eq!(posted.expect("an answer").status().as_u16(), 200);
-    }
+    let bring_press = async |press: Value| {
+        for _ in 0..2 {
+            let posted = signed_interaction(&client, &world.gateway(), &press).send().await;
+            assert_eq!(posted.expect("an answer").status().as_u16(), 200);
+        }
+    };
 
+    // Whoever may not decide is told so, whatever they call themselves, and the card stands.
+    bring_press(press("U6", ".000002")).await;
+    eventually("the press of another member is answered", PATIENCE, async || {
+        let sent = api.sent();
+        (sent.len() == 2)
+            .then_some(())
+            .ok_or_else(|| format!("{sent:?}\n{}", world.logs()))
+    })
+    .await;
+    assert!(api.changes().is_empty(), "{:?}", api.changes());
+
+    bring_press(press("U5", ".000003")).await;
     eventually("the turn has answered, and the card is edited", PATIENCE, async || {
         let is_answered = api
             .sent()
             .iter()
-            .any(|[channel, _, text]| (channel.as_str(), text.as_str()) == ("D1", "done"));
+            .any(|sent| sent.each_ref().map(String::as_str) == ["C1", ts.as_str(), "done"]);
         let changes = api.changes();
         (is_answered && !changes.is_empty())
             .then_some(())
@@ -258,7 +274,7 @@ async fn an_approval_is_decided_by_a_button_in_direct_messages_and_its_card_says
     assert_eq!(changes.len(), 1, "{changes:?}");
     assert_eq!(
         (&changes[0]["channel"], &changes[0]["ts"], &changes[0]["blocks"]),
-        (&json!("D1"), &json!(card_ts), &json!([]))
+        (&json!("C1"), &json!(card_ts), &json!([]))
     );
     let text = changes[0]["text"].as_str().expect("a text");
     let code = say.split_whitespace().nth(1).expect("a code");

@@ -12,6 +12,7 @@ use super::accounts::BackfillAccounts;
 use crate::source::discord::account_context::AccountContext;
 use crate::source::discord::history::DiscordHistory;
 use crate::source::port::history::AccountHistory;
+use crate::source::slack::begun_threads::BegunThreads;
 use crate::source::slack::client::open_http;
 use crate::source::slack::history::SlackHistory;
 
@@ -19,7 +20,7 @@ use crate::source::slack::history::SlackHistory;
 const TELEGRAM_HAS_NONE: &str = "Telegram keeps what was sent to a bot for 24 hours, hands it over once, and has no call \
                                  by which a bot reads earlier messages";
 
-/// Returns the accounts, each with its history if its platform has one.
+/// Returns the accounts, each with its history if its platform has one; those of Slack know `threads`.
 ///
 /// # Errors
 /// Fails if an HTTP client cannot be made.
@@ -27,6 +28,7 @@ pub fn open_histories(
     telegram: &BTreeMap<String, TelegramAccount>,
     slack: &BTreeMap<String, SlackAccount>,
     discord: &BTreeMap<String, AccountContext>,
+    threads: &BegunThreads,
     clock: &SharedClock,
 ) -> anyhow::Result<BackfillAccounts> {
     let mut histories: Vec<Arc<dyn AccountHistory>> = Vec::new();
@@ -34,7 +36,13 @@ pub fn open_histories(
     if !slack.is_empty() {
         let http = open_http().context("slack: cannot make an HTTP client")?;
         for (name, account) in slack {
-            let history = SlackHistory::new(name.clone(), account.clone(), http.clone(), clock.clone());
+            let history = SlackHistory::new(
+                name.clone(),
+                account.clone(),
+                http.clone(),
+                threads.clone(),
+                clock.clone(),
+            );
             histories.push(Arc::new(history));
         }
     }

@@ -32,6 +32,7 @@ use crate::source::discord::gateway::DiscordSource;
 use crate::source::media::open_media;
 use crate::source::port::accounts::start_sources;
 use crate::source::port::{SinkContext, Source};
+use crate::source::slack::begun_threads::BegunThreads;
 use crate::source::slack::client as slack_client;
 use crate::source::slack::endpoint::{EndpointContext, open_endpoints};
 use crate::source::slack::socket::SlackSocketSource;
@@ -73,11 +74,15 @@ pub(super) fn start_accounts(
         age_gate_ms: i64::try_from(config.age_gate_ms).unwrap_or(i64::MAX),
         run: around.ids.ulid(),
     };
-    let opened = open_endpoints(&around.slack, &endpoint_context(config, around, &sink));
+    let threads = BegunThreads::new(&around.bus, around.clock.clone());
+    let opened = open_endpoints(&around.slack, &endpoint_context(config, around, &sink, &threads));
     let opened = opened.context("slack: cannot make an HTTP client")?;
-    let mut tasks = start_polling(around, &discord, &sink, opened.sources)?;
+    let mut tasks = start_polling(around, &discord, &sink, opened.sources, &threads)?;
     tasks.extend(opened.tasks);
-    tasks.extend(start_backfills(config, around, &discord, &sink)?);
+    tasks.extend(start_backfills(config, around, &discord, &sink, &threads)?);
+    if !around.slack.is_empty() {
+        tasks.push(tokio::spawn(threads.follow(around.shutdown.clone())));
+    }
     tasks.push(tokio::spawn(served));
     tasks.push(tokio::spawn(keeper.keep(around.shutdown.clone())));
 
@@ -88,7 +93,12 @@ pub(super) fn start_accounts(
 }
 
 /// Returns what the endpoints of accounts use to which Slack posts.
-fn endpoint_context(config: &AdapterConfig, around: &ServiceContext, sink: &SinkContext) -> EndpointContext {
+fn endpoint_context(
+    config: &AdapterConfig,
+    around: &ServiceContext,
+    sink: &SinkContext,
+    threads: &BegunThreads,
+) -> EndpointContext {
     EndpointContext {
         bus: around.bus.clone(),
         clock: around.clock.clone(),
@@ -98,6 +108,7 @@ fn endpoint_context(config: &AdapterConfig, around: &ServiceContext, sink: &Sink
         },
         pairings: sink.pairings.clone(),
         attachments: sink.attachments.clone(),
+        threads: threads.clone(),
         health: around.health.clone(),
         ids: around.ids.clone(),
         shutdown: around.shutdown.clone(),
@@ -111,8 +122,9 @@ fn start_backfills(
     around: &ServiceContext,
     discord: &BTreeMap<String, AccountContext>,
     sink: &SinkContext,
+    threads: &BegunThreads,
 ) -> anyhow::Result<[JoinHandle<()>; 2]> {
-    let accounts = open_histories(&around.telegram, &around.slack, discord, &around.clock)?;
+    let accounts = open_histories(&around.telegram, &around.slack, discord, threads, &around.clock)?;
     let spec = desk::service_spec(&around.bus, &accounts, &around.clock, &around.ids);
     let served = serve_operators(spec, around.bus.clone(), around.shutdown.clone());
     let runner = BackfillRunner {
@@ -153,11 +165,12 @@ fn start_polling(
     discord: &BTreeMap<String, AccountContext>,
     sink: &SinkContext,
     posted: Vec<Arc<dyn Source>>,
+    threads: &BegunThreads,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
     let mut sources = posted;
     sources.extend(telegram_sources(around)?);
     sources.extend(discord_sources(discord));
-    sources.extend(slack_sources(around)?);
+    sources.extend(slack_sources(around, threads)?);
     Ok(start_sources(sources, sink, &around.instance, &around.shutdown))
 }
 
@@ -244,8 +257,8 @@ fn discord_sources(contexts: &BTreeMap<String, AccountContext>) -> impl Iterator
     read.map(|context| -> Arc<dyn Source> { Arc::new(DiscordSource::new(context.clone())) })
 }
 
-/// Returns the sources of the apps of Slack that have a socket.
-fn slack_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Source>>> {
+/// Returns the sources of the apps of Slack that have a socket, which know `threads`.
+fn slack_sources(around: &ServiceContext, threads: &BegunThreads) -> anyhow::Result<Vec<Arc<dyn Source>>> {
     let mut accounts = around.slack.iter().filter_map(|(name, account)| {
         let app_token = match (account.receive, &account.app_token) {
             (SlackReceive::Socket, Some(token)) => token.clone(),
@@ -262,7 +275,10 @@ fn slack_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Source>>
     let http = slack_client::open_http().context("slack: cannot make an HTTP client")?;
     let source = |(name, account, app_token)| -> Arc<dyn Source> {
         let (http, clock, ids) = (http.clone(), around.clock.clone(), around.ids.clone());
-        Arc::new(SlackSocketSource::new(name, account, app_token, http, clock, ids))
+        let threads = threads.clone();
+        Arc::new(SlackSocketSource::new(
+            name, account, app_token, http, threads, clock, ids,
+        ))
     };
     Ok(std::iter::once(first).chain(accounts).map(source).collect())
 }

@@ -3,6 +3,7 @@
 //! The vendor's reference is <https://docs.slack.dev/apis/events-api>. Source: `docs/design/channels.md` §1;
 //! `docs/slack.md`.
 
+pub mod begun_threads;
 pub mod client;
 pub mod content;
 pub mod download;

@@ -35,6 +35,7 @@ mod slack_process;
 mod slack_rotation;
 mod slack_socket;
 mod slack_texts;
+mod slack_threads;
 mod socket_api;
 mod takeover;
 mod telegram;

@@ -24,7 +24,7 @@ pub(crate) fn channels(world: &World, api: &WebApi, keys: &str) -> String {
     )
 }
 
-fn stamp(number: i64, at: UnixMillis) -> String {
+pub(crate) fn stamp(number: i64, at: UnixMillis) -> String {
     format!("{}.{number:06}", at.0 / 1_000)
 }
 
@@ -43,7 +43,7 @@ fn url(replica: &Replica, account: &str) -> String {
 }
 
 /// Posts `event` to account `main`, until it is taken: at most as often as Slack.
-async fn post(replica: &Replica, event: &Value) {
+pub(crate) async fn post(replica: &Replica, event: &Value) {
     let delivery = Delivery::event(event, START);
     for number in 0..4 {
         if delivery.post(&url(replica, "main"), number).await.0 == 200 {

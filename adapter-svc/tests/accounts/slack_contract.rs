@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use adapter_svc::source::port::Source;
+use adapter_svc::source::slack::begun_threads::BegunThreads;
 use adapter_svc::source::slack::client::open_http;
 use adapter_svc::source::slack::socket::SlackSocketSource;
 use serde_json::{Value, json};
@@ -88,7 +89,10 @@ impl Platform for SlackSockets {
         let app_token = account.app_token.clone().expect("the app's token");
         let (http, ids) = (open_http().expect("a client"), Arc::new(SeededIds::new(7)));
         let (name, clock) = ("main".to_owned(), world.clock.clone());
-        Arc::new(SlackSocketSource::new(name, account, app_token, http, clock, ids))
+        let threads = BegunThreads::new(&world.bus, world.clock.clone());
+        Arc::new(SlackSocketSource::new(
+            name, account, app_token, http, threads, clock, ids,
+        ))
     }
 
     fn say(&self, account: &str, number: i64, at: UnixMillis) -> String {

@@ -74,13 +74,16 @@ impl AccountNews {
 
     fn note(&mut self, name: &str, part: &HealthPart) -> Option<String> {
         let looks = self.unwell.entry(name.to_owned()).or_default();
-        let detail = &part.detail;
+        // One line, whatever the platform says.
+        let detail = part.detail.replace(char::is_control, " ");
         if is_well(part) {
             let was_said = std::mem::take(looks) >= SAID_AFTER;
             return was_said.then(|| format!("{name}: {detail}"));
         }
         *looks = looks.saturating_add(1);
-        (*looks == SAID_AFTER).then(|| format!("{name}: {detail}\n  `nexus channel check {name}` asks the platform"))
+        // A part about a piece of an account has its name and a word: `slack/main token`.
+        let account = name.split(' ').next().unwrap_or(name);
+        (*looks == SAID_AFTER).then(|| format!("{name}: {detail}\n  `nexus channel check {account}` asks the platform"))
     }
 }
 
@@ -137,9 +140,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_wrong_with_an_accounts_token_names_the_account_to_the_command() {
+        let mut news = AccountNews::default();
+        let failing = [replica(READER, &[("slack/main token", true, "not renewed")])];
+        assert_eq!(news.take(&failing), Vec::<String>::new());
+        let said = "slack/main token: not renewed\n  `nexus channel check slack/main` asks the platform";
+        assert_eq!(news.take(&failing), [said]);
+    }
+
+    #[test]
     fn of_two_replicas_the_one_counts_that_says_what_is_wrong_and_other_parts_do_not() {
         let replicas = [
-            replica(READER, &[("slack/main", true, "failing"), ("spool", true, "full")]),
+            replica(
+                READER,
+                &[("slack/main", true, "failing:\nforged"), ("spool", true, "full")],
+            ),
             replica(READER, &[("slack/main", false, "another replica reads it")]),
             replica("delivery-svc", &[("discord/main", true, "no")]),
         ];
@@ -147,7 +162,7 @@ mod tests {
         assert_eq!(news.take(&replicas), Vec::<String>::new());
         let said = news.take(&replicas);
         assert!(
-            said.len() == 1 && said[0].starts_with("slack/main: failing"),
+            said.len() == 1 && said[0].starts_with("slack/main: failing: forged\n"),
             "{said:?}"
         );
     }

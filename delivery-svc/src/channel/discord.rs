@@ -304,13 +304,13 @@ impl Channel for DiscordChannel {
         }
 
         let needs = PlaceNeeds::of_part(shipment.reply, shipment.part, shipment.parts, channel);
-        let place = if needs.is_empty() {
-            None
-        } else {
+        let place = if needs.place_matters() {
             match self.find_place(account, &key, shipment.now).await {
                 Ok(place) => place,
                 Err(outcome) => return outcome,
             }
+        } else {
+            None
         };
         if !shipment.lease.is_live() {
             return CallOutcome::Withheld;

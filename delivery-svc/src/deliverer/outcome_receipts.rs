@@ -9,12 +9,14 @@ use crate::effects::DeliveryEffects;
 use crate::error::DeliverError;
 use crate::receipts::ReceiptWrite;
 use crate::resume::sent_part;
+use crate::typing_listener::end_writing;
 
 /// Settles the delivery without a call, as `rule` says.
 pub(super) async fn deny(effects: &DeliveryEffects<'_>, rule: &str) -> Result<Step, DeliverError> {
     let denied = ReceiptStep::DeniedByPolicy { rule: rule.to_owned() };
     let written = effects.write_receipt(effects.now(), denied).await?;
     show_denied(effects.outfit, &effects.job.reply, effects.lease);
+    end_unsent(effects);
     Ok(Step::after_receipt(written, DeliveryProgress::Settled))
 }
 
@@ -117,5 +119,14 @@ pub(super) async fn give_up(
 
     effects.dead_letter(reason, attempts).await?;
     show_given_up(effects.outfit, &job.reply, effects.lease);
+    end_unsent(effects);
     Ok(Step::SETTLED)
+}
+
+/// Takes back that the turn writes, whose answer is not sent. A card or a change is not the answer.
+fn end_unsent(effects: &DeliveryEffects<'_>) {
+    let reply = &effects.job.reply;
+    if reply.id == reply.turn {
+        end_writing(effects.outfit, &reply.delivery_context, reply.turn);
+    }
 }

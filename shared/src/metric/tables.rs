@@ -163,6 +163,7 @@ const BUCKETS: &[&str] = &[
     buckets::FETCHES,
     buckets::POSTS,
     buckets::MERGES,
+    buckets::THREADS,
 ];
 
 /// Metrics of processes that ask models.

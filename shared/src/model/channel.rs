@@ -75,6 +75,15 @@ pub struct AccountTokens {
     pub sealed: String,
 }
 
+/// A value of KV `threads`: a thread began with a message to an account. The key is the encoded thread, channel, account and
+/// conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BegunThread {
+    /// Time at which that was noted.
+    pub noted_at: UnixMillis,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@ use ciborium::value::Value;
 
 use crate::breaker::Breaker;
 use crate::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalTimer, ConfirmationTerms, SessionDecision};
-use crate::model::channel::{AccountTokens, ConfiguredChannels, StoppedAccount};
+use crate::model::channel::{AccountTokens, BegunThread, ConfiguredChannels, StoppedAccount};
 use crate::model::dispatch::Dispatch;
 use crate::model::event::{
     Event, MAX_ATTACHMENTS, MAX_CONTENT_TYPES, MAX_EVENT_BYTES, MAX_HOPS, MAX_PARTICIPANTS, MAX_TAGS,
@@ -198,6 +198,10 @@ impl WireMessage for StoppedAccount {
 
 impl WireMessage for AccountTokens {
     const SCHEMA: &'static str = "account_tokens";
+}
+
+impl WireMessage for BegunThread {
+    const SCHEMA: &'static str = "begun_thread";
 }
 
 impl WireMessage for HookSpend {

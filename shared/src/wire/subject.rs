@@ -307,6 +307,25 @@ pub fn pairing_key(channel: &str, account: &str, sender: &str) -> String {
     format!("{}.{}.{}", token(channel), token(account), token(sender))
 }
 
+/// Returns the key in KV `threads` of `thread` in the conversation `peer` with `account` of `channel`. Where ids of threads are
+/// times, keys are in the order of their threads.
+///
+/// ```
+/// use shared::wire::subject::thread_key;
+///
+/// assert_eq!(thread_key("slack", "main", "C1", "1767326125.870439"), "1767326125=2E870439.slack.main.C1");
+/// ```
+#[must_use]
+pub fn thread_key(channel: &str, account: &str, peer: &str, thread: &str) -> String {
+    format!(
+        "{}.{}.{}.{}",
+        token(thread),
+        token(channel),
+        token(account),
+        token(peer)
+    )
+}
+
 /// Returns the subject on which an approval's timer `name` is set.
 #[must_use]
 pub fn approval_timer(name: &str) -> String {

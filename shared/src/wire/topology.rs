@@ -301,6 +301,7 @@ fn kv_specs(replicas: usize) -> Vec<StreamSpec> {
         buckets::FETCHES,
         buckets::POSTS,
         buckets::MERGES,
+        buckets::THREADS,
     ];
 
     let lasting = lasting.into_iter().map(|name| bucket_spec(name, false, replicas));

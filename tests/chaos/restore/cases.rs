@@ -68,6 +68,7 @@ pub(super) const KEPT: &[(&str, Says)] = &[
     ("KV_fetches", Says::Nothing),
     ("KV_posts", Says::Nothing),
     ("KV_merges", Says::Nothing),
+    ("KV_threads", Says::Nothing),
     ("OBJ_snapshots", Says::Nothing),
     ("OBJ_attachments", Says::Nothing),
 ];

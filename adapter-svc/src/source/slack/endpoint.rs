@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use super::SlackBot;
+use super::begun_threads::BegunThreads;
 use super::client::open_http;
 use super::identity::IdentityKeeper;
 use super::post_record::PostRecord;
@@ -50,6 +51,7 @@ pub struct SlackEndpoint {
     pub record: Arc<PostRecord>,
     /// Events that wait for those that belong to them, until the account's holder has stored them; `None` = none wait.
     pub queue: Option<PostQueue>,
+    threads: BegunThreads,
     age_gate_ms: i64,
 }
 
@@ -73,11 +75,12 @@ impl SlackEndpoint {
         self.recheck.notify_one();
     }
 
-    /// Applies the account's settings to `event`.
-    pub fn apply_settings(&self, event: &mut Event) {
-        let policy = self.account.access();
-        apply_policy(&policy, event);
+    /// Applies the account's settings to `event`, and notes the thread that it begins for all replicas.
+    pub async fn apply_settings(&self, event: &mut Event) {
+        let is_begun = self.threads.knows(event);
+        apply_policy(&self.account.access(), event, is_begun);
         apply_age_gate(event, self.age_gate_ms);
+        self.threads.note(event).await;
     }
 }
 
@@ -100,6 +103,8 @@ pub struct EndpointContext {
     pub pairings: PairingStore,
     /// Files of messages.
     pub attachments: AttachmentFetcher,
+    /// Threads that began with a message to an account.
+    pub threads: BegunThreads,
     /// Age from which an event is stored and fires nothing, in milliseconds.
     pub age_gate_ms: i64,
 }
@@ -154,6 +159,7 @@ pub fn open_endpoints(
         opened.sources.push(Arc::new(SlackPostSource {
             name: name.clone(),
             account: account.clone(),
+            threads: context.threads.clone(),
             known: known.clone(),
             record: Arc::clone(&record),
         }));
@@ -175,6 +181,7 @@ pub fn open_endpoints(
             },
             record,
             queue: (account.debounce_ms > 0).then(|| PostQueue::new(&context.bus, SLACK, name)),
+            threads: context.threads.clone(),
             age_gate_ms: context.age_gate_ms,
         };
         opened.endpoints.insert(name.clone(), endpoint);

@@ -21,6 +21,7 @@ use shared::wire::operator::backfill::SkippedConversation;
 use tokio::sync::OnceCell;
 
 use super::SlackBot;
+use super::begun_threads::BegunThreads;
 use super::client::{ListPage, WebCallError, identify_account, read_list};
 use super::history_position::{MAX_WINDOW, SlackPosition, end_of, is_reply, stamp_of, thread_of, time_of};
 use super::normalize::history_event;
@@ -50,6 +51,7 @@ pub struct SlackHistory {
     name: String,
     account: SlackAccount,
     http: reqwest::Client,
+    threads: BegunThreads,
     clock: SharedClock,
     bot: OnceCell<SlackBot>,
 }
@@ -70,13 +72,20 @@ enum Window {
 }
 
 impl SlackHistory {
-    /// Returns the histories of the account `name`, which calls by `http`.
+    /// Returns the histories of the account `name`, which calls by `http` and knows `threads`.
     #[must_use]
-    pub fn new(name: String, account: SlackAccount, http: reqwest::Client, clock: SharedClock) -> Self {
+    pub fn new(
+        name: String,
+        account: SlackAccount,
+        http: reqwest::Client,
+        threads: BegunThreads,
+        clock: SharedClock,
+    ) -> Self {
         Self {
             name,
             account,
             http,
+            threads,
             clock,
             bot: OnceCell::new(),
         }
@@ -170,6 +179,10 @@ impl SlackHistory {
                 for (_, message) in &messages {
                     self.add_event(&mut page, bot, conversation, message);
                 }
+                // What is said there from now on comes to any replica.
+                for event in &page.events {
+                    self.threads.note(event).await;
+                }
             }
         }
         page.next = position.to_value(span);
@@ -237,7 +250,10 @@ impl SlackHistory {
     }
 
     fn apply_settings(&self, event: &mut Event) {
-        apply_policy(&self.account.access(), event);
+        let is_begun = self.threads.knows(event);
+        apply_policy(&self.account.access(), event, is_begun);
+        // Its answers are read behind it.
+        let _unnoted = self.threads.remember(event);
     }
 }
 

@@ -108,12 +108,18 @@ async fn store_events(
     carrier: &TraceCarrier,
 ) -> Result<(), RequestRejection> {
     if let Some(queue) = &endpoint.queue {
+        // The holder applies the settings to what it merges. The thread that begins here is noted before the post is answered.
+        for event in &mut events.clone() {
+            endpoint.apply_settings(event).await;
+        }
         let encoded = queue.encode_events(&events, carrier);
         let accepted = gateway.intake.accept_queued(SLACK, account, encoded);
         return accepted.await.map_err(RequestRejection::from);
     }
 
-    events.iter_mut().for_each(|event| endpoint.apply_settings(event));
+    for event in &mut events {
+        endpoint.apply_settings(event).await;
+    }
     let store = async |events: &[Event], steps: &[NoteStep]| {
         let accepted = gateway.intake.accept_posted(SLACK, account, (events, steps), carrier);
         accepted.await.map_err(RequestRejection::from)

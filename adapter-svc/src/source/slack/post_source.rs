@@ -14,6 +14,7 @@ use shared::wire::watermark::SourceWatermark;
 use tokio::sync::watch;
 
 use super::SlackBot;
+use super::begun_threads::BegunThreads;
 use super::post_record::PostRecord;
 use super::posted::PostedPayloads;
 use crate::source::port::{PutEventsError, Source, SourceEnd, SourceSink};
@@ -32,6 +33,8 @@ pub struct SlackPostSource {
     pub name: String,
     /// Account.
     pub account: SlackAccount,
+    /// Threads that began with a message to an account.
+    pub threads: BegunThreads,
     /// Identity of the account, once Slack has said it.
     pub known: watch::Receiver<Option<SlackBot>>,
     /// Posts, as this replica takes them.
@@ -64,7 +67,7 @@ impl Source for SlackPostSource {
         };
         let of = bot.position_name();
         let from = from.filter(|from| from.of == of);
-        let posts = PostedPayloads::resume(&self.account, of, from.as_ref(), sink.now());
+        let posts = PostedPayloads::resume((&self.account, &self.threads), of, from.as_ref(), sink.now());
         let reader = posts.into_reader(&self.name, sink);
         let read = async {
             if self.account.debounce_ms == 0 {

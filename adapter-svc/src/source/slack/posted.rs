@@ -6,6 +6,7 @@ use shared::model::time::UnixMillis;
 use shared::platform::slack::{SLACK, SlackAccount};
 use shared::wire::watermark::SourceWatermark;
 
+use super::begun_threads::BegunThreads;
 use super::threads::apply_policy;
 use crate::source::merge::{MergeMemory, MergeWaits};
 use crate::source::port::SourceSink;
@@ -17,6 +18,7 @@ use crate::source::posts::reader::{PostReader, PostedAccount};
 #[derive(Debug)]
 pub struct PostedPayloads<'a> {
     account: &'a SlackAccount,
+    threads: &'a BegunThreads,
     /// Name of the app in positions.
     of: String,
     /// Time up to which no payload was missed; `None` before anything is known.
@@ -26,16 +28,22 @@ pub struct PostedPayloads<'a> {
 }
 
 impl<'a> PostedPayloads<'a> {
-    /// Returns `account`, whose app is named `of` in positions, as the watermark `from` of that app says, for a run that starts at
-    /// `now`.
+    /// Returns `account`, which knows `threads` and whose app is named `of` in positions, as the watermark `from` of that app
+    /// says, for a run that starts at `now`.
     #[must_use]
-    pub fn resume(account: &'a SlackAccount, of: String, from: Option<&SourceWatermark>, now: UnixMillis) -> Self {
+    pub fn resume(
+        (account, threads): (&'a SlackAccount, &'a BegunThreads),
+        of: String,
+        from: Option<&SourceWatermark>,
+        now: UnixMillis,
+    ) -> Self {
         // A memory that cannot be read lets texts come again that were merged.
         let memory: Option<MergeMemory> = from.and_then(|from| serde_json::from_value(from.position.clone()).ok());
         // A message's number is its time in microseconds.
         let start = now.0.saturating_mul(1_000);
         Self {
             account,
+            threads,
             of,
             complete_until: from.map(|from| from.complete_until),
             memory: memory.unwrap_or_default().with_ascending_numbers(start),
@@ -59,7 +67,10 @@ impl PostedAccount for PostedPayloads<'_> {
     fn take_in(&mut self, _event: &mut Event) {}
 
     fn apply_settings(&self, event: &mut Event) {
-        apply_policy(&self.account.access(), event);
+        let is_begun = self.threads.knows(event);
+        apply_policy(&self.account.access(), event, is_begun);
+        // The door has noted it, unless another one of merged texts addresses the app.
+        let _unnoted = self.threads.remember(event);
     }
 
     fn alone_until(&self) -> Option<UnixMillis> {

@@ -23,6 +23,7 @@ use shared::process::SecretValue;
 use shared::wire::watermark::SourceWatermark;
 use tokio_tungstenite::tungstenite::Message;
 
+use super::begun_threads::BegunThreads;
 use super::client::{WebCallError, identify_account, open_connection};
 use super::handshake::{Socket, open_socket};
 use super::normalize::payload_events;
@@ -53,6 +54,7 @@ pub struct SlackSocketSource {
     /// Token of the app, which opens connections.
     app_token: SecretValue,
     http: reqwest::Client,
+    threads: BegunThreads,
     clock: SharedClock,
     ids: SharedIds,
 }
@@ -65,13 +67,14 @@ impl std::fmt::Debug for SlackSocketSource {
 }
 
 impl SlackSocketSource {
-    /// Returns the source of the account `name`, which calls by `http` and opens connections with `app_token`.
+    /// Returns the source of the account `name`, which calls by `http`, opens connections with `app_token`, and knows `threads`.
     #[must_use]
     pub const fn new(
         name: String,
         account: SlackAccount,
         app_token: SecretValue,
         http: reqwest::Client,
+        threads: BegunThreads,
         clock: SharedClock,
         ids: SharedIds,
     ) -> Self {
@@ -80,6 +83,7 @@ impl SlackSocketSource {
             account,
             app_token,
             http,
+            threads,
             clock,
             ids,
         }
@@ -170,7 +174,7 @@ impl<'a> SocketReader<'a> {
         // The time of another app says nothing about this one.
         let of = known.bot.position_name();
         let from = from.filter(|from| from.of == of);
-        let posted = PostedPayloads::resume(&source.account, of, from.as_ref(), sink.now());
+        let posted = PostedPayloads::resume((&source.account, &source.threads), of, from.as_ref(), sink.now());
         // What was posted when the account received over HTTP comes before what comes over the socket.
         let posted = posted.into_reader(&source.name, sink);
         let posted = Box::pin(posted.drain()).await?;
@@ -381,7 +385,9 @@ impl<'a> SocketReader<'a> {
         let (mut events, mut envelopes) = (Vec::with_capacity(ready.len()), Vec::new());
         for ReadyEvent { mut event, keys, .. } in ready {
             // In a merged event any of the texts may address the app, and its first one begins the thread.
-            apply_policy(&policy, &mut event);
+            let is_begun = self.source.threads.knows(&event);
+            apply_policy(&policy, &mut event, is_begun);
+            self.source.threads.note(&event).await;
             events.push(event);
             envelopes.extend(keys);
         }

@@ -108,7 +108,7 @@ pub(super) fn part_nonce(delivery: Ulid, part: u32) -> String {
     nonce
 }
 
-/// The parts of `reply` that depend on what its channel is.
+/// The parts of a message that only its first or its last one has; the first one depends on what its channel is.
 #[derive(Debug, Default)]
 pub(super) struct PlaceNeeds {
     /// Message of the channel that the part answers.
@@ -128,15 +128,15 @@ impl PlaceNeeds {
         }
     }
 
-    /// Returns whether the channel need not be known.
-    pub(super) const fn is_empty(&self) -> bool {
-        self.answered.is_none() && self.buttons.is_empty()
+    /// Returns whether the channel must be known.
+    pub(super) const fn place_matters(&self) -> bool {
+        self.answered.is_some()
     }
 }
 
 impl<'a> CreateMessage<'a> {
-    /// Returns the message with `part` of `reply`, which has `needs` of `place`; `None` = unknown place, where the
-    /// needs are left out.
+    /// Returns the message with `part` of `reply`, which has `needs` in `place`; `None` = unknown place, where it refers to no
+    /// other message.
     pub(super) fn from_part(
         account: &DiscordAccount,
         reply: &Reply,
@@ -144,16 +144,15 @@ impl<'a> CreateMessage<'a> {
         needs: PlaceNeeds,
         place: Option<&ChannelPlace>,
     ) -> Self {
-        let is_direct = place.is_some_and(ChannelPlace::is_direct);
         let refers = place.is_some_and(|place| refers_to_answered(account, reply, place));
-        // Elsewhere everybody could press, and a press says the words that are the approver's alone.
-        let components = if is_direct && !needs.buttons.is_empty() {
+        // A press counts for whoever presses: in a server too it decides only if that person may.
+        let components = if needs.buttons.is_empty() {
+            Vec::new()
+        } else {
             vec![ButtonRow {
                 kind: ACTION_ROW,
                 components: needs.buttons,
             }]
-        } else {
-            Vec::new()
         };
 
         Self {

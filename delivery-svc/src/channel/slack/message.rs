@@ -110,11 +110,10 @@ impl<'a> PostMessage<'a> {
 
         let (text, is_markup) = part_text(part);
 
-        // In a channel everybody could press, and a press says the words that are the approver's alone.
+        // A press counts for whoever presses: in a channel too it decides only if that person may.
         let is_last = part.index + 1 >= parts;
-        let is_direct = !channel.starts_with(['C', 'G']);
         let is_short = part.content.chars().count() <= MAX_SECTION_CHARACTERS;
-        let buttons = reply_buttons(reply).filter(|_| is_markup && is_last && is_direct && is_short);
+        let buttons = reply_buttons(reply).filter(|_| is_markup && is_last && is_short);
         let blocks = buttons.map(|elements| {
             let text = SectionText {
                 kind: "mrkdwn",

@@ -87,8 +87,8 @@ impl<'a> SendMessage<'a> {
                 message_id,
                 allow_sending_without_reply: true,
             }),
-            // In a group everybody could press, and a press says the words that are the approver's alone.
-            reply_markup: keyboard(reply).filter(|_| is_last && chat_id > 0),
+            // A press counts for whoever presses: in a group too it decides only if that person may.
+            reply_markup: keyboard(reply).filter(|_| is_last),
         })
     }
 

@@ -85,6 +85,8 @@ const ADAPTER: &[Right] = &[
     WriteKeys(buckets::POSTS),
     ReadKeys(buckets::MERGES),
     WriteKeys(buckets::MERGES),
+    ReadKeys(buckets::THREADS),
+    WriteKeys(buckets::THREADS),
     ReadKeys(buckets::LEASES),
     WriteKeys(buckets::LEASES),
     ReadFiles(objects::ATTACHMENTS),

@@ -82,6 +82,8 @@ pub mod buckets {
     pub const POSTS: &str = "posts";
     /// Merged events, and the messages that are parts of them.
     pub const MERGES: &str = "merges";
+    /// Threads that began with a message to an account.
+    pub const THREADS: &str = "threads";
 }
 
 /// Names of the object buckets.

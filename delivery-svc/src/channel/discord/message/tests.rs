@@ -118,25 +118,21 @@ fn a_thread_is_the_channel() {
 }
 
 #[test]
-fn buttons_are_on_the_last_part_of_a_direct_message_alone() {
+fn buttons_are_on_the_last_part_wherever_it_goes() {
     let mut reply = reply_to(CHANNEL);
     reply.interactive = Some(json!({"buttons": [{"label": "Approve", "say": "approve abc"}]}));
     let row =
         json!([{"type": 1, "components": [{"type": 2, "style": 2, "label": "Approve", "custom_id": "approve abc"}]}]);
     let sent = |index: u32, place: Option<&ChannelPlace>| body(&account(""), &reply, index, 2, place);
-    assert_eq!(sent(1, Some(&place(1)))["components"], row);
-    assert_eq!(sent(0, Some(&place(1))).get("components"), None);
-    assert_eq!(
-        sent(1, Some(&place(0))).get("components"),
-        None,
-        "everybody could press"
-    );
-    assert_eq!(
-        sent(1, Some(&place(3))).get("components"),
-        None,
-        "everybody could press"
-    );
-    assert_eq!(sent(1, None).get("components"), None);
+    for (kind, place) in [
+        ("direct", Some(place(1))),
+        ("server", Some(place(0))),
+        ("group", Some(place(3))),
+        ("unknown", None),
+    ] {
+        assert_eq!(sent(1, place.as_ref())["components"], row, "{kind}");
+        assert_eq!(sent(0, place.as_ref()).get("components"), None, "{kind}");
+    }
 }
 
 #[test]

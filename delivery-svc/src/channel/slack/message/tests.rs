@@ -129,7 +129,7 @@ fn what_is_no_address_is_refused() {
 }
 
 #[test]
-fn a_card_has_buttons_in_a_direct_conversation_alone() {
+fn a_card_has_buttons_wherever_it_goes() {
     let with_buttons = |peer: &str, say: &str| {
         let mut reply = reply_to(peer);
         reply.interactive =
@@ -152,7 +152,9 @@ fn a_card_has_buttons_in_a_direct_conversation_alone() {
     let (direct, fits) = (with_buttons("D1", "x"), "x".repeat(3_000));
     assert!(has_blocks(&direct, &part(&fits[1..])) && has_blocks(&direct, &part(&fits)));
     assert!(!has_blocks(&direct, &part(&format!("{fits}y"))));
-    assert!(!has_blocks(&with_buttons("C1", "x"), &part("x")));
+    for group in ["C1", "G1"] {
+        assert!(has_blocks(&with_buttons(group, "x"), &part("x")), "{group}");
+    }
     for (length, is_button) in [(1_999, true), (2_000, true), (2_001, false)] {
         let reply = with_buttons("D1", &"é".repeat(length));
         assert_eq!(has_blocks(&reply, &part("x")), is_button, "{length}");
