@@ -66,6 +66,16 @@ async fn begin(world: &mut World, names: &[&'static str]) {
     world.stack.ready().await.expect("everything comes up");
 }
 
+/// Of streams that are half restored there is no backup: it would be the newest one, with which the restore goes on.
+async fn no_backup_of_half_a_restore(world: &World, place: &Path) {
+    let restoring = connect(&world.stack.nats_config(BusRole::Restore), "restore").await;
+    restoring.begin_restore("monday", 1).await.expect("marked");
+    let half = world.tried(&["backup", flag(place)]).await;
+    let refused = half.expect_err("a restore is in progress");
+    assert!(refused.contains("backup monday is being restored"), "{refused}");
+    restoring.end_restore().await.expect("unmarked");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restore_onto_a_server_asks_first_what_it_may_and_goes_on_where_it_was_interrupted() {
     let files = tempfile::tempdir().expect("a directory");
@@ -77,13 +87,7 @@ async fn a_restore_onto_a_server_asks_first_what_it_may_and_goes_on_where_it_was
     world.stack.stop_services().await;
     world.words(&["backup", flag(&backup), "--quiesce"]).await;
 
-    // Of streams that are half restored there is no backup: it would be the newest one, with which the restore goes on.
-    let restoring = connect(&world.stack.nats_config(BusRole::Restore), "restore").await;
-    restoring.begin_restore("monday", 1).await.expect("marked");
-    let half = world.tried(&["backup", flag(&files.path().join("half"))]).await;
-    let refused = half.expect_err("a restore is in progress");
-    assert!(refused.contains("backup monday is being restored"), "{refused}");
-    restoring.end_restore().await.expect("unmarked");
+    no_backup_of_half_a_restore(&world, &files.path().join("half")).await;
 
     // Nobody but its own user may: then nothing is begun, and nothing is lost.
     let before = world.bus.stream_state(streams::EVENTS).await.expect("asked");

@@ -190,6 +190,20 @@ async fn a_mention_in_a_channel_is_answered_in_its_thread_and_its_echo_fires_not
     world.stack.stop().await;
 }
 
+/// Returns the timestamp of the approval's card in C1, once its event is stored.
+async fn card_in_c1(world: &World) -> String {
+    eventually("the card's id is known", PATIENCE, async || {
+        let events: Vec<(u64, Event)> = read_all(&world.bus, streams::EVENTS).await;
+        let card = events
+            .iter()
+            .find(|(_, event)| event.content.starts_with("Approval needed"));
+        let id = card.and_then(|(_, event)| event.metadata["platform"]["ids"][0].as_str().map(str::to_owned));
+        id.and_then(|id| Some(id.strip_prefix("C1/")?.to_owned()))
+            .ok_or_else(|| format!("{events:?}"))
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_approval_is_decided_by_a_button_in_a_channel_by_its_approver_alone_and_its_card_says_so() {
     let (api, base) = WebApi::start().await;
@@ -219,16 +233,7 @@ async fn an_approval_is_decided_by_a_button_in_a_channel_by_its_approver_alone_a
     })
     .await;
     assert!(say.starts_with("approve "), "{say}");
-    let card_ts = eventually("the card's id is known", PATIENCE, async || {
-        let events: Vec<(u64, Event)> = read_all(&world.bus, streams::EVENTS).await;
-        let card = events
-            .iter()
-            .find(|(_, event)| event.content.starts_with("Approval needed"));
-        let id = card.and_then(|(_, event)| event.metadata["platform"]["ids"][0].as_str().map(str::to_owned));
-        id.and_then(|id| Some(id.strip_prefix("C1/")?.to_owned()))
-            .ok_or_else(|| format!("{events:?}"))
-    })
-    .await;
+    let card_ts = card_in_c1(&world).await;
 
     let press = |user: &str, number: &str| {
         json!({
@@ -249,12 +254,14 @@ async fn an_approval_is_decided_by_a_button_in_a_channel_by_its_approver_alone_a
 
     // Whoever may not decide is told so, whatever they call themselves, and the card stands.
     bring_press(press("U6", ".000002")).await;
-    eventually("the press of another member is answered", PATIENCE, async || {
-        let sent = api.sent();
-        (sent.len() == 2)
-            .then_some(())
-            .ok_or_else(|| format!("{sent:?}\n{}", world.logs()))
-    })
+    eventually(
+        "the press of another member is answered",
+        PATIENCE,
+        async || match api.sent() {
+            sent if sent.len() == 2 => Ok(()),
+            sent => Err(format!("{sent:?}\n{}", world.logs())),
+        },
+    )
     .await;
     assert!(api.changes().is_empty(), "{:?}", api.changes());
 

@@ -385,11 +385,13 @@ mod tests {
 
     #[test]
     fn each_broken_promise_is_a_fault() {
+        type Breakage = fn(&mut Tally);
+
         let accepted: BTreeSet<String> = ["a", "b"].map(str::to_owned).into();
         let faults = whole().faults(&accepted);
         assert!(faults.is_empty(), "{faults:?}");
 
-        let broken: [(&str, fn(&mut Tally)); 17] = [
+        let broken: [(&str, Breakage); 17] = [
             ("1 accepted events are not stored", |tally| {
                 tally.events.ids.remove("a");
             }),
