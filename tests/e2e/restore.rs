@@ -1,5 +1,6 @@
 //! A restore onto a server that runs, and what is held because a stream lost its end: decided by an operator, told until then.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use cli::launch::users::credentials;
