@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::Event;
+use shared::testing::ModelServer;
 use shared::wire::topology::streams;
 use tests::eventually::eventually;
 use tests::record::read_all;
@@ -190,6 +191,21 @@ async fn a_mention_in_a_channel_is_answered_in_its_thread_and_its_echo_fires_not
     world.stack.stop().await;
 }
 
+/// An account whose channel C1 and person U5 are served, and whose approvals U5 decides.
+fn approved_by_u5(base: &str, model: &ModelServer) -> Setup {
+    let account = format!(
+        "token: 'env:SLACK_TOKEN', signing_secret: 'env:SLACK_SECRET', base_url: '{base}', allow: [U5], groups: {{C1: {{}}}}"
+    );
+    Setup {
+        channels: format!("slack: {{accounts: {{main: {{{account}}}}}}}"),
+        environment: vec![
+            ("SLACK_TOKEN".to_owned(), TOKEN.to_owned()),
+            ("SLACK_SECRET".to_owned(), SECRET.to_owned()),
+        ],
+        ..approvals_of("slack", "U5", model)
+    }
+}
+
 /// Returns the timestamp of the approval's card in C1, once its event is stored.
 async fn card_in_c1(world: &World) -> String {
     eventually("the card's id is known", PATIENCE, async || {
@@ -208,18 +224,7 @@ async fn card_in_c1(world: &World) -> String {
 async fn an_approval_is_decided_by_a_button_in_a_channel_by_its_approver_alone_and_its_card_says_so() {
     let (api, base) = WebApi::start().await;
     let model = pays().await;
-    let account = format!(
-        "token: 'env:SLACK_TOKEN', signing_secret: 'env:SLACK_SECRET', base_url: '{base}', allow: [U5], groups: {{C1: {{}}}}"
-    );
-    let world = World::start(Setup {
-        channels: format!("slack: {{accounts: {{main: {{{account}}}}}}}"),
-        environment: vec![
-            ("SLACK_TOKEN".to_owned(), TOKEN.to_owned()),
-            ("SLACK_SECRET".to_owned(), SECRET.to_owned()),
-        ],
-        ..approvals_of("slack", "U5", &model)
-    })
-    .await;
+    let world = World::start(approved_by_u5(&base, &model)).await;
 
     let ts = format!("{}.000001", SystemClock.now().0 / 1_000);
     bring(&world, &message(&ts, &json!({"text": "<@U7> pay"}))).await;
