@@ -199,7 +199,7 @@ async fn a_group_that_became_a_supergroup_keeps_its_settings_in_both_ways_of_rec
 #[tokio::test(flavor = "multi_thread")]
 async fn texts_that_slack_posts_to_two_replicas_are_one_event() {
     let (world, api) = (World::start().await, WebApi::start().await);
-    let channels = slack::channels(&world, &api, "direct: open, debounce_ms: 3000");
+    let channels = slack::channels(&world, &api, "direct: open, debounce_ms: 2000");
     let first = start(&world, "adapter-svc-0", &channels).await;
     let second = start(&world, "adapter-svc-1", &channels).await;
     for replica in [&first, &second] {
@@ -218,7 +218,7 @@ async fn texts_that_slack_posts_to_two_replicas_are_one_event() {
     say(&first, 3, "D2", &json!({"text": "/now"})).await;
     assert_eq!(contents(&world.stored(1).await), Vec::<&str>::new(), "the texts wait");
 
-    world.clock.advance(3_000);
+    world.clock.advance(2_000);
     let events = world.stored(2).await;
     assert_eq!(contents(&events), ["message 1\nmessage 2"]);
     assert_eq!(events[1].id.as_str(), "slack:main/D1/1700000001.000001");
