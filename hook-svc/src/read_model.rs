@@ -3,8 +3,8 @@
 //!
 //! `access` is where evaluation asks. Own copy: `own_copy` (whether this replica keeps one), `snapshot` and `peer_file`
 //! (where it starts from), `backlog`, `log_size`, `identities`, `given_up`. Others' copies: `peer_copies` (asking),
-//! `peer_api` (the questions), `copy_service` and `file_service` (answering), `first_check` (in batches). `events_api`
-//! answers operators.
+//! `peer_api` (the questions), `copy_service` and `file_service` (answering), `first_check` (in batches), `lent_vectors`
+//! (what they embedded). `events_api` answers operators.
 
 pub mod access;
 pub(crate) mod backlog;
@@ -14,6 +14,7 @@ mod file_service;
 pub(crate) mod first_check;
 pub mod given_up;
 pub mod identities;
+mod lent_vectors;
 pub(crate) mod log_size;
 pub(crate) mod own_copy;
 pub(crate) mod peer_api;

@@ -10,6 +10,7 @@ use shared::embed::{MINILM_MODEL, MiniLm, STATIC_MODEL, StaticModel, TextEmbedde
 use shared::process::Health;
 use shared::projection::Projection;
 use shared::projection::search::keep;
+use shared::projection::search::peers::VectorSource;
 
 use crate::config::{EmbedderKind, HooksConfig};
 
@@ -19,14 +20,20 @@ const MODELS: &str = ".tools/models";
 /// Name of the part on the health page.
 const PART: &str = "search";
 
-/// Embeds the texts that the read model takes in; returns only if there is no embedder. Search by words works in either
-/// case, so a missing model is reported but does not make the replica unready.
-pub(crate) async fn run(config: HooksConfig, projection: Projection, clock: SharedClock, health: Health) {
+/// Embeds the texts that the read model takes in, or takes their vectors from `peers`; returns only if there is no
+/// embedder. Search by words works in either case, so a missing model is reported but does not make the replica unready.
+pub(crate) async fn run(
+    config: HooksConfig,
+    projection: Projection,
+    peers: Arc<dyn VectorSource>,
+    clock: SharedClock,
+    health: Health,
+) {
     let embedder = tokio::task::spawn_blocking(move || open_embedder(&config)).await;
     match embedder.unwrap_or_else(|error| Err(error.to_string())) {
         Ok(Some(embedder)) => {
             health.set(PART, true, format!("words and meaning ({})", embedder.model()));
-            keep::run(projection, embedder, clock).await;
+            keep::run_beside(projection, embedder, peers, clock).await;
         }
         Ok(None) => health.set(PART, true, "words only, as configured"),
         Err(reason) => {

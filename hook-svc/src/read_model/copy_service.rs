@@ -15,6 +15,7 @@ use shared::clock::{SharedClock, pause};
 use shared::error_chain::describe_error;
 use shared::projection::api::SearchReply;
 use shared::projection::script_query::{MAX_QUERY, ModelQuery, ModelQueryError, ModelSession};
+use shared::projection::search::peers::VectorsQuestion;
 use shared::projection::{FeedSource, Projection, QueryProjectionError};
 use shared::wire::subject::token;
 use tokio::sync::Semaphore;
@@ -82,11 +83,16 @@ impl CopyService {
         let spec = ServiceSpec::new(SERVICE, "the copy of the read model of one replica").of_instance(token(instance));
         let (query, reached, first) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
         let (find_first, invocations, search) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
+        let vectors = Arc::clone(self);
 
         let spec = self.lender.add_endpoints(spec);
         spec.raw_endpoint("query", move |question: QueryQuestion| {
             let copy = Arc::clone(&query);
             async move { Ok(Bytes::from(copy.answer_query(question).await.to_bytes())) }
+        })
+        .raw_endpoint("vectors", move |question: VectorsQuestion| {
+            let copy = Arc::clone(&vectors);
+            async move { copy.answer_vectors(question).await }
         })
         .endpoint("reached", move |question: ReachedQuestion| {
             let copy = Arc::clone(&reached);
@@ -208,6 +214,14 @@ impl CopyService {
         }
         let found = self.projection.search(request).await;
         found.map_err(|error| unavailable(&error))
+    }
+
+    async fn answer_vectors(&self, question: VectorsQuestion) -> Result<Bytes, (usize, String)> {
+        let model = question.model.clone();
+        let lent = self.projection.lend_vectors(question).await;
+        let lent = lent.map_err(|error| unavailable(&error))?;
+        let reply = lent.ok_or_else(|| (UNAVAILABLE, format!("the copy does not embed with `{model}`")))?;
+        Ok(Bytes::from(reply.to_bytes()))
     }
 
     fn describe_lag(&self, at_least: u64) -> String {

@@ -20,6 +20,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::access::{ModelAccess, OwnCopy};
 use super::copy_service::CopyService;
+use super::lent_vectors::LentVectors;
 use super::{events_api, identities, log_size, peer_file, snapshot};
 use crate::config::HooksConfig;
 use crate::health::admission::{JOIN_BELOW, LEAVE_ABOVE};
@@ -241,6 +242,7 @@ impl CopyKeeper {
         background.spawn(embedder::run(
             self.config.clone(),
             own.clone(),
+            Arc::new(LentVectors::new(self.access.clone())),
             Arc::clone(&clock),
             self.health.clone(),
         ));

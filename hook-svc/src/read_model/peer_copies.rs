@@ -141,6 +141,16 @@ impl PeerCopies {
         names
     }
 
+    /// Returns the token of this replica.
+    pub(crate) fn me(&self) -> &str {
+        &self.0.me
+    }
+
+    /// Returns the tokens of the replicas that hold slots, in the order of the slots; this one may be among them.
+    pub(crate) fn holders(&self) -> Vec<String> {
+        self.0.holders.borrow().iter().map(|name| token(name)).collect()
+    }
+
     fn suspect(&self, name: &str) {
         let until = self.0.clock.monotonic() + SUSPECT;
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);

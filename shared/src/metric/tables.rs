@@ -200,7 +200,11 @@ pub const PROJECTION: &[Metric] = &[
         "messages that the read model could not read",
     )
     .by(&[label("stream", PROJECTED)]),
-    Metric::counter("nexus_projection_embedded_total", "texts embedded for the search"),
+    Metric::counter("nexus_projection_embedded_total", "texts embedded here for the search"),
+    Metric::counter(
+        "nexus_projection_vectors_taken_total",
+        "texts whose vectors were taken from another copy of the read model",
+    ),
     Metric::gauge(
         "nexus_projection_embedding_backlog_events",
         "events that are found by words alone until they are embedded",

@@ -2,11 +2,13 @@
 //!
 //! SQLite holds the vectors, and `vectors` holds the copy in memory that is searched. [`keep`] maintains both, behind
 //! the streams and off the path of events. Without an embedder, and until it has caught up, results come from words
-//! alone.
+//! alone. [`peers`] is how a copy of the read model takes the vectors that another one has made.
 
 pub(super) mod fuse;
 pub mod keep;
 mod pace;
+pub mod peers;
+mod reliance;
 mod store;
 pub(super) mod vectors;
 pub(super) mod words;
@@ -17,6 +19,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use self::fuse::RankedHit;
+use self::peers::{VectorsQuestion, VectorsReply};
 use self::vectors::{QuantizedVector, VectorFilter, VectorIndex};
 use super::api::{SearchHit, SearchReply, SearchRequest, search_limit};
 use super::applied::{from_sql, to_sql};
@@ -63,6 +66,21 @@ impl Projection {
             build_reply(connection, &request, &by_words, by_meaning.as_deref())
         })
         .await
+    }
+
+    /// Returns the vectors that `question` asks for, as far as they are made; `None` if this copy embeds with another
+    /// model, or with none.
+    ///
+    /// # Errors
+    /// Returns [`QueryProjectionError`] if the file cannot be read.
+    pub async fn lend_vectors(&self, question: VectorsQuestion) -> Result<Option<VectorsReply>, QueryProjectionError> {
+        let embedder = self.0.search.embedder.get();
+        if embedder.is_none_or(|embedder| embedder.model() != question.model) {
+            return Ok(None);
+        }
+
+        let lent = self.run_query(move |connection| store::vectors_of(connection, &question));
+        lent.await.map(Some)
     }
 
     async fn embed_query(&self, query: &str) -> Option<QuantizedVector> {

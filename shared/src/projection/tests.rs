@@ -7,6 +7,7 @@ mod file;
 mod follow;
 mod frozen;
 mod health;
+mod lent;
 mod people;
 mod samples;
 mod search;

@@ -1,7 +1,8 @@
 //! Vectors in SQLite, the durable copy: events to be embedded, and vectors stored.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
+use super::peers::{MAX_REPLY_BYTES, MAX_TEXTS, VECTOR_HEAD, VectorsQuestion, VectorsReply, text_digest};
 use super::vectors::QuantizedVector;
 use crate::projection::applied::{from_sql, to_sql};
 
@@ -24,12 +25,26 @@ pub(super) struct PendingText {
     pub(super) up_to: Option<u64>,
 }
 
+impl PendingText {
+    /// Leaves the rows after the first `count` for later.
+    pub(super) fn truncate(&mut self, count: usize) {
+        self.rows.truncate(count);
+        if self.up_to.is_some() {
+            self.up_to = self.rows.last().map(|row| row.sequence);
+        }
+    }
+}
+
+/// Bytes of text at which a batch ends although it could have more rows.
+const MAX_BATCH_BYTES: usize = 8 << 20;
+
 const COLUMNS: &str = "e.sequence, e.id, e.channel, e.timestamp";
 
 /// SQL of the text to embed: none for a deleted event.
 const CONTENT: &str = "CASE WHEN e.direction = 'deleted' THEN '' ELSE e.content END";
 
-/// Returns the next rows, at most `count`: first the changed events up to `position`, then the new ones after it.
+/// Returns the next rows, ascending, at most `count`: first the changed events up to `position`, then the new ones
+/// after it.
 pub(super) fn pending_rows(
     connection: &Connection,
     position: u64,
@@ -37,12 +52,10 @@ pub(super) fn pending_rows(
 ) -> Result<PendingText, rusqlite::Error> {
     let changed = format!(
         "SELECT {COLUMNS}, {CONTENT} FROM nexus_reembed r JOIN events e ON e.sequence = r.sequence
-         WHERE r.sequence <= ?1 LIMIT ?2"
+         WHERE r.sequence <= ?1 ORDER BY r.sequence LIMIT ?2"
     );
     let mut statement = connection.prepare_cached(&changed)?;
-    let rows: Vec<VectorRow> = statement
-        .query_map((to_sql(position), to_sql(count as u64)), read_row)?
-        .collect::<Result<_, _>>()?;
+    let rows = collect_bounded(statement.query_map((to_sql(position), to_sql(count as u64)), read_row)?)?;
     // Changes first: an edited text is found by its old words as long as they are not embedded again.
     if !rows.is_empty() {
         return Ok(PendingText { rows, up_to: None });
@@ -50,12 +63,27 @@ pub(super) fn pending_rows(
 
     let new = format!("SELECT {COLUMNS}, {CONTENT} FROM events e WHERE e.sequence > ?1 ORDER BY e.sequence LIMIT ?2");
     let mut statement = connection.prepare_cached(&new)?;
-    let rows: Vec<VectorRow> = statement
-        .query_map((to_sql(position), to_sql(count as u64)), read_row)?
-        .collect::<Result<_, _>>()?;
+    let rows = collect_bounded(statement.query_map((to_sql(position), to_sql(count as u64)), read_row)?)?;
     let up_to = rows.last().map(|row| row.sequence);
 
     Ok(PendingText { rows, up_to })
+}
+
+fn collect_bounded(
+    rows: impl Iterator<Item = Result<VectorRow, rusqlite::Error>>,
+) -> Result<Vec<VectorRow>, rusqlite::Error> {
+    let mut collected = Vec::new();
+    let mut bytes = 0;
+    for row in rows {
+        let row = row?;
+        bytes += row.content.len();
+        collected.push(row);
+        if bytes >= MAX_BATCH_BYTES {
+            break;
+        }
+    }
+
+    Ok(collected)
 }
 
 fn read_row(row: &rusqlite::Row<'_>) -> Result<VectorRow, rusqlite::Error> {
@@ -132,6 +160,57 @@ pub(super) fn write(
     }
 
     Ok(())
+}
+
+/// Returns the vectors that `question` asks for, as far as its model has come.
+pub(super) fn vectors_of(connection: &Connection, question: &VectorsQuestion) -> Result<VectorsReply, rusqlite::Error> {
+    // One state for all: a text counts only with the position and the changes that its vector was stored with.
+    let state = connection.unchecked_transaction()?;
+    let position = embedded_position(&state, &question.model)?;
+    // The vector of an event that is to be embedded again is of its former text.
+    let of_text = format!(
+        "SELECT {CONTENT}, v.scale, v.vector FROM events e
+         LEFT JOIN embeddings v ON v.sequence = e.sequence AND v.model = ?2
+         WHERE e.sequence = ?1 AND NOT EXISTS(SELECT 1 FROM nexus_reembed r WHERE r.sequence = e.sequence)"
+    );
+    let mut statement = state.prepare_cached(&of_text)?;
+
+    let mut reply = VectorsReply::default();
+    let mut room = MAX_REPLY_BYTES;
+    for (sequence, digest) in question.texts.iter().take(MAX_TEXTS) {
+        if *sequence > position {
+            break;
+        }
+
+        let found = statement
+            .query_row((to_sql(*sequence), &question.model), |row| {
+                let is_same = text_digest(row.get_ref(0)?.as_str()?) == *digest;
+                Ok(if is_same { Some(read_vector(row)?) } else { None })
+            })
+            .optional()?;
+        if let Some(vector) = found.flatten() {
+            let bytes = VECTOR_HEAD + vector.as_ref().map_or(0, |vector| vector.bytes.len());
+            let Some(left) = room.checked_sub(bytes) else {
+                reply.is_cut = true;
+                break;
+            };
+            room = left;
+            reply.vectors.push((*sequence, vector));
+        }
+        reply.through = *sequence;
+    }
+
+    Ok(reply)
+}
+
+/// Reads scale and vector in the columns 1 and 2; `None` if the text has no vector.
+fn read_vector(row: &rusqlite::Row<'_>) -> Result<Option<QuantizedVector>, rusqlite::Error> {
+    let scale: Option<f32> = row.get(1)?;
+    let bytes = row.get_ref(2)?.as_blob_or_null()?;
+    Ok(scale.zip(bytes).map(|(scale, bytes)| QuantizedVector {
+        bytes: bytes.iter().map(|byte| byte.cast_signed()).collect(),
+        scale,
+    }))
 }
 
 /// Passes the vectors of `model` up to its position to `take`: channel, time, sequence, vector. Vectors after that

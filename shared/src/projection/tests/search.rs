@@ -43,11 +43,11 @@ fn documents(labelled: &Labelled) -> Vec<AppliedRecord> {
     (1..).zip(&labelled.documents).map(stored_at).collect()
 }
 
-fn keep_vectors(projection: &Projection, embedder: Arc<dyn TextEmbedder>) -> tokio::task::JoinHandle<()> {
+pub(super) fn keep_vectors(projection: &Projection, embedder: Arc<dyn TextEmbedder>) -> tokio::task::JoinHandle<()> {
     tokio::spawn(keep::run(projection.clone(), embedder, Arc::new(SystemClock)))
 }
 
-async fn vectors(projection: &Projection, count: usize) {
+pub(super) async fn vectors(projection: &Projection, count: usize) {
     let all_there = async {
         while projection.vector_count() < count {
             pause(Duration::from_millis(5)).await;
@@ -193,7 +193,7 @@ async fn finds(embedder: Arc<dyn TextEmbedder>, bounds: Bounds) {
 
 /// Embedder for which texts that begin with the same letter point in the same direction.
 #[derive(Debug)]
-struct Letters(&'static str);
+pub(super) struct Letters(pub(super) &'static str);
 
 #[async_trait]
 impl TextEmbedder for Letters {
@@ -218,7 +218,7 @@ impl TextEmbedder for Letters {
     }
 }
 
-fn text(sequence: u64, channel: &str, id: u64, content: &str, direction: EventDirection) -> AppliedRecord {
+pub(super) fn text(sequence: u64, channel: &str, id: u64, content: &str, direction: EventDirection) -> AppliedRecord {
     let mut event = event(id);
     event.channel = channel.to_owned();
     event.content = content.to_owned();
