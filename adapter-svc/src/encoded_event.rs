@@ -124,14 +124,20 @@ impl EncodedEvent {
         }
     }
 
+    /// Returns the trace of the message.
+    #[must_use]
+    pub fn carrier(&self) -> TraceCarrier {
+        TraceCarrier {
+            traceparent: self.traceparent.clone(),
+            tracestate: self.tracestate.clone(),
+        }
+    }
+
     /// Returns the message to publish.
     #[must_use]
     pub fn to_outgoing(&self) -> OutgoingMessage {
-        let carrier = TraceCarrier {
-            traceparent: self.traceparent.clone(),
-            tracestate: self.tracestate.clone(),
-        };
-        OutgoingMessage::raw(self.subject.clone(), self.message_headers(), self.payload.clone()).carrier(&carrier)
+        let message = OutgoingMessage::raw(self.subject.clone(), self.message_headers(), self.payload.clone());
+        message.carrier(&self.carrier())
     }
 
     /// Returns the estimated size in the spool, in bytes.

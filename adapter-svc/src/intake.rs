@@ -8,6 +8,7 @@ use crate::encoded_event::{EncodedEvent, NoteStep};
 use crate::error::AcceptEventsError;
 use crate::outbox::EventSpool;
 use crate::publisher::SpoolPublisher;
+use crate::trace::EventTraces;
 
 /// The destination of accepted events. Clones share it.
 #[derive(Debug, Clone)]
@@ -55,6 +56,20 @@ impl EventIntake {
         self.accept_unnoted(source, events, &[], carrier).await
     }
 
+    /// As [`EventIntake::accept_events`], each event in its own trace of `traces`.
+    ///
+    /// # Errors
+    /// Returns the errors of [`EventIntake::accept_events`].
+    pub async fn accept_traced(
+        &self,
+        source: &'static str,
+        events: &[Event],
+        traces: &EventTraces,
+    ) -> Result<(), AcceptEventsError> {
+        let encoded = self.encode_events(events, |event| traces.carrier_of(event))?;
+        self.accept_encoded(source, events, encoded).await
+    }
+
     /// Returns whether events are accepted although NATS may be away.
     #[must_use]
     pub const fn keeps_on_disk(&self) -> bool {
@@ -76,6 +91,19 @@ impl EventIntake {
         steps: &[NoteStep],
         carrier: &TraceCarrier,
     ) -> Result<(), AcceptEventsError> {
+        let mut encoded = self.encode_events(events, |_| carrier.clone())?;
+        for (encoded, step) in encoded.iter_mut().zip(steps) {
+            encoded.note = *step;
+        }
+        self.accept_encoded(source, events, encoded).await
+    }
+
+    /// Encodes `events`, whose traces `carrier_of` says.
+    fn encode_events(
+        &self,
+        events: &[Event],
+        carrier_of: impl Fn(&Event) -> TraceCarrier,
+    ) -> Result<Vec<EncodedEvent>, AcceptEventsError> {
         // A single event names the span; several would make it unreadable.
         if let [event] = events {
             tracing::Span::current().record("event_id", event.id.as_str());
@@ -86,13 +114,18 @@ impl EventIntake {
         let max_payload = if max_payload == 0 { usize::MAX } else { max_payload };
 
         // All events are encoded first: one that cannot be stored refuses the whole request.
-        let mut encoded: Vec<EncodedEvent> = events
-            .iter()
-            .map(|event| EncodedEvent::encode_event(event, self.bus.trust(), carrier, max_payload))
-            .collect::<Result<_, _>>()?;
-        for (encoded, step) in encoded.iter_mut().zip(steps) {
-            encoded.note = *step;
-        }
+        let encode =
+            |event: &Event| EncodedEvent::encode_event(event, self.bus.trust(), &carrier_of(event), max_payload);
+        events.iter().map(encode).collect()
+    }
+
+    /// Waits until `encoded`, the messages of `events`, are durable.
+    async fn accept_encoded(
+        &self,
+        source: &'static str,
+        events: &[Event],
+        encoded: Vec<EncodedEvent>,
+    ) -> Result<(), AcceptEventsError> {
         self.keep(encoded).await?;
 
         metrics::counter!("nexus_adapter_accepted_total", "source" => source).increment(events.len() as u64);

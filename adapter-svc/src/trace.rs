@@ -1,12 +1,46 @@
-//! The start of a trace: at the request, or at the `traceparent` that it has.
+//! The start of a trace: at the request, or at the `traceparent` that it has; and the traces of events that were posted and
+//! waited.
+
+use std::collections::BTreeMap;
 
 use axum::http::HeaderMap;
+use shared::model::event::{Event, EventId};
+use shared::model::time::UnixMillis;
 use shared::process::trace::{carrier_of, consumer_span, root_span};
 use shared::wire::headers::{TRACEPARENT, TRACESTATE, TraceCarrier};
 use tracing::Span;
 
 /// Maximum length of a `tracestate` that is passed on, in bytes (W3C Trace Context §3.3.1.5).
 const MAX_STATE_BYTES: usize = 512;
+
+/// The traces in which events came that are stored together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventTraces {
+    /// Traces by event and time of the edit: an edit has the id of what it changes.
+    by_event: BTreeMap<(EventId, Option<UnixMillis>), TraceCarrier>,
+}
+
+impl EventTraces {
+    /// Returns the traces of `events`, which are `carriers`, one for each.
+    #[must_use]
+    pub fn of_events(events: &[Event], carriers: Vec<TraceCarrier>) -> Self {
+        let traced = events.iter().zip(carriers);
+        let traced = traced.filter(|(_, carrier)| carrier.traceparent.is_some());
+        Self {
+            by_event: traced.map(|(event, carrier)| (version_of(event), carrier)).collect(),
+        }
+    }
+
+    /// Returns the trace of `event`; empty if it came in none.
+    #[must_use]
+    pub fn carrier_of(&self, event: &Event) -> TraceCarrier {
+        self.by_event.get(&version_of(event)).cloned().unwrap_or_default()
+    }
+}
+
+fn version_of(event: &Event) -> (EventId, Option<UnixMillis>) {
+    (event.id.clone(), event.edited_at)
+}
 
 /// Returns the span of an accepted request, and the trace context for its messages.
 #[must_use]
@@ -54,6 +88,24 @@ fn is_traceparent(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_edit_has_a_trace_of_its_own_and_other_events_have_none() {
+        let event = |edited_at: Option<i64>| {
+            let id = EventId::parse("telegram:main/5/1").expect("an id");
+            let mut event = Event::new(id, "telegram", "5", UnixMillis(1));
+            event.edited_at = edited_at.map(UnixMillis);
+            event
+        };
+        let carrier = |parent: &str| TraceCarrier {
+            traceparent: Some(parent.to_owned()),
+            tracestate: None,
+        };
+        let events = [event(None), event(Some(2)), event(Some(3))];
+        let traces = EventTraces::of_events(&events, vec![carrier("a"), carrier("b"), TraceCarrier::default()]);
+        let told = events.map(|event| traces.carrier_of(&event).traceparent);
+        assert_eq!(told, [Some("a".to_owned()), Some("b".to_owned()), None]);
+    }
 
     #[test]
     fn only_a_well_formed_parent_is_taken() {

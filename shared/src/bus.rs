@@ -73,7 +73,7 @@ pub use error::{
 pub use fanout::{PassingMessage, StreamTap};
 pub use fetch::{FetchMode, MessageFetcher};
 pub use held::HoldError;
-pub use kv::{Kv, KvEntry, KvEvent, KvSurvey, KvWatch};
+pub use kv::{Kv, KvEntry, KvEvent, KvPages, KvSurvey, KvWatch};
 pub use letter_witness::LetterWitness;
 pub use message::{IncomingMessage, StoredMessage};
 pub use nats_config::{NatsConfig, StreamDurability};

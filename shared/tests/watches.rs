@@ -380,3 +380,38 @@ async fn whoever_lists_a_bucket_leaves_no_consumer_behind() {
         .await
         .expect("they are gone before the server forgets them");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pages_of_a_prefix_have_its_entries_in_their_order_and_no_consumer() {
+    let (_server, bus) = world().await;
+    let keys = ["a.1", "b.1", "a.2", "a.3", "a.4", "a.5", "a.6"];
+    written(&bus, &keys.map(|key| (key, "1"))).await;
+    for gone in ["a.2", "a.4", "a.5"] {
+        members(&bus).delete(gone, None).await.expect("deleted");
+    }
+    written(&bus, &[("a.1", "2")]).await;
+
+    let mut pages = members(&bus).pages("a.", 2);
+    let mut told = Vec::new();
+    loop {
+        let page = pages.next().await.expect("asked");
+        // Markers are entries of a page of the server's, and none of ours.
+        assert!(page.len() <= 2);
+        if page.is_empty() {
+            break;
+        }
+        for entry in page {
+            let KvEvent::Put { key, value, .. } = entry else {
+                panic!("{entry:?}")
+            };
+            told.push((key, value.instance));
+        }
+    }
+    let told: Vec<_> = told.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    assert_eq!(told, [("a.3", "1"), ("a.6", "1"), ("a.1", "2")]);
+
+    // What comes later is told when it is asked for again.
+    written(&bus, &[("a.7", "1")]).await;
+    assert_eq!(pages.next().await.expect("asked").len(), 1);
+    assert_eq!(bus.stream_info(STREAM).await.expect("told").state.consumers, 0);
+}

@@ -26,6 +26,7 @@ use crate::source::port::history::{AccountHistory, FoundConversations, HistoryPa
 use crate::source::port::history_calls::{HistoryCalls, HistoryRefused};
 use crate::source::port::merged::{MergeNotes, replace_parts, single_texts};
 use crate::source::port::{apply_age_gate, strangers};
+use crate::trace::EventTraces;
 
 /// Interval in which the lease of a job is held or asked for, and the job is looked at: three times within the lease's life.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -306,7 +307,7 @@ impl HistoryReading<'_> {
                 pause(TRY_AGAIN_AFTER).await;
             }
             store.fetch_files(&mut batch, is_held).await?;
-            store.store(batch, is_held).await?;
+            store.store(batch, &EventTraces::default(), is_held).await?;
         }
         Ok(())
     }

@@ -32,6 +32,7 @@ use crate::source::discord::gateway::DiscordSource;
 use crate::source::media::open_media;
 use crate::source::port::accounts::start_sources;
 use crate::source::port::{SinkContext, Source};
+use crate::source::posts::shared_watch::SharedPosts;
 use crate::source::slack::begun_threads::BegunThreads;
 use crate::source::slack::client as slack_client;
 use crate::source::slack::endpoint::{EndpointContext, open_endpoints};
@@ -75,9 +76,15 @@ pub(super) fn start_accounts(
         run: around.ids.ulid(),
     };
     let threads = BegunThreads::new(&around.bus, around.clock.clone());
-    let opened = open_endpoints(&around.slack, &endpoint_context(config, around, &sink, &threads));
+    let posts = SharedPosts::new(&around.bus);
+    let opened = open_endpoints(
+        &around.slack,
+        &endpoint_context(config, around, &sink, &threads, &posts),
+    );
     let opened = opened.context("slack: cannot make an HTTP client")?;
-    let mut tasks = start_polling(around, &discord, &sink, opened.sources, &threads)?;
+    let mut sources = opened.sources;
+    sources.extend(telegram_sources(around, &posts)?);
+    let mut tasks = start_receiving(around, &discord, &sink, sources, &threads)?;
     tasks.extend(opened.tasks);
     tasks.extend(start_backfills(config, around, &discord, &sink, &threads)?);
     if !around.slack.is_empty() {
@@ -98,9 +105,11 @@ fn endpoint_context(
     around: &ServiceContext,
     sink: &SinkContext,
     threads: &BegunThreads,
+    posts: &SharedPosts,
 ) -> EndpointContext {
     EndpointContext {
         bus: around.bus.clone(),
+        posts: posts.clone(),
         clock: around.clock.clone(),
         keeps_on_disk: match config.accept {
             AcceptMode::Spool => true,
@@ -158,17 +167,14 @@ fn telegram_doors(around: &ServiceContext) -> anyhow::Result<(TelegramDoors, Vec
     Ok(open_doors(&around.telegram, &http, &context))
 }
 
-/// Starts the sources of the accounts that are polled, and those of accounts to which Slack posts, `posted`. Their events go to
-/// JetStream past the spool.
-fn start_polling(
+/// Starts `sources`, and those of the accounts that have a connection of their own. Their events go to JetStream past the spool.
+fn start_receiving(
     around: &ServiceContext,
     discord: &BTreeMap<String, AccountContext>,
     sink: &SinkContext,
-    posted: Vec<Arc<dyn Source>>,
+    mut sources: Vec<Arc<dyn Source>>,
     threads: &BegunThreads,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
-    let mut sources = posted;
-    sources.extend(telegram_sources(around)?);
     sources.extend(discord_sources(discord));
     sources.extend(slack_sources(around, threads)?);
     Ok(start_sources(sources, sink, &around.instance, &around.shutdown))
@@ -191,8 +197,8 @@ pub(super) async fn serve_operators(spec: ServiceSpec, bus: Bus, shutdown: Shutd
     serving.stop().await;
 }
 
-/// Returns the sources of the accounts on Telegram that are polled, or to which it posts.
-fn telegram_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Source>>> {
+/// Returns the sources of the accounts on Telegram that are polled, or to which it posts, as `posts` tells.
+fn telegram_sources(around: &ServiceContext, posts: &SharedPosts) -> anyhow::Result<Vec<Arc<dyn Source>>> {
     let receives = |account: &TelegramAccount| match account.receive {
         ReceiveMode::Poll | ReceiveMode::Webhook => true,
         ReceiveMode::None => false,
@@ -213,7 +219,13 @@ fn telegram_sources(around: &ServiceContext) -> anyhow::Result<Vec<Arc<dyn Sourc
         let (clock, ids) = (around.clock.clone(), around.ids.clone());
         let (name, account) = (name.clone(), account.clone());
         if account.receive == ReceiveMode::Webhook {
-            return Arc::new(TelegramWebhookSource::new(name, account, http.clone(), ids));
+            return Arc::new(TelegramWebhookSource::new(
+                name,
+                account,
+                http.clone(),
+                ids,
+                posts.clone(),
+            ));
         }
         Arc::new(TelegramSource::new(name, account, polled.clone(), clock, ids))
     });

@@ -3,19 +3,24 @@
 //!
 //! Every replica takes posts, and what belongs together may come to several of them. So a post is answered once its events are
 //! in the bucket, or on this host's disk on their way there, and the holder reads them in the order in which they came
-//! ([`reader`]), as it reads the updates of an account that is polled. What is in the bucket is the event's message with a seal of
+//! ([`reader`]), as it reads the updates of an account that is polled; all accounts of a process have one watch of the bucket
+//! ([`shared_watch`]). What is in the bucket is the event's message with a seal of
 //! the cluster's key: a client that can write the bucket, and has no key, cannot speak as an account's user. The seal is another
 //! one than in `EVENTS`, because nothing is decided yet about the event's sender: a client that can read the bucket could publish
 //! the message itself otherwise, without the tags that keep a stranger's message from hooks. A message whose seal this replica
 //! cannot check stays: while the key is changed, the next holder may have it.
 
+mod feed;
+mod inbox;
+pub mod late_looks;
 pub mod reader;
+pub mod shared_watch;
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use shared::bus::{Bus, Kv, KvWatch, OutgoingMessage, PublishError, ReadStreamError};
+use shared::bus::{Bus, Kv, KvPages, OutgoingMessage, PublishError};
 use shared::model::event::Event;
 use shared::model::origin::EventOrigin;
 use shared::wire::envelope::{MAX_PAYLOAD_BYTES, WireMessage, decode};
@@ -33,6 +38,10 @@ use crate::error::AcceptEventsError;
 const OVERHEAD_BYTES: usize = 8 * 1024;
 /// Time for which the marker of a removed event is kept. Keys are used once, so that markers would gather.
 const MARKER_KEPT: Duration = Duration::from_mins(1);
+/// Maximum number of posted events that are read or stored together.
+const MAX_BATCH: usize = 100;
+/// Wait before an event is removed again whose removal failed, or a bucket that cannot be read is asked again.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// An event that a platform has posted, as it is stored in the stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +74,16 @@ impl PostedMessage {
             return Err(RefuseNoteError::Key(event.id.to_string()));
         }
         Ok(event)
+    }
+
+    /// Returns the trace in which the event was posted.
+    fn carrier(&self) -> TraceCarrier {
+        self.message.carrier()
+    }
+
+    /// Returns the size of the event in memory, in bytes, estimated.
+    fn held_bytes(&self) -> usize {
+        usize::try_from(self.message.spool_bytes()).unwrap_or(usize::MAX)
     }
 }
 
@@ -111,16 +130,14 @@ impl PostQueue {
         events.iter().map(encode).collect()
     }
 
-    /// Watches the account's events: those that are kept and those that follow, in the order in which they came.
-    fn watch(&self) -> KvWatch<PostedMessage> {
-        self.kept.watch(&self.prefix)
+    /// Lists the account's events that are kept, in the order in which they came.
+    fn list(&self) -> KvPages<PostedMessage> {
+        self.kept.pages(&self.prefix, MAX_BATCH)
     }
 
-    /// Returns whether nothing is kept for the account. A marker counts as something.
-    async fn is_empty(&self) -> Result<bool, ReadStreamError> {
-        let stream = format!("KV_{}", buckets::POSTS);
-        let filter = post_subject(&format!("{}>", self.prefix));
-        Ok(self.bus.list_subjects(&stream, &filter).await?.is_empty())
+    /// Returns the beginning of the account's keys, with its final dot.
+    fn prefix(&self) -> &str {
+        &self.prefix
     }
 
     /// Returns the event of `posted`, which is kept under `key`.

@@ -29,6 +29,7 @@ mod posted_gaps;
 mod posted_texts;
 mod posts;
 mod process;
+mod shared_posts;
 mod slack;
 mod slack_contract;
 mod slack_process;

@@ -12,7 +12,7 @@ use crate::web_api::{Delivery, WebApi};
 use crate::world::{Replica, START, World};
 
 /// Posts are in NATS when they are answered, so that what is posted later comes behind.
-const STRICT: &str = "accept = \"stream\"";
+pub(crate) const STRICT: &str = "accept = \"stream\"";
 
 /// Number of an update that says nothing about the message in it.
 const UPDATE: i64 = 1;
@@ -26,7 +26,7 @@ fn written(number: i64, chat: i64, fields: &Value) -> Value {
     message
 }
 
-fn text(number: i64, chat: i64, text: &str) -> Value {
+pub(crate) fn text(number: i64, chat: i64, text: &str) -> Value {
     written(number, chat, &json!({ "text": text }))
 }
 

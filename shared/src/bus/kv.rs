@@ -6,6 +6,7 @@
 //! come from a rival.
 
 mod kept;
+mod pages;
 mod told_keys;
 mod watch;
 
@@ -23,6 +24,7 @@ use super::error::{CasError, PublishError, ReadStreamError};
 use super::message::StoredMessage;
 use super::publish::OutgoingMessage;
 
+pub use pages::KvPages;
 pub use watch::KvWatch;
 
 /// Time without an event after which a bucket counts as unreadable.
@@ -139,6 +141,13 @@ impl<T: WireMessage> Kv<T> {
 
     fn key_subject(&self, key: &str) -> String {
         format!("$KV.{}.{key}", self.bucket)
+    }
+
+    /// Returns the key of a message's subject.
+    fn key_of<'a>(&self, subject: &'a str) -> &'a str {
+        let key = subject.strip_prefix("$KV.");
+        let key = key.and_then(|rest| rest.strip_prefix(self.bucket)?.strip_prefix('.'));
+        key.unwrap_or(subject)
     }
 
     fn to_cas_error(&self, key: &str, error: PublishError) -> CasError {

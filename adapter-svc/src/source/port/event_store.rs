@@ -7,7 +7,6 @@ use shared::clock::{SharedClock, pause};
 use shared::error_chain::describe_error;
 use shared::model::event::{Event, EventId};
 use shared::process::Health;
-use shared::wire::headers::TraceCarrier;
 use ulid::Ulid;
 
 use crate::attachments::AttachmentFetcher;
@@ -15,6 +14,7 @@ use crate::encoded_event::EncodedEvent;
 use crate::error::AcceptEventsError;
 use crate::intake::EventIntake;
 use crate::pairing::PairingStore;
+use crate::trace::EventTraces;
 
 /// Name of this service in dead letters.
 pub(super) const SERVICE: &str = "adapter-svc";
@@ -88,18 +88,18 @@ impl AccountEvents<'_> {
         Ok(())
     }
 
-    /// Waits until JetStream has all of `events`. `is_held` says whether this replica may go on.
+    /// Waits until JetStream has all of `events`, which came in `traces`. `is_held` says whether this replica may go on.
     ///
     /// # Errors
     /// Returns [`SourceFenced`] if `is_held` says no before they are stored.
     pub async fn store(
         &self,
         mut events: Vec<Event>,
+        traces: &EventTraces,
         is_held: impl Fn() -> bool + Send + Sync,
     ) -> Result<(), SourceFenced> {
-        let carrier = TraceCarrier::default();
         while !events.is_empty() {
-            let stored = self.context.intake.accept_events(self.channel, &events, &carrier).await;
+            let stored = self.context.intake.accept_traced(self.channel, &events, traces).await;
             let refused = match stored {
                 Ok(()) => return Ok(()),
                 Err(error @ (AcceptEventsError::Invalid { .. } | AcceptEventsError::TooLarge { .. })) => {
@@ -107,7 +107,7 @@ impl AccountEvents<'_> {
                 }
                 Err(AcceptEventsError::NotStored { id, source }) if !source.may_pass() => {
                     let event = events.iter().find(|event| event.id == id);
-                    self.dead_letter(event, &source).await.then_some(id)
+                    self.dead_letter(event, traces, &source).await.then_some(id)
                 }
                 Err(
                     error @ (AcceptEventsError::SpoolFull { .. }
@@ -157,10 +157,10 @@ impl AccountEvents<'_> {
     }
 
     /// Makes a dead letter of an event that the server refused for good. Returns whether it is stored.
-    async fn dead_letter(&self, event: Option<&Event>, error: &PublishError) -> bool {
+    async fn dead_letter(&self, event: Option<&Event>, traces: &EventTraces, error: &PublishError) -> bool {
         let bus = &self.context.bus;
         let encoded = event
-            .map(|event| EncodedEvent::encode_event(event, bus.trust(), &TraceCarrier::default(), bus.max_payload()));
+            .map(|event| EncodedEvent::encode_event(event, bus.trust(), &traces.carrier_of(event), bus.max_payload()));
         let Some(Ok(encoded)) = encoded else { return false };
 
         let letter = encoded.dead_letter(SERVICE, error.to_string(), self.context.clock.now());

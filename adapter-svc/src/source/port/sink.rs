@@ -12,6 +12,7 @@ use shared::model::event::Event;
 use shared::model::time::UnixMillis;
 use shared::platform::policy::DirectPolicy;
 use shared::process::Health;
+use shared::wire::headers::TraceCarrier;
 use shared::wire::topology::buckets;
 use shared::wire::watermark::{SourceWatermark, watermark_key};
 use tokio::sync::Mutex;
@@ -20,6 +21,7 @@ use super::event_store::{AccountEvents, SinkContext, SourceFenced, TRY_AGAIN_AFT
 use super::{Source, SourceGap, apply_age_gate, gap_event};
 use crate::hourly_allowance::HourlyAllowance;
 use crate::pairing::PairingStore;
+use crate::trace::EventTraces;
 
 /// The reason why events, or the watermark behind them, cannot be stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +45,8 @@ pub struct SettledEvents {
     events: Vec<Event>,
     /// Messages that are answered with a code.
     strangers: Vec<Event>,
+    /// Traces in which the events came.
+    traces: EventTraces,
 }
 
 impl SettledEvents {
@@ -176,6 +180,21 @@ impl SourceSink {
         self.put_settled(settled, &[], position).await
     }
 
+    /// As [`SourceSink::put`], with the trace in which each of the events came.
+    ///
+    /// # Errors
+    /// Returns the error of [`SourceSink::put`].
+    pub async fn put_traced(
+        &self,
+        traced: Vec<(Event, TraceCarrier)>,
+        position: SourcePosition,
+    ) -> Result<(), PutEventsError> {
+        let (events, carriers): (Vec<Event>, Vec<TraceCarrier>) = traced.into_iter().unzip();
+        let mut settled = self.settle(events).await?;
+        settled.traces = EventTraces::of_events(&settled.events, carriers);
+        self.put_settled(settled, &[], position).await
+    }
+
     /// Tags `events` that are old, and lets in those whose senders are paired, so that a source can tell before it makes its
     /// position. To be stored with [`SourceSink::put_settled`].
     ///
@@ -188,7 +207,11 @@ impl SourceSink {
         }
         let strangers = self.let_paired_in(&mut events).await?;
         self.store_of().fetch_files(&mut events, || self.is_held()).await?;
-        Ok(SettledEvents { events, strangers })
+        Ok(SettledEvents {
+            events,
+            strangers,
+            traces: EventTraces::default(),
+        })
     }
 
     /// Returns where the account's events are stored.
@@ -210,11 +233,15 @@ impl SourceSink {
         gaps: &[SourceGap],
         position: SourcePosition,
     ) -> Result<(), PutEventsError> {
-        let SettledEvents { mut events, strangers } = settled;
+        let SettledEvents {
+            mut events,
+            strangers,
+            traces,
+        } = settled;
         Box::pin(self.replace_late_parts(&mut events)).await?;
         events.extend(gaps.iter().filter_map(|gap| self.tell_gap(gap)));
         let merged = Self::merged_among(&events);
-        self.store_of().store(events, || self.is_held()).await?;
+        self.store_of().store(events, &traces, || self.is_held()).await?;
         Box::pin(self.note_merged(&merged)).await?;
         self.offer_codes(&strangers).await?;
         self.write_watermark(position).await

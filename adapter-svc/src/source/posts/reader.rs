@@ -3,32 +3,28 @@
 //! An event is removed from the bucket once the event that has it is stored. Which messages an event has is in the watermark
 //! before that event is published, so that a crash between any two steps makes the next holder read the same again.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use shared::bus::{KvEvent, KvWatch};
+use shared::bus::KvEvent;
 use shared::clock::pause;
 use shared::error_chain::describe_error;
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
+use shared::wire::headers::TraceCarrier;
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::{PostPlace, PostQueue, PostedMessage};
+use super::feed::PostFeed;
+use super::shared_watch::{PostChange, SharedPosts};
+use super::{MAX_BATCH, PostPlace, PostQueue, TRY_AGAIN_AFTER};
 use crate::attachments::note::RefuseNoteError;
 use crate::source::merge::{MergeDecision, MergeMemory, MergeWaits, MessageMerger, ReadyEvent, note_decision};
 use crate::source::port::sink::SourcePosition;
 use crate::source::port::{PutEventsError, SourceEnd, SourceSink};
 
-/// Maximum number of posted events that are stored together.
-const MAX_BATCH: usize = 100;
-/// Wait before an event is removed again whose removal failed, or a bucket that cannot be read is asked again.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Time between two looks at what waits, if nothing is due before.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Time between two questions whether something is kept for an account whose doors keep nothing.
-const LOOK_SELDOM: Duration = Duration::from_secs(60);
 
 /// What is particular to the account to which a platform posts.
 pub trait PostedAccount: Send {
@@ -56,8 +52,8 @@ pub struct PostState<A> {
     pub account: A,
     /// Events that wait for those that belong to them.
     merger: MessageMerger<PostPlace>,
-    /// Where those are that wait.
-    waiting: HashSet<PostPlace>,
+    /// Where those are that wait, and those that stay in the bucket because they cannot be read; with the trace of each.
+    taken: HashMap<PostPlace, TraceCarrier>,
     /// Events that are to be removed from the bucket.
     done: Vec<PostPlace>,
     /// Decisions about albums of one message, as long as that may be in the bucket: otherwise one that came later could be
@@ -90,28 +86,37 @@ impl<A: PostedAccount> PostState<A> {
     }
 
     /// Takes in `change` of the bucket `queue`.
-    fn take(&mut self, queue: &PostQueue, change: KvEvent<PostedMessage>, now: UnixMillis) {
+    fn take(&mut self, queue: &PostQueue, change: PostChange, now: UnixMillis) {
         let (place, posted) = match change {
-            KvEvent::Put { key, value, revision } => (PostPlace { key, revision }, value),
-            KvEvent::Bad { key, error, .. } => {
-                // A later release may have written it: it stays for a replica that can read it.
-                tracing::error!(key, error, "failed to read a posted event; it stays in KV posts");
-                return;
-            }
+            KvEvent::Put { key, value, revision } => (PostPlace { key, revision }, Ok(value)),
+            KvEvent::Bad { key, error, revision } => (PostPlace { key, revision }, Err(error)),
             KvEvent::Gone { .. } | KvEvent::Anew | KvEvent::Current => return,
         };
-        // A watch that was repaired may bring it again.
-        if self.waiting.contains(&place) {
+        // A further list brings it again, and so may a watch that was repaired.
+        if self.taken.contains_key(&place) || self.done.contains(&place) {
             return;
         }
 
+        let posted = match posted {
+            Ok(posted) => posted,
+            Err(error) => {
+                // A later release may have written it: it stays for a replica that can read it.
+                tracing::error!(
+                    key = place.key,
+                    error,
+                    "failed to read a posted event; it stays in KV posts"
+                );
+                self.taken.insert(place, TraceCarrier::default());
+                return;
+            }
+        };
         match queue.admit_event(&place.key, &posted) {
             Ok(mut event) => {
                 self.account.take_in(&mut event);
                 let conversation = event.peer.id.clone();
                 // What is stored already, as a part of another event, is done.
                 if self.merger.push(&conversation, place.clone(), event, now) {
-                    self.waiting.insert(place);
+                    self.taken.insert(place, posted.carrier());
                 } else {
                     self.done.push(place);
                 }
@@ -127,7 +132,9 @@ impl<A: PostedAccount> PostState<A> {
         metrics::counter!("nexus_source_refused_total", "source" => channel, "reason" => "unsealed").increment(1);
         match error {
             // Its door may have a key that this replica has still to get, and has answered that it is kept.
-            RefuseNoteError::Unreadable(_) | RefuseNoteError::Event(_) => {}
+            RefuseNoteError::Unreadable(_) | RefuseNoteError::Event(_) => {
+                self.taken.insert(place, TraceCarrier::default());
+            }
             RefuseNoteError::Origin(_) | RefuseNoteError::Key(_) => self.done.push(place),
         }
     }
@@ -148,7 +155,7 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
     pub fn new(queue: PostQueue, sink: &'a SourceSink, account: A, (waits, memory): (MergeWaits, MergeMemory)) -> Self {
         let state = PostState {
             account,
-            waiting: HashSet::new(),
+            taken: HashMap::new(),
             done: Vec::new(),
             lone: lone_albums(&memory.decided),
             merger: MessageMerger::new(waits, memory),
@@ -165,35 +172,31 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
         self.state.lock().await
     }
 
-    /// Waits until something is kept for the account, or this replica does not hold it any more: for an account whose doors store
-    /// what is posted, apart from those of a replica with other settings. A watch costs a message a second also if nothing comes.
-    pub async fn wait_for_posts(&self) {
-        // If nobody can say it, it is read.
-        while self.sink.is_held() && matches!(self.queue.is_empty().await, Ok(true)) {
-            pause(LOOK_SELDOM).await;
-        }
-    }
-
-    /// Reads and stores until this replica does not hold the account any more.
-    pub async fn read(&self) -> SourceEnd {
-        let mut watch = self.queue.watch();
+    /// Reads and stores until this replica does not hold the account any more. `posts` tells what comes.
+    pub async fn read(&self, posts: &SharedPosts) -> SourceEnd {
+        let mut feed = PostFeed::open(posts, &self.queue);
         loop {
             if !self.sink.is_held() {
                 return SourceEnd::Fenced;
             }
-            if let Err(error) = self.step(&mut watch).await {
+            if let Err(error) = self.step(&mut feed).await {
                 return error.into();
             }
         }
     }
 
     /// Takes what comes next, and stores what is due.
-    async fn step(&self, watch: &mut KvWatch<PostedMessage>) -> Result<(), PutEventsError> {
-        let due = self.lock().await.until_due(self.sink.now());
-        let mut change = tokio::select! {
-            biased;
-            change = watch.next() => Some(change),
-            () = pause(due) => None,
+    async fn step(&self, feed: &mut PostFeed) -> Result<(), PutEventsError> {
+        let mut change = if feed.is_listing() {
+            // Its next page comes before what is due, which would else begin to ask for the page again and again.
+            feed.next().await
+        } else {
+            let due = self.lock().await.until_due(self.sink.now());
+            tokio::select! {
+                biased;
+                change = feed.next() => change,
+                () = pause(due) => None,
+            }
         };
 
         let mut state = self.lock().await;
@@ -205,11 +208,7 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
             state.take(&self.queue, one, self.sink.now());
             taken += 1;
             // What has come meanwhile is stored with it.
-            change = if taken < MAX_BATCH {
-                watch.next().now_or_never()
-            } else {
-                None
-            };
+            change = if taken < MAX_BATCH { feed.take_now() } else { None };
         }
 
         self.store_ready(&mut state).await?;
@@ -223,26 +222,21 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
     /// # Errors
     /// Returns [`SourceEnd`] if this replica does not hold the account any more.
     pub async fn drain(self) -> Result<A, SourceEnd> {
-        loop {
-            match self.queue.is_empty().await {
-                Ok(true) => return Ok(self.state.into_inner().account),
-                Ok(false) => break,
-                Err(error) => {
-                    let error = describe_error(&error);
-                    tracing::warn!(error, "failed to ask for what was posted to an account; retrying");
-                    self.rest().await?;
-                }
-            }
-        }
-
-        let mut watch = self.queue.watch();
+        let mut list = self.queue.list();
         let mut state = self.lock().await;
         loop {
-            let change = watch.next().await;
-            let is_last = matches!(change, KvEvent::Current);
-            state.take(&self.queue, change, self.sink.now());
-            if is_last {
-                break;
+            match list.next().await {
+                Ok(page) if page.is_empty() => break,
+                Ok(page) => {
+                    for change in page {
+                        state.take(&self.queue, change, self.sink.now());
+                    }
+                }
+                Err(error) => {
+                    let error = describe_error(&error);
+                    tracing::warn!(error, "failed to list what was posted to an account; retrying");
+                    self.rest().await?;
+                }
             }
         }
         state.merger.close_all();
@@ -306,14 +300,17 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
         for ReadyEvent { mut event, keys, .. } in ready {
             // In a merged event any of the texts may address the account, and its first one begins the thread.
             state.account.apply_settings(&mut event);
-            events.push(event);
+            // Of several texts the trace of the first one that has one.
+            let mut carriers = keys.iter().filter_map(|place| state.taken.get(place));
+            let carrier = carriers.find(|carrier| carrier.traceparent.is_some()).cloned();
+            events.push((event, carrier.unwrap_or_default()));
             places.extend(keys);
         }
         // Their events are stored when the position is.
         let position = state.position(now);
-        self.sink.put(events, position).await?;
+        self.sink.put_traced(events, position).await?;
         for place in &places {
-            state.waiting.remove(place);
+            state.taken.remove(place);
         }
         state.done.extend(places);
         Ok(())

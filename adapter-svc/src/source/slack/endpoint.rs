@@ -24,6 +24,7 @@ use crate::pairing::PairingStore;
 use crate::source::door::{AccountDoor, PostLetters};
 use crate::source::port::{Source, apply_age_gate};
 use crate::source::posts::PostQueue;
+use crate::source::posts::shared_watch::SharedPosts;
 use crate::source::webhook::signature::{SignatureChecks, SigningKey};
 
 /// Maximum distance of a signed time from now, in seconds; Slack's own figure.
@@ -91,6 +92,8 @@ pub struct EndpointContext {
     pub keeps_on_disk: bool,
     /// Bus of posted events and dead letters.
     pub bus: Bus,
+    /// Tells the accounts' holders what is posted and waits.
+    pub posts: SharedPosts,
     /// Clock of the process.
     pub clock: SharedClock,
     /// State reported by `/readyz`.
@@ -162,6 +165,7 @@ pub fn open_endpoints(
             threads: context.threads.clone(),
             known: known.clone(),
             record: Arc::clone(&record),
+            posts: context.posts.clone(),
         }));
 
         let secret = account.signing_secret.iter();

@@ -19,6 +19,7 @@ use super::post_record::PostRecord;
 use super::posted::PostedPayloads;
 use crate::source::port::{PutEventsError, Source, SourceEnd, SourceSink};
 use crate::source::posts::reader::{PostReader, PostState};
+use crate::source::posts::shared_watch::SharedPosts;
 
 /// Interval in which it is noted that the account is complete.
 const NOTE_EVERY: Duration = Duration::from_mins(1);
@@ -39,6 +40,8 @@ pub struct SlackPostSource {
     pub known: watch::Receiver<Option<SlackBot>>,
     /// Posts, as this replica takes them.
     pub record: Arc<PostRecord>,
+    /// Tells what is posted and waits.
+    pub posts: SharedPosts,
 }
 
 #[async_trait]
@@ -69,16 +72,10 @@ impl Source for SlackPostSource {
         let from = from.filter(|from| from.of == of);
         let posts = PostedPayloads::resume((&self.account, &self.threads), of, from.as_ref(), sink.now());
         let reader = posts.into_reader(&self.name, sink);
-        let read = async {
-            if self.account.debounce_ms == 0 {
-                reader.wait_for_posts().await;
-            }
-            reader.read().await
-        };
         tokio::select! {
             end = self.keep_noting(&reader, sink) => end,
             // Texts that were to be merged, also those of a replica that has other settings.
-            end = read => end,
+            end = reader.read(&self.posts) => end,
         }
     }
 }

@@ -39,14 +39,26 @@ impl<'a> PostedPayloads<'a> {
     ) -> Self {
         // A memory that cannot be read lets texts come again that were merged.
         let memory: Option<MergeMemory> = from.and_then(|from| serde_json::from_value(from.position.clone()).ok());
+        let known = (from.map(|from| from.complete_until), memory.unwrap_or_default());
+        Self::at_work((account, threads), of, known, now)
+    }
+
+    /// Returns `account` as it is now, at `now`: complete up to `complete_until`, and with the decisions of `memory`.
+    #[must_use]
+    pub fn at_work(
+        (account, threads): (&'a SlackAccount, &'a BegunThreads),
+        of: String,
+        (complete_until, memory): (Option<UnixMillis>, MergeMemory),
+        now: UnixMillis,
+    ) -> Self {
         // A message's number is its time in microseconds.
         let start = now.0.saturating_mul(1_000);
         Self {
             account,
             threads,
             of,
-            complete_until: from.map(|from| from.complete_until),
-            memory: memory.unwrap_or_default().with_ascending_numbers(start),
+            complete_until,
+            memory: memory.with_ascending_numbers(start),
         }
     }
 

@@ -35,6 +35,7 @@ use super::{REPEATED_MS, RefusePayloadError, SlackBot};
 use crate::source::merge::{MergeDecision, MergeWaits, MessageMerger, ReadyEvent};
 use crate::source::port::sink::SourcePosition;
 use crate::source::port::{PutEventsError, Source, SourceEnd, SourceGap, SourceSink};
+use crate::source::posts::late_looks::LateLooks;
 
 /// Interval in which the connection is tried.
 const PING_EVERY: Duration = Duration::from_secs(15);
@@ -152,6 +153,8 @@ struct SocketReader<'a> {
     failures: u32,
     /// Texts that wait for those that follow, with their envelopes.
     texts: MessageMerger<String>,
+    /// Looks for what was posted when the account received over HTTP.
+    looks: LateLooks,
 }
 
 /// The end of a source, as the error that ends its loop.
@@ -192,6 +195,7 @@ impl<'a> SocketReader<'a> {
             noted_at: UnixMillis(0),
             failures: 0,
             texts: MessageMerger::new(waits, posted.memory),
+            looks: LateLooks::start(source.clock.monotonic()),
         })
     }
 
@@ -239,10 +243,24 @@ impl<'a> SocketReader<'a> {
         Ok(WebCallError::Unreachable(format!("the connection ended: {}", why?)))
     }
 
+    /// Stores what was posted when the account received over HTTP and came to the bucket since it was looked at last, if it is to
+    /// be looked at again. Such texts are merged with none, so that there are no decisions about them.
+    async fn store_posted(&mut self) -> Ended<()> {
+        let source = self.source;
+        if !self.looks.is_due(source.clock.monotonic()) {
+            return Ok(());
+        }
+        let (of, known) = (self.bot.position_name(), (self.complete_until, self.texts.to_stored()));
+        let posted = PostedPayloads::at_work((&source.account, &source.threads), of, known, self.sink.now());
+        let posted = posted.into_reader(&source.name, self.sink);
+        Box::pin(posted.drain()).await.map(drop)
+    }
+
     /// Reads `socket` until it ends; returns why.
     async fn exchange(&mut self, socket: &mut Socket) -> Ended<&'static str> {
         let mut silent = 0;
         loop {
+            self.store_posted().await?;
             let due = self.texts.until_due(self.sink.now());
             let frame = tokio::select! {
                 biased;

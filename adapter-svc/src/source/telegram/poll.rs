@@ -24,6 +24,7 @@ use super::{BotAccount, RefuseUpdateError};
 use crate::source::merge::{MergeMemory, MergeWaits, MessageMerger, ReadyEvent, note_decision};
 use crate::source::port::access::apply_access;
 use crate::source::port::{CALL_RETRY, PutEventsError, Source, SourceEnd, SourceSink};
+use crate::source::posts::late_looks::LateLooks;
 
 /// Time for which the server waits for the first update of a call.
 const LONG_POLL: Duration = Duration::from_secs(50);
@@ -108,6 +109,8 @@ struct UpdatePoller<'a> {
     http_number: u64,
     bot: BotAccount,
     progress: UpdateProgress,
+    /// Looks for what was posted when the account received by webhook.
+    looks: LateLooks,
     merger: MessageMerger<i64>,
     /// Updates that were handled and are not yet confirmed, so that the server sends them again.
     handled: BTreeSet<i64>,
@@ -137,6 +140,7 @@ impl<'a> UpdatePoller<'a> {
                 username: String::new(),
             },
             progress: UpdateProgress::resume(0, "", None, now),
+            looks: LateLooks::start(source.clock.monotonic()),
             merger: MessageMerger::new(MergeWaits::default(), MergeMemory::default()),
             handled: BTreeSet::new(),
             failures: 0,
@@ -171,11 +175,9 @@ impl<'a> UpdatePoller<'a> {
         }
 
         let vendor_now = poller.vendor_now();
-        let progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, vendor_now);
+        poller.progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, vendor_now);
         // What was posted when the account received by webhook comes before what it has now.
-        let posted = PostedUpdates::new(&source.account, &poller.client, progress);
-        let posted = posted.into_reader(&source.name, sink);
-        poller.progress = Box::pin(posted.drain()).await?.progress;
+        poller.store_posted().await?;
         let waits = MergeWaits {
             album_ms: i64::try_from(source.account.album_wait_ms).unwrap_or(i64::MAX),
             alone_until: vendor_now,
@@ -195,6 +197,14 @@ impl<'a> UpdatePoller<'a> {
         Ok(poller)
     }
 
+    /// Stores what was posted when the account received by webhook, and is in the bucket by now.
+    async fn store_posted(&mut self) -> Ended<()> {
+        let posted = PostedUpdates::new(&self.source.account, &self.client, self.progress.clone());
+        let posted = posted.into_reader(&self.source.name, self.sink);
+        self.progress = Box::pin(posted.drain()).await?.progress;
+        Ok(())
+    }
+
     fn report_polling(&self) {
         self.sink.report(Ok(&format!("polling as @{}", self.bot.username)));
     }
@@ -210,6 +220,10 @@ impl<'a> UpdatePoller<'a> {
             // A replica that was stopped for a while must not call again.
             if !self.sink.is_held() {
                 return Err(SourceEnd::Fenced);
+            }
+
+            if self.looks.is_due(self.source.clock.monotonic()) {
+                self.store_posted().await?;
             }
 
             // While updates wait for the rest of their album they are not confirmed, and the server sends them again.

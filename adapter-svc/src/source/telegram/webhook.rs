@@ -27,6 +27,7 @@ use crate::source::door::PostLetters;
 use crate::source::port::{CALL_RETRY, PutEventsError, Source, SourceEnd, SourceSink};
 use crate::source::posts::PostQueue;
 use crate::source::posts::reader::{PostReader, PostState};
+use crate::source::posts::shared_watch::SharedPosts;
 use crate::source::webhook::signature::{SignatureChecks, SigningKey};
 
 /// Time between two looks at the webhook.
@@ -69,17 +70,25 @@ pub struct TelegramWebhookSource {
     account: TelegramAccount,
     client: BotClient,
     ids: SharedIds,
+    posts: SharedPosts,
 }
 
 impl TelegramWebhookSource {
-    /// Returns the source of the account `name`, which calls by `http`.
+    /// Returns the source of the account `name`, which calls by `http`, and is told by `posts` what is posted.
     #[must_use]
-    pub fn new(name: String, account: TelegramAccount, http: reqwest::Client, ids: SharedIds) -> Self {
+    pub fn new(
+        name: String,
+        account: TelegramAccount,
+        http: reqwest::Client,
+        ids: SharedIds,
+        posts: SharedPosts,
+    ) -> Self {
         Self {
             client: BotClient::new(http, account.clone()),
             name,
             account,
             ids,
+            posts,
         }
     }
 
@@ -242,7 +251,7 @@ impl Source for TelegramWebhookSource {
         let reader = posts.into_reader(&self.name, sink);
         tokio::select! {
             end = self.keep_looking(&reader, sink) => end,
-            end = reader.read() => end,
+            end = reader.read(&self.posts) => end,
         }
     }
 }

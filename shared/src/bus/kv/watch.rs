@@ -280,7 +280,7 @@ impl<T: WireMessage> KvWatch<T> {
 
     /// Records `message`, and returns its event if it must be sent.
     fn take(&mut self, message: IncomingMessage) -> Option<KvEvent<T>> {
-        let key = self.key_of(&message.subject).to_owned();
+        let key = self.kv.key_of(&message.subject).to_owned();
         if self.whole.is_some() {
             self.looked_at = SystemClock.monotonic();
 
@@ -329,7 +329,7 @@ impl<T: WireMessage> KvWatch<T> {
     /// the bucket was restored; otherwise the server that is read lags behind, and the newer messages follow.
     async fn resolve_older(&mut self) -> Result<Option<KvEvent<T>>, ReadStreamError> {
         let Some(message) = &self.doubtful else { return Ok(None) };
-        let key = self.key_of(&message.subject).to_owned();
+        let key = self.kv.key_of(&message.subject).to_owned();
         let stored = self.kv.read_stored(&key).await?;
         let is_behind = stored.is_none_or(|stored| {
             let place = (stored.sequence, stored.stored_at_ns);
@@ -386,7 +386,7 @@ impl<T: WireMessage> KvWatch<T> {
 
         if whole.unsent.is_none() {
             let subjects = self.kv.bus.list_subjects(&self.kv.stream_name(), &self.filter).await?;
-            let is_unsent = |subject: &String| !self.told.has_value(self.key_of(subject));
+            let is_unsent = |subject: &String| !self.told.has_value(self.kv.key_of(subject));
             let unsent = subjects.into_keys().filter(is_unsent).collect();
             if let Some(whole) = &mut self.whole {
                 whole.unsent = Some(unsent);
@@ -394,7 +394,7 @@ impl<T: WireMessage> KvWatch<T> {
         }
 
         while let Some(subject) = self.last_unsent() {
-            let key = self.key_of(&subject).to_owned();
+            let key = self.kv.key_of(&subject).to_owned();
             let stored = self.kv.read_stored(&key).await?;
             if let Some(unsent) = self.whole.as_mut().and_then(|whole| whole.unsent.as_mut()) {
                 unsent.pop();
@@ -414,17 +414,10 @@ impl<T: WireMessage> KvWatch<T> {
     fn last_unsent(&self) -> Option<String> {
         self.whole.as_ref()?.unsent.as_ref()?.last().cloned()
     }
-
-    /// Returns the key of a message's subject.
-    fn key_of<'a>(&self, subject: &'a str) -> &'a str {
-        let key = subject.strip_prefix("$KV.");
-        let key = key.and_then(|rest| rest.strip_prefix(self.kv.bucket)?.strip_prefix('.'));
-        key.unwrap_or(subject)
-    }
 }
 
 /// Returns the event of a value of `key` at `revision`.
-fn decoded_event<T>(key: String, revision: u64, value: Result<T, DecodeError>) -> KvEvent<T> {
+pub(super) fn decoded_event<T>(key: String, revision: u64, value: Result<T, DecodeError>) -> KvEvent<T> {
     match value {
         Ok(value) => KvEvent::Put { key, value, revision },
         Err(error) => KvEvent::Bad {
