@@ -148,8 +148,8 @@ impl VectorKeeper<'_> {
 
         let backlog = metrics::gauge!("nexus_projection_embedding_backlog_events");
         loop {
-            let began = self.clock.monotonic();
-            let peers = self.peers.filter(|peers| reliance.asks(peers.is_there(), began));
+            let now = self.clock.monotonic();
+            let peers = self.peers.filter(|peers| reliance.asks(peers.is_there(), now));
             // Marked as seen before the query, so that an event applied meanwhile ends the wait below.
             positions.borrow_and_update();
 
@@ -174,6 +174,8 @@ impl VectorKeeper<'_> {
                 continue;
             };
 
+            // The wait for another copy's answer is no work, after which the processor would be left to others.
+            let worked_from = self.clock.monotonic();
             position = next.pending.up_to.unwrap_or(position);
             let rest = next.rest;
             self.store_rows(next).await?;
@@ -186,7 +188,7 @@ impl VectorKeeper<'_> {
 
             // The rest depends on how far behind the embedding is, and leaves the processor to the hooks.
             let reached = self.projection.position(FeedSource::Events);
-            let own_rest = || pace.rest_after(now.duration_since(began), reached, position, now);
+            let own_rest = || pace.rest_after(now.duration_since(worked_from), reached, position, now);
             pause(rest.unwrap_or_else(own_rest)).await;
         }
     }
