@@ -367,6 +367,55 @@ async fn keys_that_are_set_while_a_bucket_is_listed_are_listed() {
     }
 }
 
+/// Reads `watch` until some changes have come after what the bucket had, and checks that their revisions ascend.
+async fn revisions_ascend(watch: &mut KvWatch<GroupMember>, round: u32) {
+    let (mut last, mut left) = (0, u32::MAX);
+    while left > 0 {
+        let told = tokio::time::timeout(DEADLINE, watch.next()).await;
+        let revision = match told.unwrap_or_else(|_| panic!("round {round}: nothing is told")) {
+            KvEvent::Put { revision, .. } | KvEvent::Gone { revision, .. } | KvEvent::Bad { revision, .. } => revision,
+            KvEvent::Anew => panic!("round {round}: it is the same bucket"),
+            KvEvent::Current => {
+                left = 20;
+                continue;
+            }
+        };
+        assert!(revision > last, "round {round}: {revision} after {last}");
+        last = revision;
+        left -= 1;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_in_order_stays_so_while_keys_come_and_go() {
+    let (_server, bus) = world().await;
+    many(&bus, 200).await;
+
+    // As posts are: each key is set once, and gone soon.
+    let sets = async |name: &str| -> () {
+        for number in 0_u32.. {
+            let key = format!("{name}-{number}");
+            written(&bus, &[(key.as_str(), "1")]).await;
+            if let Some(former) = number.checked_sub(20) {
+                let former = format!("{name}-{former}");
+                members(&bus).delete(&former, None).await.expect("deleted");
+            }
+        }
+    };
+    let reads = async {
+        for round in 0..30 {
+            let mut watch = members(&bus).watch_all().in_order();
+            revisions_ascend(&mut watch, round).await;
+        }
+    };
+
+    tokio::select! {
+        () = reads => {}
+        () = sets("one") => {}
+        () = sets("two") => {}
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_lists_a_bucket_leaves_no_consumer_behind() {
     let (_server, bus) = world().await;

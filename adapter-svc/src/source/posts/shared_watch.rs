@@ -86,7 +86,8 @@ impl SharedPosts {
     }
 
     async fn watch(self) {
-        let mut watch = self.kept.watch_all();
+        // What is posted while the bucket is read must not be told before what was posted earlier.
+        let mut watch = self.kept.watch_all().in_order();
         loop {
             let change = watch.next().await;
             self.hand_on(change);

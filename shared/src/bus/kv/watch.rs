@@ -82,6 +82,8 @@ pub struct KvWatch<T> {
     bucket: Option<BucketIdentity>,
     /// The reading of the whole bucket; `None` if none is in progress.
     whole: Option<WholeReading>,
+    /// Whether the keys that a complete reading has missed are asked for at its end.
+    asks_unsent: bool,
     /// Whether [`KvEvent::Anew`] must be sent before anything else.
     owes_anew: bool,
     /// Whether [`KvEvent::Current`] must be sent at the end of the complete reading.
@@ -112,12 +114,21 @@ impl<T: WireMessage> KvWatch<T> {
             told: ToldKeys::default(),
             bucket: None,
             whole: None,
+            asks_unsent: true,
             owes_anew: false,
             owes_current: true,
             doubtful: None,
             looked_at: SystemClock.monotonic(),
             trouble: None,
         }
+    }
+
+    /// Sends values in the order of their revisions, whatever is written while the whole bucket is read: what else would be
+    /// asked for at the end of that is sent when its message comes, which may be after [`KvEvent::Current`].
+    #[must_use]
+    pub fn in_order(mut self) -> Self {
+        self.asks_unsent = false;
+        self
     }
 
     /// Describes how far the watch has read, for errors.
@@ -380,7 +391,7 @@ impl<T: WireMessage> KvWatch<T> {
     /// Returns the event of a key that the complete reading has missed, if there is one: each is read from the leader.
     async fn next_unsent(&mut self) -> Result<Option<KvEvent<T>>, ReadStreamError> {
         let Some(whole) = &self.whole else { return Ok(None) };
-        if whole.unread == 0 {
+        if whole.unread == 0 || !self.asks_unsent {
             return Ok(None);
         }
 
