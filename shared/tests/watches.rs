@@ -403,7 +403,7 @@ async fn a_watch_in_order_stays_so_while_keys_come_and_go() {
         }
     };
     let reads = async {
-        for round in 0..30 {
+        for round in 0..20 {
             let mut watch = members(&bus).watch_all().in_order();
             revisions_ascend(&mut watch, round).await;
         }
