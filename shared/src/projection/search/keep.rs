@@ -231,9 +231,10 @@ impl VectorKeeper<'_> {
                     let settled = settled_rows(&pending.rows, reply.through, &lent, self.embedder.batch());
                     if settled > 0 {
                         reliance.note_lent();
+                        let is_all = settled == pending.rows.len();
+                        let has_more = reply.is_cut || is_all && pending.is_full(MAX_TEXTS);
                         pending.truncate(settled);
                         // A copy that has other texts saves nothing.
-                        let has_more = reply.is_cut || settled == MAX_TEXTS;
                         let rest = if has_more { ASK_FOR_MORE } else { ASK_EVERY };
                         let rest = (!lent.is_empty()).then_some(rest);
                         return Some(NextRows { pending, lent, rest });

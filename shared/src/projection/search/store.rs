@@ -26,6 +26,12 @@ pub(super) struct PendingText {
 }
 
 impl PendingText {
+    /// Returns whether the rows, of which `count` were asked for, end because of their number or size: there may be more.
+    pub(super) fn is_full(&self, count: usize) -> bool {
+        let bytes: usize = self.rows.iter().map(|row| row.content.len()).sum();
+        self.rows.len() >= count || bytes >= MAX_BATCH_BYTES
+    }
+
     /// Leaves the rows after the first `count` for later.
     pub(super) fn truncate(&mut self, count: usize) {
         self.rows.truncate(count);
