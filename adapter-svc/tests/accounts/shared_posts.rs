@@ -1,5 +1,5 @@
-//! What is posted to several accounts of one process, which have one watch of KV `posts`: each account keeps its order, whoever
-//! holds it, and what comes late is stored too.
+//! Posts to several accounts of one process, which have one watch of KV `posts`: each account keeps its order, whichever process
+//! holds it, and late posts are stored too.
 
 use adapter_svc::source::posts::PostQueue;
 use serde_json::{Value, json};
@@ -138,7 +138,7 @@ async fn what_waits_when_an_account_comes_is_listed_by_a_process_that_watches_al
     first.stop().await;
     second.says("telegram/main", "receiving by webhook").await;
     take(&second, "main", &text(3, 5, "three"), None).await;
-    // It waits for nothing: once it is stored, what was posted before is taken in.
+    // It waits for nothing: once it is stored, earlier posts are taken in.
     take(&second, "main", &text(1, 66, "/now"), None).await;
     assert_eq!(ids_of(&world.stored(1).await, "main"), ["telegram:main/66/1"]);
 

@@ -58,8 +58,8 @@ impl LastBeat {
 }
 
 impl Worker<'_> {
-    /// Sends the last beat of the session's newest turn again, if that is over without a reply. Whoever has heard it is told nothing
-    /// new. A beat is worth no error: what cannot be read is left out.
+    /// Sends the last beat of the session's newest turn again, if that is over without a reply. A listener that has heard it
+    /// learns nothing new. A beat is worth no error: if the turn's dispatch cannot be read, none is sent.
     pub(super) async fn repeat_last_beat(&self) {
         let (fold, bus) = (self.owner.fold(), &self.broker.bus);
         let Some(ended) = &fold.unanswered else { return };

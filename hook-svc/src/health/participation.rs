@@ -233,7 +233,7 @@ mod tests {
             assert_eq!(counted_lag(&standing, false), Some(Duration::ZERO), "{standing:?}");
         }
 
-        // How far a copy is at its start is not known: what reads it waits, and nothing else does.
+        // It is not known how far a copy is at its start: its readers wait, and nothing else does.
         assert_eq!(counted_lag(&ModelStanding::Building(None), true), None);
         assert_eq!(counted_lag(&ModelStanding::Building(None), false), Some(Duration::ZERO));
 

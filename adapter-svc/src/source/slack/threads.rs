@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(said(true, &|_| ()), (received, MentionForm::Thread));
         assert_eq!(said(false, &|_| ()), (observed, MentionForm::None));
         assert_eq!(said(true, &mentions), (received, MentionForm::Native));
-        // Neither a note about the channel nor what another bot says.
+        // Neither a note about the channel nor a message of another bot.
         let note = |event: &mut Event| event.direction = EventDirection::Observed;
         assert_eq!(said(true, &note), (observed, MentionForm::None));
         assert_eq!(
