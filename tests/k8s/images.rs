@@ -1,5 +1,4 @@
-//! The images: the program that a pod starts is in the one that it names, which is of this version, and finds the files that it
-//! expects.
+//! The images: the program that a pod starts is in the one that it names, which is of this version, and finds its configuration.
 
 use std::collections::BTreeSet;
 

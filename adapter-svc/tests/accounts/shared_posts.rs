@@ -104,7 +104,7 @@ async fn the_accounts_of_a_process_have_one_watch_and_each_keeps_its_order() {
     }
     has_consumers(&world, 1).await;
 
-    // Another process watches once it holds an account, and nobody does when none is left.
+    // Another process watches once it holds an account, and no process does when no account is left.
     let second = world.replica_with("adapter-svc-1", &channels, STRICT).await;
     first.stop().await;
     for name in NAMES {

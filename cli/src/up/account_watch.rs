@@ -133,7 +133,7 @@ mod tests {
             ["telegram/main: polling as @x"]
         );
         assert_eq!(news.take(std::slice::from_ref(&reads)), Vec::<String>::new());
-        // One failure is none, and nobody who answers says nothing.
+        // A single failure is not news, and neither is a look at which no replica answers.
         assert_eq!(news.take(&[refused]), Vec::<String>::new());
         assert_eq!(news.take(&[reads]), Vec::<String>::new());
         assert_eq!(news.take(&[]), Vec::<String>::new());

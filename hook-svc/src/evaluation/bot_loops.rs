@@ -139,7 +139,7 @@ mod tests {
         let talk: Vec<Event> = (0..30).flat_map(|number| [human(number), own(number, 5)]).collect();
         assert!(!is_loop(&bot(900, 60), &talk));
 
-        // Whoever claims to be Nexus is not.
+        // A sender that claims to be Nexus is not Nexus.
         let claimed = |number: usize| {
             let mut event = own(number, 5);
             event.origin = EventOrigin::Open;

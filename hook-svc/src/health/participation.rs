@@ -88,7 +88,7 @@ impl LoadedHooks {
             let mut is_beside = false;
             loop {
                 let standing = model.standing(clock.now());
-                // The only copy is waited for in any case: nobody else could tell which ids occurred long ago. A replica that
+                // The only copy is waited for in any case: no other could tell which ids occurred long ago. A replica that
                 // takes part beside another copy goes on if that one is gone: its end must not stop this one as well.
                 is_beside = !model.peers().names().is_empty() || (is_beside && *joined.borrow());
                 // Before the look at the hooks: those that are loaded meanwhile may read.

@@ -27,7 +27,7 @@ pub(super) struct PostFeed {
 }
 
 impl PostFeed {
-    /// Opens the feed of `queue`, of which `posts` tells the new posts.
+    /// Opens the feed of `queue`, whose new posts come from the watch `posts`.
     pub(super) fn open(posts: &SharedPosts, queue: &PostQueue) -> Self {
         Self {
             queue: queue.clone(),

@@ -98,8 +98,8 @@ impl<T> PostInboxes<T> {
         self.open.is_empty()
     }
 
-    /// Adds `post` of `account`, of `bytes`. If that is too much, the account's reader lists the bucket. Returns whether somebody
-    /// reads the account.
+    /// Adds `post` of `account`, of `bytes`. If that is too much, the account's reader lists the bucket. Returns whether the
+    /// account is read.
     pub(super) fn push(&mut self, account: &str, post: T, bytes: usize) -> bool {
         let Some(inbox) = self.open.get_mut(account) else {
             return false;
@@ -121,7 +121,7 @@ impl<T> PostInboxes<T> {
         true
     }
 
-    /// Makes all readers list the bucket: it may not have the posts any more that wait here.
+    /// Makes all readers list the bucket: it may no longer have the posts that wait here.
     pub(super) fn list_all_again(&mut self) {
         for inbox in self.open.values_mut() {
             self.bytes -= inbox.list_again();

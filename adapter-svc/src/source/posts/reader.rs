@@ -173,7 +173,7 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
         self.state.lock().await
     }
 
-    /// Reads and stores until this replica does not hold the account any more. `posts` tells the new posts.
+    /// Reads and stores until this replica does not hold the account any more. New posts come from the watch `posts`.
     pub async fn read(&self, posts: &SharedPosts) -> SourceEnd {
         let mut feed = PostFeed::open(posts, &self.queue);
         loop {

@@ -27,7 +27,7 @@ const KEPT: Duration = Duration::from_hours(14 * 24);
 const KEPT_MS: i64 = 14 * 24 * 3_600_000;
 /// Maximum time for a note: Slack waits for three seconds in all.
 const NOTE_WITHIN: Duration = Duration::from_millis(300);
-/// Maximum number of notes that a replica writes for an account in an hour, so that nobody fills the bucket.
+/// Maximum number of notes that a replica writes for an account in an hour, so that no sender fills the bucket.
 const MAX_NOTES: u32 = 300;
 /// Maximum number of threads that a replica knows. Those that began first are forgotten first.
 const MAX_KNOWN: usize = 100_000;

@@ -40,7 +40,7 @@ pub struct SlackPostSource {
     pub known: watch::Receiver<Option<SlackBot>>,
     /// Posts, as this replica takes them.
     pub record: Arc<PostRecord>,
-    /// Tells the posts that wait.
+    /// Watch that tells the account's posts that wait.
     pub posts: SharedPosts,
 }
 

@@ -190,7 +190,7 @@ mod tests {
             said(true, &|event| event.add_tag(FROM_BOT)),
             (observed, MentionForm::None)
         );
-        // Whoever may not write there may not in the thread either.
+        // A person who may not write in the channel may not in the thread either.
         let stranger = |event: &mut Event| event.from.id = "U6".to_owned();
         assert_eq!(applied("1.000002", Some(FIRST), true, stranger).tags, [UNLISTED]);
     }

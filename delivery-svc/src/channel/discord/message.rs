@@ -146,7 +146,7 @@ impl<'a> CreateMessage<'a> {
         place: Option<&ChannelPlace>,
     ) -> Self {
         let refers = place.is_some_and(|place| refers_to_answered(account, reply, place));
-        // A press counts for whoever presses: in a server too it decides only if that person may.
+        // A press counts for the person who presses: in a server too it decides only if that person may decide.
         let components = if needs.buttons.is_empty() {
             Vec::new()
         } else {

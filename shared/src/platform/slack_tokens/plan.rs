@@ -123,7 +123,7 @@ mod tests {
             TokenStep::Adopt
         );
 
-        // A replica that still has the former configuration goes over, and one that starts with it does not begin anew.
+        // A replica that still has the former configuration goes over, and one that starts with it does not begin a new chain.
         assert_eq!(next_step(Some(&former), Some(&next), true, "a"), TokenStep::Adopt);
         assert_eq!(next_step(None, Some(&next), true, "a"), TokenStep::Adopt);
 
