@@ -145,8 +145,8 @@ impl EventIntake {
         }
     }
 
-    /// Makes the messages of `encoded` durable, which bring what a platform has posted for `account` of `channel` to the
-    /// account's holder. An event that can never be kept, the error of `encoded`, is counted and passed over.
+    /// Makes the messages of `encoded` durable, which bring a platform's posts for `account` of `channel` to the account's
+    /// holder. An event that can never be kept, the error of `encoded`, is counted and passed over.
     ///
     /// # Errors
     /// Returns [`AcceptEventsError`] if another post may succeed.
@@ -181,8 +181,7 @@ impl EventIntake {
     }
 }
 
-/// Counts and passes over an event that can never be stored, if `accepted` says so of what was posted for `account` of
-/// `channel`.
+/// Counts and passes over a posted event of `account` of `channel`, if `accepted` says that it can never be stored.
 fn pass_over(
     channel: &'static str,
     account: &str,

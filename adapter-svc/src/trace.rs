@@ -16,7 +16,7 @@ const MAX_STATE_BYTES: usize = 512;
 /// The traces in which events came that are stored together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventTraces {
-    /// Traces by event and time of the edit: an edit has the id of what it changes.
+    /// Traces by event and time of the edit: an edit has the id of the event that it changes.
     by_event: BTreeMap<(EventId, Option<UnixMillis>), TraceCarrier>,
 }
 

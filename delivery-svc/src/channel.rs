@@ -198,7 +198,7 @@ pub trait Channel: Send + Sync + 'static {
         true
     }
 
-    /// Takes back what [`Channel::typing`] shows in `place`, if the platform would show it for longer than some seconds.
+    /// Takes back the sign of [`Channel::typing`] in `place`, if the platform would show it for longer than some seconds.
     async fn end_typing(&self, _place: &TypingPlace<'_>) {}
 
     /// Searches the platform for a part that an earlier call may have sent, at `since` or later. Changes nothing there.

@@ -72,7 +72,7 @@ impl TypingBoard {
         }
 
         let again = lasts.saturating_sub(AHEAD);
-        // A message ends what was shown before it.
+        // A message ends the sign that was shown before it.
         let is_shown =
             |shown: &ShownTurn| now.saturating_duration_since(shown.at) < again && !self.sent_set.contains(&shown.turn);
         if self.called.get(&place.conversation).is_some_and(is_shown) {

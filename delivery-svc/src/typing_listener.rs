@@ -107,8 +107,8 @@ fn follow_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: Wri
     });
 }
 
-/// Takes back what the platform shows of `turn` in `target`, of which nothing is sent that would end it. One call at most for
-/// a turn, and only if the account and the chat have room for it.
+/// Takes back the sign in `target` that `turn` writes, because no message follows that would end it. Makes at most one call
+/// for a turn, and only if the account and the chat have room for it.
 pub(crate) fn end_writing(outfit: &Arc<DelivererContext>, target: &DeliveryContext, turn: Ulid) {
     let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
     let channel = outfit.channels.get(&target.channel);
@@ -117,7 +117,7 @@ pub(crate) fn end_writing(outfit: &Arc<DelivererContext>, target: &DeliveryConte
     let is_long = lasts.is_some_and(|lasts| lasts >= TAKEN_BACK_FROM);
     if is_long && outfit.typing.shows(&place, turn) {
         let pace = channel.and_then(|channel| channel.pace(target));
-        // The last beat may come again, and finds what is shown.
+        // The last beat may come again, and finds the sign still shown.
         if !outfit.gates.admit_spare(target, pace) {
             return;
         }

@@ -278,8 +278,8 @@ impl Projection {
         self.0.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// Says whether the feed has caught up with the streams. It then stores what comes under load in larger transactions, up
-    /// to two seconds late unless a caller waits for a position; before that, such a lag could not be told from a backlog.
+    /// Says whether the feed has caught up with the streams. It then stores messages under load in larger transactions, up to
+    /// two seconds late unless a caller waits for a position; before that, such a lag could not be told from a backlog.
     pub fn set_caught_up(&self, caught_up: bool) {
         self.0.caught_up.store(caught_up, Ordering::Relaxed);
     }

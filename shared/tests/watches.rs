@@ -462,7 +462,7 @@ async fn the_pages_of_a_prefix_have_its_entries_in_their_order_and_no_consumer()
     let told: Vec<_> = told.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     assert_eq!(told, [("a.3", "1"), ("a.6", "1"), ("a.1", "2")]);
 
-    // What comes later is told when it is asked for again.
+    // A later entry is told when the pages are asked for again.
     written(&bus, &[("a.7", "1")]).await;
     assert_eq!(pages.next().await.expect("asked").len(), 1);
     assert_eq!(bus.stream_info(STREAM).await.expect("told").state.consumers, 0);

@@ -1,5 +1,5 @@
-//! Accounts at which nothing happens: what they take of the memory of adapter-svc. A third of them each is read by a long
-//! poll (Telegram), over a socket of its app (Slack) and over a gateway (Discord).
+//! The memory that idle accounts take in adapter-svc. A third of them each is read by a long poll (Telegram), over a socket of
+//! its app (Slack) and over a gateway (Discord).
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -1,5 +1,6 @@
-//! What autoscalers ask for, on the pages of real replicas: each copy of the read model tells the backlog, nobody else does, and
-//! what it was before the bus went away is not told. The short form of `tests/chaos/autoscale.rs`, without a Prometheus.
+//! The metrics for autoscalers, on the pages of real replicas: each copy of the read model tells the backlog, no other replica
+//! does, and the backlog of before the bus went away is not told. The short form of `tests/chaos/autoscale.rs`, without a
+//! Prometheus.
 
 use std::sync::Mutex;
 use std::time::Duration;

@@ -190,7 +190,7 @@ async fn an_answer_a_reaction_and_a_press_to_what_the_bot_sent_are_about_the_eve
     let own = discord.messages()[0].clone();
     assert_eq!(platform, format!("{THREAD}/{}", own["id"].as_str().expect("an id")));
 
-    // Another tool with the bot's token edits the message, which is an action of the bot's own. What follows is about it all the
+    // Another tool with the bot's token edits the message, which is an action of the bot's own. Later events are about it all the
     // same.
     let mut edited = own.clone();
     edited["edited_timestamp"] = json!(SystemClock.now().to_rfc3339());

@@ -257,7 +257,7 @@ async fn an_approval_is_decided_by_a_button_in_a_channel_by_its_approver_alone_a
         }
     };
 
-    // Whoever may not decide is told so, whatever they call themselves, and the card stands.
+    // A member who may not decide is told so, under any name, and the card stays.
     bring_press(press("U6", ".000002")).await;
     eventually(
         "the press of another member is answered",
@@ -318,7 +318,8 @@ async fn an_answer_a_reaction_and_a_press_to_what_the_app_posted_are_about_the_e
     let (sent, platform) = sent_event(&world, "slack").await;
     let own = platform.strip_prefix("D1/").expect("a message in the conversation");
 
-    // Another tool with the app's token edits the message, which is an action of the app's own. What follows is about it all the same.
+    // Another tool with the app's token edits the message, which is an action of the app's own. Later events are about it all the
+    // same.
     let words = |text: &str, edited: Value| json!({"type": "message", "user": "U7", "bot_id": "B7", "app_id": "A1", "text": text, "ts": own, "edited": edited});
     let edited_at = first.replace(".000001", ".000009");
     let change = json!({"channel": "D1", "channel_type": "im", "subtype": "message_changed", "ts": edited_at,

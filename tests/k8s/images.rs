@@ -1,4 +1,4 @@
-//! The images: what a pod starts is in the one that it names, which is of this version, and it finds what that expects.
+//! The images: the program that a pod starts is in the one that it names, which is of this version, and finds its configuration.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +63,7 @@ fn what_a_pod_starts_is_in_its_image_and_finds_its_configuration() {
     }
 }
 
-/// What is tried on this machine is what is installed.
+/// The server that is tried on this machine is the one that is installed.
 #[test]
 fn the_server_is_the_one_of_the_tests() {
     let pinned = read("deploy/tools.lock");

@@ -1,5 +1,5 @@
 //! How pods begin, live and end: no probe kills one that is slow, waits fit into the grace period, a node can be emptied, and
-//! what a pod takes of a node follows from what it asks for.
+//! a pod takes the share of a node that it asks for.
 
 use std::collections::BTreeSet;
 
@@ -54,7 +54,7 @@ fn every_pod_has_time_to_end_in_good_order() {
             let own_ms: Option<i64> = own_ms.map(|text| text.parse().expect("a number"));
             let drain_ms = own_ms.or(drain_ms).expect("drain_timeout_ms");
 
-            // What is done before the signal counts as well.
+            // The wait before the signal counts as well.
             let wait_s = container["lifecycle"]["preStop"]["sleep"]["seconds"].as_i64();
             let (wait_s, grace_s) = (wait_s.unwrap_or(0), grace_s(template));
             assert!(
@@ -92,7 +92,7 @@ fn check_probes(at: &str, container: &Value) {
             assert!(handler[kind]["host"].is_null(), "{at}: {handler}");
         }
     }
-    // What runs to its end has none.
+    // A container that runs to its end has none.
     if liveness.is_null() {
         return;
     }
@@ -139,7 +139,7 @@ fn no_budget_keeps_a_node_from_being_emptied() {
     }
 }
 
-/// A node may have 64 processors, of which a pod may take what it asked for.
+/// A node may have 64 processors, of which a pod may take as many as it asked for.
 #[test]
 fn threads_and_workers_follow_what_the_pod_asks_for() {
     for Set { name: set, objects, .. } in try_render_all() {

@@ -100,8 +100,8 @@ fn with_servers_of_others_nothing_of_the_own_ones_remains() {
     }
 }
 
-/// What no service can find out on Kubernetes, where the servers' monitoring port is closed to it: that each message is synced,
-/// that large ones are taken, and that the streams fit on the volume, with room for its file system.
+/// No service can check these settings on Kubernetes, where the servers' monitoring port is closed to it: each message is synced,
+/// large ones are taken, and the streams fit on the volume, with room for its file system.
 #[test]
 fn the_servers_are_as_the_services_expect_them() {
     for Set { name: set, objects, .. } in try_render_all() {

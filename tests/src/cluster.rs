@@ -1,5 +1,5 @@
-//! A cluster of pretended nodes: what is applied to it runs, as [`rollout`] says how many pods there are and [`verbs`] what
-//! people do to it. Each pod runs by the [`crate::kubelet`], on the [`crate::network`].
+//! A cluster of pretended nodes, which runs the manifests that are applied to it: [`rollout`] says how many pods there are, and
+//! [`verbs`] has the actions of people. Each pod runs by the [`crate::kubelet`], on the [`crate::network`].
 
 pub mod rollout;
 pub mod verbs;

@@ -1,8 +1,8 @@
-//! Manifests of Kubernetes: [`kustomize`] renders them, [`kinds`] and [`custom`] say what of them is read, and [`objects`]
-//! what is in force once they were applied.
+//! Manifests of Kubernetes: [`kustomize`] renders them, [`kinds`] and [`custom`] say which fields are read, and [`objects`]
+//! which objects are in force once they were applied.
 //!
-//! They are read strictly, because a reader that ignores what it does not know passes manifests that no cluster takes: of
-//! what decides how a pod runs each field is read, and one that is unknown fails.
+//! They are read strictly, because a reader that ignores unknown fields passes manifests that no cluster takes: every field
+//! that decides how a pod runs is read, and an unknown one fails.
 
 pub mod custom;
 pub mod kinds;

@@ -103,7 +103,7 @@ impl Record {
         self.tally().faults(accepted)
     }
 
-    /// What is counted of it, without times.
+    /// Returns the counts of the record, without times.
     #[must_use]
     pub fn tally(&self) -> Tally {
         let mut tally = Tally {

@@ -16,7 +16,7 @@ pub async fn for_each(bus: &Bus, stream: &str, mut look: impl FnMut(&StoredMessa
     let state = bus.stream_state(stream).await.expect("the stream can be asked");
     let mut from = state.first;
 
-    // By direct reads, not by a consumer: whoever waits reads a stream many times, and an abandoned consumer stays for
+    // By direct reads, not by a consumer: a test that waits reads a stream many times, and an abandoned consumer stays for
     // half a minute, of which the server allows a thousand.
     while state.messages > 0 && from <= state.last {
         let page = bus.read_history(stream, EVERYTHING, from, PAGE).await;

@@ -1,4 +1,4 @@
-//! What is counted of the streams to say whether every promise is kept: of millions of messages, no more fits into memory.
+//! Counts of the streams that show whether every promise is kept: of millions of messages, no more fits into memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use crate::stream_walk::{decoded, for_each};
 /// Dead letters that are told of.
 const MOST_TOLD: usize = 3;
 
-/// What is counted of all streams at one moment.
+/// The counts of all streams at one moment.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Of `EVENTS`.
@@ -33,7 +33,7 @@ pub struct Tally {
     pub turns: TurnTally,
     /// Of `RECEIPTS`.
     pub deliveries: DeliveryTally,
-    /// What was given up, in words.
+    /// Dead letters, in words.
     pub dead: Vec<String>,
     /// Deliveries that wait.
     pub waiting: u64,
@@ -228,7 +228,7 @@ impl Tally {
     /// Reads the streams, each once and beside the others.
     ///
     /// # Panics
-    /// Where a stream cannot be asked, or holds what cannot be decoded.
+    /// Panics if a stream cannot be asked, or holds a message that cannot be decoded.
     pub async fn read(bus: &Bus) -> Self {
         let events = gather(bus, streams::EVENTS, note_event);
         let evaluations = gather(bus, streams::INVOCATIONS, note_evaluation);

@@ -273,8 +273,8 @@ impl<K> MessageMerger<K> {
         }
     }
 
-    /// Takes texts that were written up to `until` for events of their own from now on, unless it was decided otherwise: what
-    /// comes that late may have come before, and its decision may be forgotten.
+    /// Takes texts that were written up to `until` for events of their own from now on, unless it was decided otherwise: a text
+    /// that comes so late may have come before, and its decision may be forgotten.
     pub fn note_alone_until(&mut self, until: UnixMillis) {
         self.waits.alone_until = self.waits.alone_until.max(until);
     }

@@ -1,14 +1,16 @@
 //! Events that a platform has posted, from their answer on until the replica that holds their account has stored them (KV
 //! `posts`).
 //!
-//! Every replica takes posts, and what belongs together may come to several of them. So a post is answered once its events are
-//! in the bucket, or on this host's disk on their way there, and the holder reads them in the order in which they came
+//! Every replica takes posts, and messages that belong together may come to several of them. So a post is answered once its
+//! events are in the bucket, or on this host's disk on their way there, and the holder reads them in the order in which they came
 //! ([`reader`]), as it reads the updates of an account that is polled; all accounts of a process have one watch of the bucket
-//! ([`shared_watch`]). What is in the bucket is the event's message with a seal of
-//! the cluster's key: a client that can write the bucket, and has no key, cannot speak as an account's user. The seal is another
-//! one than in `EVENTS`, because nothing is decided yet about the event's sender: a client that can read the bucket could publish
-//! the message itself otherwise, without the tags that keep a stranger's message from hooks. A message whose seal this replica
-//! cannot check stays: while the key is changed, the next holder may have it.
+//! ([`shared_watch`]).
+//!
+//! The bucket has each event's message with a seal of the cluster's key: a client that can write the bucket, and has no key,
+//! cannot speak as an account's user. The seal differs from the one in `EVENTS`, because nothing is decided yet about the event's
+//! sender: otherwise a client that can read the bucket could publish the message itself, without the tags that keep a stranger's
+//! message from hooks. A message whose seal this replica cannot check stays: while the key is changed, the next holder may have
+//! it.
 
 mod feed;
 mod inbox;
@@ -230,7 +232,7 @@ mod tests {
         encode_post(event, trust, &TraceCarrier::default(), usize::MAX).expect("encoded")
     }
 
-    /// The key of `encoded` in the bucket, and what is kept under it.
+    /// Returns the key of `encoded` in the bucket, and the message under it.
     fn kept(encoded: &EncodedEvent) -> (String, PostedMessage) {
         let key = encoded.subject.strip_prefix("$KV.posts.").expect("a key");
         let posted = ciborium::from_reader(&encoded.payload[..]).expect("a posted message");

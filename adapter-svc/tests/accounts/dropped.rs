@@ -24,9 +24,9 @@ const WHOLE_RUNS: usize = 4;
 /// When a source is dropped.
 #[derive(Debug, Clone, Copy)]
 enum Leave {
-    /// As soon as it waits: what it has asked for is on its way.
+    /// As soon as it waits: the answer is on its way.
     Waiting,
-    /// Once that for which it waits is there, and before it has seen it.
+    /// Once the answer is there, and before the source has seen it.
     Answered,
 }
 

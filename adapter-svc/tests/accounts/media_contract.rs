@@ -1,4 +1,4 @@
-//! What the files of every platform must hold to (`docs/contribute/source.md`): the port `Media`, behind the source or the
+//! The contract for the files of every platform (`docs/contribute/source.md`): the port `Media`, behind the source or the
 //! door that brings the messages.
 
 use serde_json::json;
@@ -18,14 +18,14 @@ use crate::world::{Replica, START, World};
 /// Bounds that small files reach.
 const BOUNDS: &str = "[attachments]\nmax_file_bytes = 1000\nmax_event_bytes = 2000\n";
 const BOUND: usize = 1_000;
-/// Type of what is not known.
+/// Type of files that are not recognised.
 const UNKNOWN: &str = "application/octet-stream";
 
-/// A file that somebody sends, and what is to become of it.
+/// A file that a person sends, and the result that is expected.
 struct SentFile {
     id: &'static str,
     bytes: Vec<u8>,
-    /// What the message says about it.
+    /// The type that the message names.
     mime_type: &'static str,
     said_bytes: usize,
     fault: FileFault,
@@ -86,7 +86,7 @@ trait FilePlatform {
     async fn send(&self, number: i64, file: &SentFile) -> String;
 }
 
-/// Sends all files on `platform`, and checks what becomes of each.
+/// Sends all files on `platform`, and checks the result for each.
 async fn check_media(world: &World, platform: &impl FilePlatform) {
     let files = sent_files();
     let mut ids = Vec::with_capacity(files.len());

@@ -1,5 +1,5 @@
-//! What belongs together and is posted: texts behind each other, albums and groups that became supergroups, whichever replica
-//! takes the posts.
+//! Posts that belong together: texts behind each other, albums and groups that became supergroups, whichever replica takes
+//! them.
 
 use serde_json::{Value, json};
 use shared::model::event::{Event, PlatformIds};
@@ -11,7 +11,7 @@ use crate::telegram_webhook::{SECRET, TOKEN, channels, post};
 use crate::web_api::{Delivery, WebApi};
 use crate::world::{Replica, START, World};
 
-/// Posts are in NATS when they are answered, so that what is posted later comes behind.
+/// Posts are in NATS when they are answered, so that later posts come behind.
 pub(crate) const STRICT: &str = "accept = \"stream\"";
 
 /// Number of an update that says nothing about the message in it.
@@ -82,13 +82,13 @@ async fn texts_that_are_posted_to_two_replicas_are_one_event_and_the_chat_keeps_
     assert_eq!(merged.id.as_str(), "telegram:main/5/1");
     assert_eq!(PlatformIds::from_event(merged).expect("ids").ids, ["5/1", "5/2", "5/3"]);
 
-    // What ends a burst comes behind it, and neither waits for the clock.
+    // The message that ends a burst comes behind it, and neither waits for the clock.
     take(&second, &text(4, 5, "four")).await;
     take(&first, &text(5, 5, "/stop")).await;
     let events = world.stored(4).await;
     assert_eq!(contents(&events)[1..], ["four", "/stop"]);
 
-    // Nothing is left of what is stored.
+    // The bucket keeps no event that is stored.
     eventually("nothing is kept", async || kept(&world).await == 0).await;
     first.stop().await;
     second.stop().await;

@@ -47,7 +47,7 @@ pub(crate) struct Poster {
     clock: SharedClock,
     client: reqwest::Client,
     state: Arc<Mutex<PosterState>>,
-    /// The bus that must have what was taken; `None` = the answer says that it is on a disk.
+    /// The bus that must have each taken post; `None` = the answer says that it is on a disk.
     stream: Option<Bus>,
     more: Arc<Notify>,
 }

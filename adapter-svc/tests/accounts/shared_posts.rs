@@ -1,5 +1,5 @@
-//! What is posted to several accounts of one process, which have one watch of KV `posts`: each account keeps its order, whoever
-//! holds it, and what comes late is stored too.
+//! Posts to several accounts of one process, which have one watch of KV `posts`: each account keeps its order, whichever process
+//! holds it, and late posts are stored too.
 
 use adapter_svc::source::posts::PostQueue;
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ async fn the_accounts_of_a_process_have_one_watch_and_each_keeps_its_order() {
     }
     has_consumers(&world, 1).await;
 
-    // Another process watches once it holds an account, and nobody does when none is left.
+    // Another process watches once it holds an account, and no process does when no account is left.
     let second = world.replica_with("adapter-svc-1", &channels, STRICT).await;
     first.stop().await;
     for name in NAMES {
@@ -138,7 +138,7 @@ async fn what_waits_when_an_account_comes_is_listed_by_a_process_that_watches_al
     first.stop().await;
     second.says("telegram/main", "receiving by webhook").await;
     take(&second, "main", &text(3, 5, "three"), None).await;
-    // It waits for nothing: once it is stored, what was posted before is taken in.
+    // It waits for nothing: once it is stored, earlier posts are taken in.
     take(&second, "main", &text(1, 66, "/now"), None).await;
     assert_eq!(ids_of(&world.stored(1).await, "main"), ["telegram:main/66/1"]);
 

@@ -171,7 +171,7 @@ async fn a_change_of_one_of_merged_texts_changes_their_event_and_a_lost_watermar
     let change = |content: &'static str| (id.as_str(), EventDirection::Updated, content);
     assert_eq!(told, [change("message 1!\nmessage 2"), change("message 1!")]);
 
-    // Nothing is known any more of what was decided, and Slack sends a part again.
+    // The decisions are lost, and Slack sends a part again.
     replica.stop().await;
     let watermarks = world.bus.kv::<SourceWatermark>("watermarks");
     watermarks.delete("slack.main", None).await.expect("deleted");

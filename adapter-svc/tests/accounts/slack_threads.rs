@@ -1,4 +1,4 @@
-//! Threads of Slack that begin with a message to the app: what is said there later is for it too, on every replica.
+//! Threads of Slack that begin with a message to the app: later messages there are for it too, on every replica.
 
 use serde_json::json;
 use shared::model::channel::BegunThread;

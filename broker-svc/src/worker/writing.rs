@@ -1,8 +1,8 @@
 //! Beats of a turn that runs, by which its platform shows that the agent writes.
 //!
 //! Beats begin with the turn and end with it, before its reply leaves; if the broker dies, they end at once. The end of a
-//! turn without a reply is announced by a last beat, once the ledger has it, and again by an owner that reads the ledger
-//! anew: the former one may have died in between. No beat is stored, and no turn waits for beats. A turn without a waiting
+//! turn without a reply is announced by a last beat, once the ledger has it, and again by a new owner that has read the
+//! ledger: the former one may have died in between. No beat is stored, and no turn waits for beats. A turn without a waiting
 //! sender is silent: a timer's, which mostly has nothing to say, a reaction's, and one whose session sends nothing.
 
 use std::time::Duration;
@@ -58,8 +58,8 @@ impl LastBeat {
 }
 
 impl Worker<'_> {
-    /// Sends the last beat of the session's newest turn again, if that is over without a reply. Whoever has heard it is told nothing
-    /// new. A beat is worth no error: what cannot be read is left out.
+    /// Sends the last beat of the session's newest turn again, if that is over without a reply. A listener that has heard it
+    /// learns nothing new. A beat is worth no error: if the turn's dispatch cannot be read, none is sent.
     pub(super) async fn repeat_last_beat(&self) {
         let (fold, bus) = (self.owner.fold(), &self.broker.bus);
         let Some(ended) = &fold.unanswered else { return };

@@ -249,8 +249,8 @@ async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<
     Ok(restored)
 }
 
-/// Returns the streams of `there` that stay as they are: tokens of accounts, if there are any. What a platform gave since the backup
-/// ended those that the backup has.
+/// Returns the streams of `there` that stay as they are: tokens of accounts, if there are any. Tokens that a platform gave since
+/// the backup ended those in the backup.
 async fn staying(bus: &Bus, there: &[String]) -> Result<Vec<String>> {
     let tokens = format!("KV_{}", buckets::ACCOUNT_TOKENS);
     let is_used = there.contains(&tokens) && bus.stream_state(&tokens).await?.messages > 0;

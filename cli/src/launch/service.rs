@@ -222,7 +222,7 @@ impl Running {
     /// Returns the end of the process's log.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        // Whoever waits asks for it many times a second, and the log may be long. What cannot be read is left out.
+        // A caller that waits asks for it many times a second, and the log may be long. Bytes that cannot be read are left out.
         let mut tail = Vec::new();
         if let Ok(mut log) = File::open(&self.log) {
             let size = log.metadata().map_or(0, |metadata| metadata.len());

@@ -26,8 +26,8 @@ const LATER_EVERY: Duration = Duration::from_secs(30);
 /// Number of looks in a row that must find an account unwell: a call that has failed once is repeated.
 const SAID_AFTER: u32 = 2;
 
-/// Looks at the accounts again and again over `bus`, and says in the terminal, and in the log in `directory`, what has
-/// changed. `None` = there is nothing to look at.
+/// Looks at the accounts again and again over `bus`, and writes their changes to the terminal and to the log in `directory`.
+/// `None` = there is nothing to look at.
 pub(super) async fn watch_accounts(bus: Option<Bus>, directory: &Path) -> Infallible {
     let Some(bus) = bus else {
         return std::future::pending().await;
@@ -48,7 +48,7 @@ pub(super) async fn watch_accounts(bus: Option<Bus>, directory: &Path) -> Infall
     }
 }
 
-/// What was said of accounts.
+/// Decides which news of accounts are printed.
 #[derive(Debug, Default)]
 struct AccountNews {
     /// Number of looks in a row that found the account unwell, by account.
@@ -56,13 +56,13 @@ struct AccountNews {
 }
 
 impl AccountNews {
-    /// Takes in what `replicas` report; returns the lines that follow.
+    /// Takes in the reports of `replicas`; returns the lines to print.
     fn take(&mut self, replicas: &[ReplicaStatus]) -> Vec<String> {
         let mut states: BTreeMap<&str, &HealthPart> = BTreeMap::new();
         let readers = replicas.iter().filter(|replica| replica.service == READER);
         for (name, part) in readers.flat_map(|replica| &replica.parts) {
             let is_account = name.split_once('/').is_some_and(|(channel, _)| is_platform(channel));
-            // Of several replicas the one counts that says what is wrong.
+            // Of several replicas, one that reports a fault counts.
             let is_newer = states.get(name.as_str()).is_none_or(|known| is_well(known));
             if is_account && is_newer {
                 states.insert(name, part);
@@ -74,7 +74,7 @@ impl AccountNews {
 
     fn note(&mut self, name: &str, part: &HealthPart) -> Option<String> {
         let looks = self.unwell.entry(name.to_owned()).or_default();
-        // One line, whatever the platform says.
+        // The platform's text must not break the line.
         let detail = part.detail.replace(char::is_control, " ");
         if is_well(part) {
             let was_said = std::mem::take(looks) >= SAID_AFTER;
@@ -133,7 +133,7 @@ mod tests {
             ["telegram/main: polling as @x"]
         );
         assert_eq!(news.take(std::slice::from_ref(&reads)), Vec::<String>::new());
-        // One failure is none, and nobody who answers says nothing.
+        // A single failure is not news, and neither is a look at which no replica answers.
         assert_eq!(news.take(&[refused]), Vec::<String>::new());
         assert_eq!(news.take(&[reads]), Vec::<String>::new());
         assert_eq!(news.take(&[]), Vec::<String>::new());

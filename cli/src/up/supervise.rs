@@ -167,7 +167,7 @@ fn start(stack: &mut Stack, part: Part, history: &mut History, now: Duration, lo
     }
 }
 
-/// Returns the file in which `nexus up` writes what it says.
+/// Returns the file to which `nexus up` logs.
 pub(super) fn log_file(directory: &Path) -> PathBuf {
     directory.join("log/up.log")
 }

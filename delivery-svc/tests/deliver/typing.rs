@@ -141,7 +141,7 @@ async fn a_thread_of_slack_shows_a_turn_until_its_message_or_its_end_and_an_app_
     assert_eq!(app.texts("C1").len(), 1);
     assert!(world.dead_letters().await.is_empty());
 
-    // A message ends what is shown; the next turn in the thread is shown although two minutes are not over.
+    // A message ends the status; the next turn in the thread is shown although two minutes are not over.
     const THREAD: &str = "1767326125.000002";
     let first = in_thread(2, THREAD);
     shown(&first, THREAD, 1).await;

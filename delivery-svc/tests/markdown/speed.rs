@@ -8,7 +8,7 @@ use shared::clock::{Clock as _, SystemClock};
 /// Size of an answer, in bytes.
 const SIZE: usize = 10 * 1024;
 
-/// Longest time for it: what a release build must keep, and far more for one that is not optimised.
+/// Longest time for it: the bound of a release build, and far more for one that is not optimised.
 const MOST: Duration = Duration::from_millis(if cfg!(debug_assertions) { 150 } else { 1 });
 
 /// Number of times that each is rendered. The quickest counts: the machine does other things beside it.

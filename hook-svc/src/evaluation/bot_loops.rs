@@ -1,13 +1,13 @@
 //! Bound against loops with other bots. *Pure.*
 //!
-//! Hops count our own dispatches: what another bot writes because of our answer comes as the beginning of a chain. A hook that
-//! names the tag `from_bot` and answers where that bot reads would go on for ever at the speed of both.
+//! Hops count our own dispatches: a message that another bot writes because of our answer comes as the beginning of a chain. A
+//! hook that names the tag `from_bot` and answers in a place that this bot reads would go on for ever at the speed of both.
 //!
 //! Such a loop shows in the conversation as rounds: the bot, then Nexus, then the bot again. Ten of them in a minute are a loop. A
 //! burst of messages from a bot that has not read our answers is none, but a bot that answers each answer twice would double them
-//! with each round: so the messages of other bots are bounded too, far above what is written for people. Both are counted in what
-//! `EVENTS` has of the conversation before the event, so that every replica counts the same, also one that has just started. The
-//! minute is that of the events' arrivals: events that waited are not more than they were.
+//! with each round: so the messages of other bots are bounded too, far above the rate of messages for people. Both are counted in
+//! the conversation's events before this one in `EVENTS`, so that every replica counts the same, even one that has just started.
+//! The minute is measured by the events' arrivals, so that a backlog that is evaluated at once is no burst.
 
 use std::collections::BTreeSet;
 
@@ -31,8 +31,8 @@ pub(crate) fn answers_bot(event: &Event, place: &DeliveryContext) -> bool {
     is_back && is_of_bot(event)
 }
 
-/// Returns whether one more answer to `event`, which another bot wrote, would go on with a loop. `earlier` is what its conversation
-/// has before it, oldest first.
+/// Returns whether one more answer to `event`, which another bot wrote, would go on with a loop. `earlier` are the events of its
+/// conversation before it, oldest first.
 pub(crate) fn is_loop(event: &Event, earlier: &[Event]) -> bool {
     let is_near = |said: &&Event| event.received_at.since(said.received_at).abs() < COUNTED_MS;
     // A bot that edits its answer as it grows writes one message, unless it is edits that are answered.
@@ -139,7 +139,7 @@ mod tests {
         let talk: Vec<Event> = (0..30).flat_map(|number| [human(number), own(number, 5)]).collect();
         assert!(!is_loop(&bot(900, 60), &talk));
 
-        // Whoever claims to be Nexus is not.
+        // A sender that claims to be Nexus is not Nexus.
         let claimed = |number: usize| {
             let mut event = own(number, 5);
             event.origin = EventOrigin::Open;

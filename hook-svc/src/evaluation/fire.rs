@@ -212,7 +212,7 @@ impl FireExecutor {
 
     /// Reads from the conversation of `task`'s event whether an answer there would go on with a loop.
     ///
-    /// What it has is read by direct get: a message that a replica of the server lacks at this moment counts with the next event.
+    /// Its messages are read by direct get: one that a replica of the server lacks at this moment counts with the next event.
     async fn find_loop(&self, task: &EventTask) -> Result<bool, HandleEventError> {
         let since = task.incoming.published_at.plus(-COUNTED_MS);
         let subject = &task.incoming.subject;

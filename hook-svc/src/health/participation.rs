@@ -88,7 +88,7 @@ impl LoadedHooks {
             let mut is_beside = false;
             loop {
                 let standing = model.standing(clock.now());
-                // The only copy is waited for in any case: nobody else could tell which ids occurred long ago. A replica that
+                // The only copy is waited for in any case: no other could tell which ids occurred long ago. A replica that
                 // takes part beside another copy goes on if that one is gone: its end must not stop this one as well.
                 is_beside = !model.peers().names().is_empty() || (is_beside && *joined.borrow());
                 // Before the look at the hooks: those that are loaded meanwhile may read.
@@ -233,7 +233,7 @@ mod tests {
             assert_eq!(counted_lag(&standing, false), Some(Duration::ZERO), "{standing:?}");
         }
 
-        // How far a copy is at its start is not known: what reads it waits, and nothing else does.
+        // It is not known how far a copy is at its start: its readers wait, and nothing else does.
         assert_eq!(counted_lag(&ModelStanding::Building(None), true), None);
         assert_eq!(counted_lag(&ModelStanding::Building(None), false), Some(Duration::ZERO));
 

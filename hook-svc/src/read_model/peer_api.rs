@@ -157,7 +157,7 @@ pub(crate) struct InvocationsReply {
 /// Question `search`: events similar to a text, answered with a [`SearchReply`](shared::projection::api::SearchReply).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SearchQuestion {
-    /// Text, and what is searched.
+    /// Text, and the events that are searched.
     pub(crate) request: SearchRequest,
     /// Sequence of `EVENTS` that the copy must have reached: the event's for which a script asks.
     pub(crate) at_least: u64,

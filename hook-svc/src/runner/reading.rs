@@ -17,7 +17,7 @@ const HIDING: [&str; 6] = [
     "Reflect",
 ];
 
-/// Objects that have what [`HIDING`] names as members.
+/// Objects that have the words of [`HIDING`] as members.
 const OWNERS: [&str; 5] = ["globalThis", "global", "self", "process", "Bun"];
 
 /// Modules that load others, or make code.

@@ -223,7 +223,7 @@ async fn a_search_is_answered_by_a_copy_that_has_the_event() {
     publish_words(&world, 0, 40).await;
     world.wait_for_records(40).await;
 
-    // One copy lags and answers: what it does not know must not count as not there.
+    // One copy lags and answers: an event that it does not know yet must not count as not there.
     let holding = hold_back(&world, "h-0").await;
     publish_words(&world, 40, 40).await;
     world.wait_for_records(80).await;
@@ -298,7 +298,7 @@ async fn a_replica_that_may_keep_no_copy_takes_no_slot_even_if_it_is_the_first_a
     assert!(!world.read_model("h-0").exists());
 }
 
-/// Waits until a replica says what `/readyz`, `/metrics` and `nexus doctor` show: that no copy answers it.
+/// Waits until a replica says, as `/readyz`, `/metrics` and `nexus doctor` show it, that no copy answers it.
 async fn loss_is_told(world: &World) {
     eventually("the loss of all copies is told", async || {
         let heard = ask_replicas(&world.bus, Duration::from_secs(3))
@@ -423,7 +423,7 @@ async fn a_text_is_embedded_by_one_copy_and_by_another_once_that_is_gone() {
     .await;
 }
 
-/// Publishes `count` events with texts of their own. Returns their sequences with what identifies the texts.
+/// Publishes `count` events with texts of their own. Returns their sequences with the digests of the texts.
 async fn publish_texts(world: &World, from: u32, count: u32) -> Vec<(u64, u64)> {
     let mut texts = Vec::new();
     for number in from..from + count {

@@ -27,7 +27,7 @@ const TOKEN_PREFIXES: [&str; 2] = ["xoxb-", "xoxe.xoxb-"];
 /// Maximum wait for further texts of a person over a socket, in milliseconds. Slack waits three seconds for the
 /// acknowledgement of a payload, which is given once its event is stored, and sends it again otherwise.
 pub const MAX_DEBOUNCE_MS: u64 = 2_000;
-/// Maximum wait for further texts of what Slack posts, in milliseconds: a post is answered once its event is kept.
+/// Maximum wait for further texts that Slack posts, in milliseconds: a post is answered once its event is kept.
 const MAX_POSTED_DEBOUNCE_MS: u64 = 5_000;
 
 /// Form of a bot token that is rotated.
@@ -94,7 +94,7 @@ pub struct SlackAccount {
     pub debounce_ms: u64,
 }
 
-/// What the rotated token of an account is renewed with, as it is configured.
+/// The configured secrets with which the rotated token of an account is renewed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRotation {
     /// The first token with which the bot token is renewed. Slack takes it once.
@@ -141,7 +141,7 @@ impl SlackAccount {
         hash_token(self.token.configured())
     }
 
-    /// Returns what the token is renewed with; `None` = it lasts.
+    /// Returns the secrets with which the token is renewed; `None` = it lasts.
     #[must_use]
     pub fn rotation(&self) -> Option<TokenRotation> {
         Some(TokenRotation {
@@ -253,7 +253,7 @@ fn repeated_refresh_tokens(place: &str, accounts: &BTreeMap<String, SlackAccount
     faults
 }
 
-/// Returns the keys of the account's rotation that are wrong, and what is expected there.
+/// Returns the keys of the account's rotation that are wrong, each with the value that is expected.
 fn rotation_faults(account: &SlackAccount) -> Vec<(&'static str, &'static str)> {
     let mut faults = Vec::new();
     let Some(refresh_token) = &account.refresh_token else {

@@ -1,6 +1,6 @@
 //! Tokens that are kept on the bus: sealed with a key that only processes with the secret of the account's app have.
 //!
-//! Whoever reads the bucket, a backup of it or the disk of a server finds nothing that a platform takes. The cipher is
+//! A reader of the bucket, of a backup of it or of a server's disk finds no token that a platform takes. The cipher is
 //! AES-256-GCM with a random nonce in front; the key is HMAC-SHA256 of a fixed text under the secret. The place of the tokens is
 //! authenticated too, so that those of one account cannot be put in the place of another's.
 

@@ -159,7 +159,7 @@ async fn a_server_that_lost_its_volume_gets_everything_from_the_others() {
     all_evaluated(&installation, &accepted).await;
 }
 
-/// A copy of the read model goes on from its volume when its pod is replaced, and does not begin anew.
+/// A copy of the read model goes on from its volume when its pod is replaced, and does not begin from zero.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replaced_copy_goes_on_from_its_volume() {
     let Some(installation) = Installation::try_make("overlays/dev", &token_settings(), Length::Long).await else {

@@ -398,7 +398,7 @@ impl Cluster {
         sizes.sum()
     }
 
-    /// Has what is on a claim's volume be lost: the next pod finds an empty one, as after `kubectl delete pvc`.
+    /// Loses the files on a claim's volume: the next pod finds an empty one, as after `kubectl delete pvc`.
     ///
     /// # Panics
     /// Panics if there is no such volume.

@@ -10,7 +10,7 @@ use tokio::process::{Child, Command};
 
 use crate::manifests::kinds::{Map, Security};
 
-/// What an image brings.
+/// The content of an image.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
     /// Its programs by their names.

@@ -94,9 +94,9 @@ impl MergedTexts {
     }
 }
 
-/// Returns what `change`, an edit or a deletion of one of the texts of the merged event `whole`, makes of that event: an edit of it,
-/// or its deletion if no text is left. `None` if it is not about one of them, or not by their sender, in whose name the event
-/// speaks. A change that `whole` has already, or a later one of the same text, makes the same texts again.
+/// Returns the change of the merged event `whole` that follows from `change`, an edit or a deletion of one of its texts: an edit
+/// of the event, or its deletion if no text is left. `None` if `change` is not about one of them, or not by their sender, in
+/// whose name the event speaks. If `whole` has `change` already, or a later one of the same text, the texts stay the same.
 #[must_use]
 pub fn change_merged(whole: &Event, change: &Event) -> Option<Event> {
     let mut texts = MergedTexts::from_event(whole)?;
@@ -143,7 +143,7 @@ pub fn change_merged(whole: &Event, change: &Event) -> Option<Event> {
         }
     }
 
-    // The payloads of before have what was taken back.
+    // Earlier payloads have text that was taken back.
     event.metadata.remove(RAW);
     let raw = change.metadata.get(RAW).cloned();
     event.metadata.extend(raw.map(|raw| (RAW.to_owned(), raw)));

@@ -35,7 +35,7 @@ const LATE_MS: i64 = 60_000;
 /// Maximum number of notes that are read or written at once.
 const AT_ONCE: usize = 16;
 
-/// What is known of a message.
+/// The note about a message of a merged event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MergeNote {
     /// Id of the event that it is part of.
@@ -109,7 +109,7 @@ impl MergeNotes {
     /// # Errors
     /// Returns [`ReadStreamError`] if the bucket cannot be asked.
     pub async fn follow_changes(&self, events: &mut [Event]) -> Result<(), ReadStreamError> {
-        // What is merged or changed side by side is not noted yet.
+        // Events that are merged or changed in the same call are not noted yet.
         let (mut latest, mut changes) = (Vec::<Event>::new(), Vec::new());
         for (index, event) in events.iter().enumerate() {
             if !is_change(event) {
@@ -302,7 +302,7 @@ pub fn single_texts(events: &[Event]) -> Vec<&Event> {
 }
 
 /// Returns those of `events`, which are stored at `now`, that are texts of their own and come late, so that they may have been
-/// stored before. What was posted may have waited since it was received, or come out of a spool or a restored bucket once more.
+/// stored before. A posted text may have waited since it was received, or come out of a spool or a restored bucket once more.
 fn late_texts(events: &[Event], now: UnixMillis) -> Vec<&Event> {
     let mut texts = single_texts(events);
     texts.retain(|event| event.received_at.max(now).since(event.timestamp) > LATE_MS);

@@ -1,8 +1,8 @@
-//! What was posted to one account, as its reader takes it: what waits in the bucket, and then what comes, in the order of the
-//! bucket.
+//! The posts of one account, as its reader takes them: those that wait in the bucket, and then the new ones, in the order of
+//! the bucket.
 //!
-//! The reader follows the shared watch before it lists: what is stored after the list was read is told by the watch. What is
-//! in both is taken once.
+//! The reader follows the shared watch before it lists the bucket, so that the watch tells the posts that are stored after the
+//! list was read. A post in both is taken once.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -21,13 +21,13 @@ pub(super) struct PostFeed {
     follower: PostFollower,
     /// The list that is being read; `None` if none is.
     list: Option<KvPages<PostedMessage>>,
-    /// What was read of it, and is not taken yet.
+    /// Posts of the list that were read, and are not taken yet.
     page: VecDeque<PostChange>,
     listed: ListedKeys,
 }
 
 impl PostFeed {
-    /// Opens the feed of `queue`, of which `posts` tells what comes.
+    /// Opens the feed of `queue`, whose new posts come from the watch `posts`.
     pub(super) fn open(posts: &SharedPosts, queue: &PostQueue) -> Self {
         Self {
             queue: queue.clone(),
@@ -43,7 +43,7 @@ impl PostFeed {
         self.list.is_some() || !self.page.is_empty()
     }
 
-    /// Returns what is next; `None` at the end of a list, and if the list cannot be read now. Dropping the future loses nothing.
+    /// Returns the next post; `None` at the end of a list, and if the list cannot be read now. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> Option<PostChange> {
         loop {
             if let Some(change) = self.page.pop_front() {
@@ -63,7 +63,7 @@ impl PostFeed {
         }
     }
 
-    /// Returns what is next, if it is at hand.
+    /// Returns the next post, if it is at hand.
     pub(super) fn take_now(&mut self) -> Option<PostChange> {
         loop {
             if let Some(change) = self.page.pop_front() {

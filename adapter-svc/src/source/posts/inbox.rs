@@ -1,7 +1,7 @@
-//! What was posted to each account and its reader has still to take. *Pure.*
+//! The posts of each account that its reader has still to take. *Pure.*
 //!
-//! Everything waits in the bucket too, so nothing is lost that is not kept here: of an account whose reader falls behind all is
-//! dropped, and the reader lists the bucket again. So a slow reader holds up no other, and the memory has a bound.
+//! Every post waits in the bucket too, so none is lost that is not kept here: if a reader falls behind, the posts of its account
+//! are dropped, and it lists the bucket again. So a slow reader holds up no other, and the memory has a bound.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -16,28 +16,28 @@ pub(super) struct InboxBounds {
     pub(super) all_bytes: usize,
 }
 
-/// What the reader of an account does next.
+/// The next step of an account's reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NextPost<T> {
-    /// It lists the bucket: what came before is not kept here.
+    /// It lists the bucket: earlier posts are not kept here.
     List,
-    /// It takes in what has come.
+    /// It takes in a post.
     Take(T),
 }
 
 /// The posts of one account.
 #[derive(Debug)]
 struct Inbox<T> {
-    /// Number of the opening: a reader that has ended must not close what a later one has opened.
+    /// Number of the opening: a reader that has ended must not close the inbox that a later one has opened.
     number: u64,
-    /// Whether the reader has to list the bucket. It finds there what comes until it begins with that.
+    /// Whether the reader has to list the bucket. It finds there the posts that come until it begins to list.
     must_list: bool,
     posts: VecDeque<(T, usize)>,
     bytes: usize,
 }
 
 impl<T> Inbox<T> {
-    /// Has the reader list the bucket. Returns the size of what is dropped.
+    /// Makes the reader list the bucket. Returns the size of the dropped posts, in bytes.
     fn list_again(&mut self) -> usize {
         self.must_list = true;
         self.posts.clear();
@@ -98,8 +98,8 @@ impl<T> PostInboxes<T> {
         self.open.is_empty()
     }
 
-    /// Adds `post` of `account`, of `bytes`. If that is too much, the account's reader lists the bucket. Returns whether somebody
-    /// reads the account.
+    /// Adds `post` of `account`, of `bytes`. If that is too much, the account's reader lists the bucket. Returns whether the
+    /// account is read.
     pub(super) fn push(&mut self, account: &str, post: T, bytes: usize) -> bool {
         let Some(inbox) = self.open.get_mut(account) else {
             return false;
@@ -121,14 +121,14 @@ impl<T> PostInboxes<T> {
         true
     }
 
-    /// Has all readers list the bucket: what was posted by now says nothing about it any more.
+    /// Makes all readers list the bucket: it may no longer have the posts that wait here.
     pub(super) fn list_all_again(&mut self) {
         for inbox in self.open.values_mut() {
             self.bytes -= inbox.list_again();
         }
     }
 
-    /// Takes what comes next for `account`, opened as `number`; `None` if nothing does yet, or if it was opened again.
+    /// Takes the next step for `account`, opened as `number`; `None` if there is none yet, or if it was opened again.
     pub(super) fn take(&mut self, account: &str, number: u64) -> Option<NextPost<T>> {
         let inbox = self.open.get_mut(account).filter(|inbox| inbox.number == number)?;
         if std::mem::take(&mut inbox.must_list) {
@@ -151,7 +151,7 @@ mod tests {
         all_bytes: 150,
     };
 
-    /// Takes everything of `account`: what is posted, or 0 for a list.
+    /// Takes everything of `account`: each post, or 0 for a list.
     fn taken(inboxes: &mut PostInboxes<u32>, account: &str, number: u64) -> Vec<u32> {
         let next = || inboxes.take(account, number);
         std::iter::from_fn(next)

@@ -1,7 +1,7 @@
-//! When an account that is received in another way now is asked once more for what was posted to it. *Pure.*
+//! When to look again for posts to an account that is received in another way now. *Pure.*
 //!
-//! A post may be in the spool of a replica that is away, and comes to the bucket once that is back: nobody knows whether there is
-//! such a replica. So it is looked for as long as the account is read, and ever more seldom.
+//! A post may be in the spool of a replica that is away, and come to the bucket once that is back. It is not known whether there
+//! is such a replica, so the bucket is looked at as long as the account is read, and ever more seldom.
 
 use std::time::Instant;
 

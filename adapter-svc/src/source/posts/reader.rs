@@ -1,7 +1,8 @@
-//! Reads the posted events of an account, merges what belongs together, and stores it: the work of the account's holder.
+//! Reads the posted events of an account, merges those that belong together, and stores them: the work of the account's holder.
 //!
-//! An event is removed from the bucket once the event that has it is stored. Which messages an event has is in the watermark
-//! before that event is published, so that a crash between any two steps makes the next holder read the same again.
+//! A posted event is removed from the bucket once it is stored, alone or as a part of another. The watermark says which messages
+//! that event has before it is published, so that after a crash between any two steps the next holder makes the same events
+//! again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,15 +24,15 @@ use crate::source::merge::{MergeDecision, MergeMemory, MergeWaits, MessageMerger
 use crate::source::port::sink::SourcePosition;
 use crate::source::port::{PutEventsError, SourceEnd, SourceSink};
 
-/// Time between two looks at what waits, if nothing is due before.
+/// Time between two looks at the waiting events, if none is due before.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// What is particular to the account to which a platform posts.
+/// An account to which a platform posts, with that platform's own rules.
 pub trait PostedAccount: Send {
     /// Returns the name of the channel, for metrics.
     fn channel(&self) -> &'static str;
 
-    /// Takes in what `event` tells about the account's conversations, before the event waits for those that belong to it.
+    /// Takes in the news of `event` about the account's conversations, before the event waits for those that belong to it.
     fn take_in(&mut self, event: &mut Event);
 
     /// Applies the account's settings to `event`, as it will be stored.
@@ -45,7 +46,7 @@ pub trait PostedAccount: Send {
     fn position(&mut self, memory: MergeMemory, now: UnixMillis) -> SourcePosition;
 }
 
-/// An account, and what of its posted events is not stored yet.
+/// An account, and those of its posted events that were read and are still in the bucket.
 #[derive(Debug)]
 pub struct PostState<A> {
     /// Account.
@@ -114,7 +115,7 @@ impl<A: PostedAccount> PostState<A> {
             Ok(mut event) => {
                 self.account.take_in(&mut event);
                 let conversation = event.peer.id.clone();
-                // What is stored already, as a part of another event, is done.
+                // An event that is stored already, as a part of another, is done.
                 if self.merger.push(&conversation, place.clone(), event, now) {
                     self.taken.insert(place, posted.carrier());
                 } else {
@@ -172,7 +173,7 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
         self.state.lock().await
     }
 
-    /// Reads and stores until this replica does not hold the account any more. `posts` tells what comes.
+    /// Reads and stores until this replica does not hold the account any more. New posts come from the watch `posts`.
     pub async fn read(&self, posts: &SharedPosts) -> SourceEnd {
         let mut feed = PostFeed::open(posts, &self.queue);
         loop {
@@ -185,10 +186,10 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
         }
     }
 
-    /// Takes what comes next, and stores what is due.
+    /// Takes the next posts, and stores the events that are due.
     async fn step(&self, feed: &mut PostFeed) -> Result<(), PutEventsError> {
         let mut change = if feed.is_listing() {
-            // Its next page comes before what is due, which would else begin to ask for the page again and again.
+            // The next page comes before due events: a wait for those would break off the read of the page again and again.
             feed.next().await
         } else {
             let due = self.lock().await.until_due(self.sink.now());
@@ -207,7 +208,7 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
         while let Some(one) = change {
             state.take(&self.queue, one, self.sink.now());
             taken += 1;
-            // What has come meanwhile is stored with it.
+            // Posts that have come meanwhile are stored with it.
             change = if taken < MAX_BATCH { feed.take_now() } else { None };
         }
 
@@ -216,8 +217,8 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
         Ok(())
     }
 
-    /// Stores what was posted before the account was received in another way, without waiting for more of it. Returns the
-    /// account.
+    /// Stores the posts of the time before the account was received in another way, without waiting for more of them. Returns
+    /// the account.
     ///
     /// # Errors
     /// Returns [`SourceEnd`] if this replica does not hold the account any more.
@@ -316,7 +317,7 @@ impl<'a, A: PostedAccount> PostReader<'a, A> {
         Ok(())
     }
 
-    /// Removes what is stored from the bucket; what cannot be removed now is removed later.
+    /// Removes the stored events from the bucket; those that cannot be removed now are removed later.
     async fn remove_done(&self, state: &mut PostState<A>) {
         let places = std::mem::take(&mut state.done);
         let removed = join_all(places.iter().map(|place| self.queue.remove(place))).await;

@@ -1,9 +1,9 @@
-//! One watch of KV `posts` for all accounts of this process to which platforms post: a watch costs about a message a second also
-//! if nothing comes, whatever it watches.
+//! One watch of KV `posts` for all accounts of this process to which platforms post: a watch costs about a message a second even
+//! if nothing comes, however many keys it watches.
 //!
-//! It runs while an account is read, and tells each reader what comes for its account. A reader is told of what is stored
-//! after it has asked for the first time; what waits then it lists itself, as after a time in which it fell behind, or if the
-//! bucket was put back to an older state. After a broken connection the watch reads the whole bucket again, and tells what it has
+//! It runs while an account is read, and tells each reader the posts of its account that are stored after the reader has begun to
+//! follow. Posts that wait by then the reader lists itself. It also lists the bucket after it fell behind, and if the bucket was
+//! put back to an older state. After a broken connection the watch reads the whole bucket again, and tells the posts that it has
 //! not told before.
 
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ const BOUNDS: InboxBounds = InboxBounds {
 /// A change of the bucket.
 pub(super) type PostChange = KvEvent<PostedMessage>;
 
-/// The watch of what is posted to the accounts that this process reads. Clones are the same one.
+/// The watch of the posts to the accounts that this process reads. Clones are the same one.
 #[derive(Debug, Clone)]
 pub struct SharedPosts {
     kept: Kv<PostedMessage>,
@@ -58,7 +58,7 @@ impl SharedPosts {
         }
     }
 
-    /// Follows what is posted to the account whose keys begin with `prefix`, until the result is dropped.
+    /// Follows the posts to the account whose keys begin with `prefix`, until the result is dropped.
     pub(super) fn follow(&self, prefix: &str) -> PostFollower {
         let told = Arc::new(Notify::new());
         let mut state = self.lock();
@@ -119,7 +119,7 @@ impl SharedPosts {
         }
     }
 
-    /// Ends what [`SharedPosts::follow`] has begun for `prefix` as `number`, and the watch with the last one.
+    /// Ends the opening `number` of `prefix` that [`SharedPosts::follow`] has begun, and the watch with the last one.
     fn end(&self, prefix: &str, number: u64) {
         let mut state = self.lock();
         if state.inboxes.close(prefix, number) {
@@ -133,7 +133,7 @@ impl SharedPosts {
     }
 }
 
-/// What is posted to one account.
+/// The new posts of one account.
 #[derive(Debug)]
 pub(super) struct PostFollower {
     posts: SharedPosts,
@@ -143,7 +143,7 @@ pub(super) struct PostFollower {
 }
 
 impl PostFollower {
-    /// Returns what is next. Dropping the future while it waits loses nothing.
+    /// Returns the next step. Dropping the future while it waits loses nothing.
     pub(super) async fn next(&self) -> NextPost<PostChange> {
         loop {
             if let Some(next) = self.take() {
@@ -154,7 +154,7 @@ impl PostFollower {
         }
     }
 
-    /// Returns what is next, if something is.
+    /// Returns the next step, if there is one.
     pub(super) fn take(&self) -> Option<NextPost<PostChange>> {
         let mut state = self.posts.lock();
         // Should it have died, this process would be deaf.

@@ -1,6 +1,6 @@
-//! Threads that began with a message to an account, as all replicas know them: what people say there later needs no mention.
+//! Threads that began with a message to an account, as all replicas know them: later messages of people there need no mention.
 //!
-//! Slack's payload of an answer in a thread names the author of the thread's first message, and not what it said. So the
+//! Slack's payload of an answer in a thread names the author of the thread's first message, and does not have its text. So the
 //! replica that takes such a first message notes its thread in KV `threads` before the event is stored, and every replica
 //! follows the bucket: a later message costs a look into memory, whichever replica takes it. A note is worth no message: if
 //! it cannot be written, other replicas take messages there for other people's talk, until one that knows the thread has
@@ -27,7 +27,7 @@ const KEPT: Duration = Duration::from_hours(14 * 24);
 const KEPT_MS: i64 = 14 * 24 * 3_600_000;
 /// Maximum time for a note: Slack waits for three seconds in all.
 const NOTE_WITHIN: Duration = Duration::from_millis(300);
-/// Maximum number of notes that a replica writes for an account in an hour, so that nobody fills the bucket.
+/// Maximum number of notes that a replica writes for an account in an hour, so that no sender fills the bucket.
 const MAX_NOTES: u32 = 300;
 /// Maximum number of threads that a replica knows. Those that began first are forgotten first.
 const MAX_KNOWN: usize = 100_000;

@@ -92,7 +92,7 @@ pub struct EndpointContext {
     pub keeps_on_disk: bool,
     /// Bus of posted events and dead letters.
     pub bus: Bus,
-    /// Tells the accounts' holders what is posted and waits.
+    /// Watch that tells the accounts' holders the posts that wait.
     pub posts: SharedPosts,
     /// Clock of the process.
     pub clock: SharedClock,

@@ -179,7 +179,7 @@ impl SlackHistory {
                 for (_, message) in &messages {
                     self.add_event(&mut page, bot, conversation, message);
                 }
-                // What is said there from now on comes to any replica.
+                // Later messages of their threads may come to any replica.
                 for event in &page.events {
                     self.threads.note(event).await;
                 }

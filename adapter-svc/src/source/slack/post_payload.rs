@@ -108,7 +108,7 @@ async fn store_events(
     carrier: &TraceCarrier,
 ) -> Result<(), RequestRejection> {
     if let Some(queue) = &endpoint.queue {
-        // The holder applies the settings to what it merges. The thread that begins here is noted before the post is answered.
+        // The holder applies the settings to merged events. A thread that begins here is noted before the post is answered.
         for event in &mut events.clone() {
             endpoint.apply_settings(event).await;
         }

@@ -40,7 +40,7 @@ pub struct SlackPostSource {
     pub known: watch::Receiver<Option<SlackBot>>,
     /// Posts, as this replica takes them.
     pub record: Arc<PostRecord>,
-    /// Tells what is posted and waits.
+    /// Watch that tells the account's posts that wait.
     pub posts: SharedPosts,
 }
 
@@ -97,7 +97,7 @@ impl SlackPostSource {
         SourceEnd::Fenced
     }
 
-    /// Notes that the account is complete until `now`, or until what waits to be stored, and tells the gap before it.
+    /// Notes that the account is complete until `now`, or until the first message that waits, and tells the gap before it.
     async fn note_complete(
         &self,
         posts: &mut PostState<PostedPayloads<'_>>,

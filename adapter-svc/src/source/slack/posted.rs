@@ -1,5 +1,5 @@
 //! An app's payloads that were posted and wait for those that belong to them, as the account's holder takes them: the position is
-//! the one of an app with a socket, so that what is remembered of merged texts stays when the way of receiving is changed.
+//! the one of an app with a socket, so that decisions about merged texts stay when the way of receiving is changed.
 
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
@@ -62,7 +62,7 @@ impl<'a> PostedPayloads<'a> {
         }
     }
 
-    /// Returns the reader of what is posted to the account `name`, which stores it with `sink`.
+    /// Returns the reader of the posts to the account `name`, which stores their events with `sink`.
     #[must_use]
     pub fn into_reader(self, name: &str, sink: &'a SourceSink) -> PostReader<'a, Self> {
         let merging = (MergeWaits::of_texts(self.account.debounce_ms), self.memory.clone());
@@ -93,7 +93,7 @@ impl PostedAccount for PostedPayloads<'_> {
         self.memory = memory;
         SourcePosition {
             of: self.of.clone(),
-            // Slack has no position: it repeats what was not taken. Integers and texts have a JSON form.
+            // Slack has no position: it repeats payloads that were not taken. Integers and texts have a JSON form.
             position: serde_json::to_value(&self.memory).unwrap_or_default(),
             complete_until: self.complete_until.unwrap_or(now),
         }

@@ -153,7 +153,7 @@ struct SocketReader<'a> {
     failures: u32,
     /// Texts that wait for those that follow, with their envelopes.
     texts: MessageMerger<String>,
-    /// Looks for what was posted when the account received over HTTP.
+    /// Looks for posts of the time in which the account received over HTTP.
     looks: LateLooks,
 }
 
@@ -178,7 +178,7 @@ impl<'a> SocketReader<'a> {
         let of = known.bot.position_name();
         let from = from.filter(|from| from.of == of);
         let posted = PostedPayloads::resume((&source.account, &source.threads), of, from.as_ref(), sink.now());
-        // What was posted when the account received over HTTP comes before what comes over the socket.
+        // Posts of the time in which the account received over HTTP come before messages over the socket.
         let posted = posted.into_reader(&source.name, sink);
         let posted = Box::pin(posted.drain()).await?;
         let waits = MergeWaits {
@@ -243,8 +243,8 @@ impl<'a> SocketReader<'a> {
         Ok(WebCallError::Unreachable(format!("the connection ended: {}", why?)))
     }
 
-    /// Stores what was posted when the account received over HTTP and came to the bucket since it was looked at last, if it is to
-    /// be looked at again. Such texts are merged with none, so that there are no decisions about them.
+    /// Stores posts of the time in which the account received over HTTP that have come to the bucket since the last look, if the
+    /// next look is due. Such texts are merged with none, so that there are no decisions about them.
     async fn store_posted(&mut self) -> Ended<()> {
         let source = self.source;
         if !self.looks.is_due(source.clock.monotonic()) {

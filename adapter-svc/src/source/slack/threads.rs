@@ -183,14 +183,14 @@ mod tests {
         assert_eq!(said(true, &|_| ()), (received, MentionForm::Thread));
         assert_eq!(said(false, &|_| ()), (observed, MentionForm::None));
         assert_eq!(said(true, &mentions), (received, MentionForm::Native));
-        // Neither a note about the channel nor what another bot says.
+        // Neither a note about the channel nor a message of another bot.
         let note = |event: &mut Event| event.direction = EventDirection::Observed;
         assert_eq!(said(true, &note), (observed, MentionForm::None));
         assert_eq!(
             said(true, &|event| event.add_tag(FROM_BOT)),
             (observed, MentionForm::None)
         );
-        // Whoever may not write there may not in the thread either.
+        // A person who may not write in the channel may not in the thread either.
         let stranger = |event: &mut Event| event.from.id = "U6".to_owned();
         assert_eq!(applied("1.000002", Some(FIRST), true, stranger).tags, [UNLISTED]);
     }

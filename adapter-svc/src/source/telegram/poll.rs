@@ -109,7 +109,7 @@ struct UpdatePoller<'a> {
     http_number: u64,
     bot: BotAccount,
     progress: UpdateProgress,
-    /// Looks for what was posted when the account received by webhook.
+    /// Looks for posts of the time in which the account received by webhook.
     looks: LateLooks,
     merger: MessageMerger<i64>,
     /// Updates that were handled and are not yet confirmed, so that the server sends them again.
@@ -176,7 +176,7 @@ impl<'a> UpdatePoller<'a> {
 
         let vendor_now = poller.vendor_now();
         poller.progress = UpdateProgress::resume(bot.id, &source.account.token_hash(), from, vendor_now);
-        // What was posted when the account received by webhook comes before what it has now.
+        // Posts of the time in which the account received by webhook come before the updates that wait now.
         poller.store_posted().await?;
         let waits = MergeWaits {
             album_ms: i64::try_from(source.account.album_wait_ms).unwrap_or(i64::MAX),
@@ -197,7 +197,7 @@ impl<'a> UpdatePoller<'a> {
         Ok(poller)
     }
 
-    /// Stores what was posted when the account received by webhook, and is in the bucket by now.
+    /// Stores the posts of the time in which the account received by webhook that are in the bucket by now.
     async fn store_posted(&mut self) -> Ended<()> {
         let posted = PostedUpdates::new(&self.source.account, &self.client, self.progress.clone());
         let posted = posted.into_reader(&self.source.name, self.sink);

@@ -1,5 +1,5 @@
 //! A bot's updates that were posted, as its holder takes them: the position is the one of an account that is polled, so that
-//! what is remembered of groups and albums stays when the way of receiving is changed.
+//! its memory of groups and albums stays when the way of receiving is changed.
 
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
@@ -38,7 +38,7 @@ impl<'a> PostedUpdates<'a> {
         }
     }
 
-    /// Returns the reader of what is posted to the account `name`, which stores it with `sink`.
+    /// Returns the reader of the posts to the account `name`, which stores their events with `sink`.
     #[must_use]
     pub fn into_reader(self, name: &str, sink: &'a SourceSink) -> PostReader<'a, Self> {
         let waits = MergeWaits {

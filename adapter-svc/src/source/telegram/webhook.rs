@@ -1,5 +1,5 @@
-//! Bots to which Telegram posts: the holder of an account sets its webhook and stores what is posted, and every replica has a
-//! door for the posts.
+//! Bots to which Telegram posts: the holder of an account sets its webhook and stores the posted updates, and every replica has
+//! a door for the posts.
 //!
 //! Source: <https://core.telegram.org/bots/api#setwebhook>.
 
@@ -74,7 +74,7 @@ pub struct TelegramWebhookSource {
 }
 
 impl TelegramWebhookSource {
-    /// Returns the source of the account `name`, which calls by `http`, and is told by `posts` what is posted.
+    /// Returns the source of the account `name`, which calls by `http`, and takes the account's posts from `posts`.
     #[must_use]
     pub fn new(
         name: String,
@@ -138,7 +138,7 @@ impl TelegramWebhookSource {
         if look.is_complete(progress.complete_until()) {
             let vendor_now = self.client.platform_time().unwrap_or(now);
             let gap = progress.find_gap(vendor_now);
-            // Noted with the gap, so that no crash between them makes a second one. What was posted and waits is durable.
+            // Noted with the gap, so that no crash between them makes a second one. Posts that wait are durable.
             progress.note_complete(vendor_now);
             if let Some(gap) = gap {
                 let position = posts.position(now);
@@ -241,7 +241,7 @@ impl Source for TelegramWebhookSource {
     }
 
     async fn run(&self, from: Option<SourceWatermark>, sink: &SourceSink) -> SourceEnd {
-        // Whose updates are kept is known then, and Telegram's time. What was posted is stored also while the webhook is refused.
+        // Then the updates' bot and Telegram's time are known. Posts are stored even while the webhook is refused.
         let bot_id = match self.next_bot(sink).await {
             Ok(bot_id) => bot_id,
             Err(end) => return end,

@@ -108,7 +108,8 @@ pub(super) fn part_nonce(delivery: Ulid, part: u32) -> String {
     nonce
 }
 
-/// The parts of a message that only its first or its last one has; the first one depends on what its channel is.
+/// Fields that only the first part of a reply has (the message that it answers, if that is in the same channel), or only the last
+/// one (buttons).
 #[derive(Debug, Default)]
 pub(super) struct PlaceNeeds {
     /// Message of the channel that the part answers.
@@ -145,7 +146,7 @@ impl<'a> CreateMessage<'a> {
         place: Option<&ChannelPlace>,
     ) -> Self {
         let refers = place.is_some_and(|place| refers_to_answered(account, reply, place));
-        // A press counts for whoever presses: in a server too it decides only if that person may.
+        // A press counts for the person who presses: in a server too it decides only if that person may decide.
         let components = if needs.buttons.is_empty() {
             Vec::new()
         } else {

@@ -110,7 +110,7 @@ impl<'a> PostMessage<'a> {
 
         let (text, is_markup) = part_text(part);
 
-        // A press counts for whoever presses: in a channel too it decides only if that person may.
+        // A press counts for the person who presses: in a channel too it decides only if that person may decide.
         let is_last = part.index + 1 >= parts;
         let is_short = part.content.chars().count() <= MAX_SECTION_CHARACTERS;
         let buttons = reply_buttons(reply).filter(|_| is_markup && is_last && is_short);

@@ -6,7 +6,7 @@ use shared::platform::slack_api::{is_conversation_id, parse_stamp};
 
 use crate::channel::TypingPlace;
 
-/// What Slack shows behind the name of the app.
+/// Text that Slack shows behind the name of the app.
 pub(super) const WRITING: &str = "is writing…";
 
 /// Returns the body of the call that sets the status of `place` to `words`; none of them take it back. `None` if `place` is no

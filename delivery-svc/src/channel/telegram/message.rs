@@ -87,7 +87,7 @@ impl<'a> SendMessage<'a> {
                 message_id,
                 allow_sending_without_reply: true,
             }),
-            // A press counts for whoever presses: in a group too it decides only if that person may.
+            // A press counts for the person who presses: in a group too it decides only if that person may decide.
             reply_markup: keyboard(reply).filter(|_| is_last),
         })
     }

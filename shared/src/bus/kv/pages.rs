@@ -11,9 +11,8 @@ const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// The entries of a bucket whose keys have one beginning, in the order of their revisions.
 ///
-/// Whichever replica is at hand tells most of them. One that lags has only the beginning, so that the leader tells what that one
-/// lacks: nothing is left out that was stored before the last page was asked for. An entry that is removed meanwhile may be among
-/// them.
+/// Any replica of the stream gives most of them. One that lags has only the beginning, so that the leader gives the rest: no
+/// entry is left out that was stored before the last page was asked for. An entry that is removed meanwhile may be among them.
 #[derive(Debug)]
 pub struct KvPages<T> {
     kv: Kv<T>,

@@ -1,6 +1,6 @@
-//! Keeping one account's token valid: reading KV `account_tokens`, and renewing what is there when its time has come.
+//! Keeping one account's token valid: reading KV `account_tokens`, and renewing the tokens there when their time has come.
 //!
-//! A step looks into the bucket, and takes over what is newer there. If a renewal is due, the replica with the lease asks Slack;
+//! A step looks into the bucket, and takes over newer tokens. If a renewal is due, the replica with the lease asks Slack;
 //! before that it looks again, since another may have been faster. New tokens are used once they are in the bucket. Until then
 //! they are kept in memory, and written with each step: that also mends a bucket that was restored to an older state.
 
@@ -43,7 +43,7 @@ const MAX_ASKED: Duration = Duration::from_hours(1);
 /// First and longest wait after a call without an answer.
 const UNANSWERED_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(2));
 
-/// What the keepers of a process share.
+/// Parts of the process that its keepers share.
 #[derive(Debug, Clone)]
 pub struct KeeperContext {
     /// Bus of the bucket.
@@ -56,7 +56,7 @@ pub struct KeeperContext {
     pub instance: String,
 }
 
-/// What is sealed in an entry of the bucket.
+/// The sealed part of an entry of the bucket.
 #[derive(Serialize, Deserialize)]
 struct SealedTokens {
     access: String,
@@ -93,7 +93,7 @@ pub struct TokenKeeper {
     is_unsaved: bool,
     /// Whether every call of this process uses our tokens, and `/readyz` says so.
     is_told: bool,
-    /// What the bucket had at the last look, and the revision at which it can be overwritten.
+    /// The bucket's entry at the last look, and the revision at which it can be overwritten.
     stored: (Option<AccountTokens>, u64),
     /// Time before which Slack is not asked again.
     again_at: UnixMillis,
@@ -107,8 +107,8 @@ impl std::fmt::Debug for TokenKeeper {
     }
 }
 
-/// Opens the keepers of those of `accounts`, by name, whose tokens are rotated. What the bucket has is in use then, unless it
-/// cannot be read in time.
+/// Opens the keepers of those of `accounts`, by name, whose tokens are rotated. The bucket's tokens are in use then, unless the
+/// bucket cannot be read in time.
 ///
 /// # Errors
 /// Returns the HTTP client's error if it cannot be set up.
@@ -229,7 +229,7 @@ impl TokenKeeper {
         done
     }
 
-    /// Takes over what the bucket has, or writes what it lacks. Returns whether the token is to be renewed.
+    /// Takes over the bucket's tokens, or writes those that it lacks. Returns whether the token is to be renewed.
     async fn look(&mut self) -> Result<bool, CasError> {
         self.stored = self.tokens.find(&self.key).await?;
         let opened = self.stored.0.as_ref().and_then(|stored| self.open(stored));
@@ -354,8 +354,8 @@ impl TokenKeeper {
         Some(self.opened_as(record, tokens.access, tokens.refresh))
     }
 
-    /// Returns what the seal of `record` holds together: its key and all that it says. Who may write the bucket, and has not the
-    /// secret, cannot pass former tokens off as newer ones.
+    /// Returns the text that the seal of `record` binds: its key and all that it says. A writer of the bucket without the secret
+    /// cannot pass former tokens off as newer ones.
     fn place_of(&self, record: &AccountTokens) -> String {
         let (seeds, generation) = (record.seeds.join(","), record.generation);
         let (renewed_at, expires_at) = (record.renewed_at, record.expires_at);

@@ -19,7 +19,7 @@ pub(super) enum TokenStep {
     PutBack,
     /// Renew the token with the configured refresh token, which no replica has used.
     Begin,
-    /// Leave the bucket alone: a process with another configuration wrote what is there.
+    /// Leave the bucket alone: a process with another configuration wrote the entry.
     Leave,
 }
 
@@ -49,7 +49,8 @@ pub(super) fn next_step(
     }
 }
 
-/// Returns whether `own` came out of `stored`: by a newer configuration, whatever was renewed meanwhile, or by later renewals.
+/// Returns whether `own` came out of `stored`: by a newer configuration, even if `stored` was renewed meanwhile, or by later
+/// renewals.
 fn is_ahead(own: &AccountTokens, stored: &AccountTokens) -> bool {
     let newest_in = |of: &AccountTokens, other: &AccountTokens| {
         let newest = of.seeds.last();
@@ -96,7 +97,7 @@ mod tests {
             (None, None, TokenStep::Begin),
             (None, Some(&newer), TokenStep::Adopt),
             (Some(&older), Some(&newer), TokenStep::Adopt),
-            // Another replica was faster with the same refresh token: what is stored counts.
+            // Another replica was faster with the same refresh token: the stored tokens count.
             (Some(&newer), Some(&newer), TokenStep::Adopt),
             // Not written yet, or the bucket was restored or lost.
             (Some(&newer), Some(&older), TokenStep::PutBack),
@@ -122,7 +123,7 @@ mod tests {
             TokenStep::Adopt
         );
 
-        // A replica that still has the former configuration goes over, and one that starts with it does not begin anew.
+        // A replica that still has the former configuration goes over, and one that starts with it does not begin a new chain.
         assert_eq!(next_step(Some(&former), Some(&next), true, "a"), TokenStep::Adopt);
         assert_eq!(next_step(None, Some(&next), true, "a"), TokenStep::Adopt);
 

@@ -193,7 +193,7 @@ impl VectorKeeper<'_> {
         }
     }
 
-    /// Loads what is stored, and returns the sequence up to which every event is embedded.
+    /// Loads the stored vectors, and returns the sequence up to which every event is embedded.
     async fn resume(&self) -> Result<u64, KeepVectorsError> {
         let model = self.embedder.model().to_owned();
         let resumed = model.clone();

@@ -22,7 +22,7 @@ pub(super) const VECTOR_HEAD: usize = 16;
 /// First byte of an answer; one of another form is not read.
 const FORMAT: u8 = 1;
 
-/// Copies of the read model elsewhere, of which one may have embedded what this copy is to embed.
+/// Copies of the read model elsewhere, of which one may have embedded the texts that this copy is to embed.
 #[async_trait]
 pub trait VectorSource: std::fmt::Debug + Send + Sync {
     /// Whether another copy is to be asked before this one embeds.
@@ -52,7 +52,7 @@ impl VectorsQuestion {
     }
 }
 
-/// Returns what tells the versions of an event's text apart: the beginning of the SHA-256 of `text`.
+/// Returns a digest that tells the versions of an event's text apart: the beginning of the SHA-256 of `text`.
 #[must_use]
 pub fn text_digest(text: &str) -> u64 {
     let digest = Sha256::digest(text.as_bytes());

@@ -108,7 +108,7 @@ mod tests {
         let mut reliance = PeerReliance::default();
         assert!(reliance.asks(true, start) && reliance.waits(start));
         assert!(reliance.waits(start + PATIENCE / 2));
-        // What it lends ends the wait, and the next one begins anew.
+        // A loan ends the wait, and the next wait is as long as the first.
         reliance.note_lent();
         assert!(reliance.waits(start + PATIENCE));
 

@@ -16,7 +16,7 @@ use crate::projection::{AppliedRecord, Projection};
 
 const MODEL: &str = "letters";
 
-/// The embedder of the copy that takes vectors, which remembers what it has embedded.
+/// The embedder of the copy that takes vectors, which remembers the texts that it has embedded.
 #[derive(Debug, Default)]
 struct Remembering(Mutex<Vec<String>>);
 

@@ -119,7 +119,7 @@ fn the_last_part_of_a_card_has_its_buttons() {
     );
     assert!(body(&account(""), &reply, &part(0), 2).get("reply_markup").is_none());
 
-    // In a group too: whoever presses speaks for nobody else.
+    // In a group too: a press counts for the person who presses alone.
     reply.delivery_context.peer_id = Some("-77".to_owned());
     assert!(body(&account(""), &reply, &part(1), 2).get("reply_markup").is_some());
 }

@@ -17,7 +17,7 @@ const START: UnixMillis = UnixMillis(1_700_000_000_000);
 const FIRST: &str = "xoxe-1-0";
 const TEN_HOURS: u64 = 10 * 3_600_000;
 
-/// What the stand-in does instead of what it is asked for.
+/// A failure of the stand-in in place of its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lie {
     /// It has a fault.
@@ -158,7 +158,7 @@ impl Replica {
         self.account.token.current().reveal().to_owned()
     }
 
-    /// What `/readyz` says of the token.
+    /// Returns the text of `/readyz` about the token.
     fn says(&self) -> String {
         let parts = self.health.readiness().parts;
         parts
@@ -204,7 +204,7 @@ async fn two_replicas_renew_a_token_once_and_both_use_it() {
     );
     assert!(one.says().starts_with("renewed"), "{}", one.says());
 
-    // One that starts uses what is there, and nobody who reads the bucket has the token.
+    // A replica that starts uses the tokens in the bucket, and no reader of the bucket has a token.
     let third = Replica::start(&bus, &clock, &vendor, "third", FIRST).await;
     assert_eq!((third.token().as_str(), vendor.asked().len()), ("xoxe.xoxb-2", 2));
     let kept = bus.kv::<AccountTokens>(ACCOUNT_TOKENS).get("slack.main").await;
