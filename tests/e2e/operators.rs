@@ -24,7 +24,7 @@ use crate::story::{ANSWER, PATIENCE, delivers, event, send};
 /// Name of the user, which stands in `AUDIT`.
 const USER: &str = "console";
 /// Number of letters that are redriven while replicas are killed.
-const LETTERS: usize = 40;
+const LETTERS: usize = 80;
 
 /// A user of the bus that may ask services, and hear what it is answered.
 struct Operator {

@@ -139,8 +139,12 @@ impl UpdateProgress {
         })
     }
 
-    /// Notes that everything up to `now`, the vendor's time, is stored.
+    /// Notes that everything up to `now`, the vendor's time, is stored. After a longer time without that it is written soon, also
+    /// if an event has just been stored with the former time.
     pub fn note_complete(&mut self, now: UnixMillis) {
+        if now.since(self.complete_until) >= NOTE_EVERY_MS {
+            self.noted_at = UnixMillis(0);
+        }
         self.complete_until = self.complete_until.max(now);
     }
 
@@ -270,5 +274,15 @@ mod tests {
         assert!(progress.is_note_due(NOW));
         assert_eq!(progress.to_position(NOW).complete_until, gap.to);
         assert!(!progress.is_note_due(NOW.plus(NOTE_EVERY_MS - 1)));
+    }
+
+    #[test]
+    fn a_position_that_was_written_with_an_old_time_is_written_again_soon() {
+        let mut progress = UpdateProgress::resume(7, "t", None, NOW);
+        progress.to_position(NOW);
+        progress.note_complete(NOW.plus(NOTE_EVERY_MS - 1));
+        assert!(!progress.is_note_due(NOW));
+        progress.note_complete(NOW.plus(3 * NOTE_EVERY_MS));
+        assert!(progress.is_note_due(NOW));
     }
 }
