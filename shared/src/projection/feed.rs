@@ -141,12 +141,15 @@ async fn take_in(
     mut messages: impl AheadMessages,
 ) -> Result<(), ApplyBatchError> {
     loop {
-        let (batch, since) = gather_batch(&mut messages, projection).await;
+        let GatheredBatch {
+            messages: batch,
+            arrived,
+            since,
+        } = gather_batch(&mut messages, projection).await;
         let Some(last) = batch.last() else { continue };
-        projection
-            .0
-            .lag
-            .note_end(source, last.sequence.saturating_add(last.pending));
+        let end = last.sequence.saturating_add(last.pending);
+        let positions = *projection.0.positions.borrow();
+        projection.0.lag.note_arrived(source, end, arrived, positions);
 
         // The position is part of the same transaction as the messages: both or neither.
         let count = batch.len();
@@ -273,11 +276,20 @@ async fn start(bus: &Bus, projection: &Projection, source: FeedSource) -> Result
     }
 }
 
+/// Messages that are stored together.
+struct GatheredBatch {
+    messages: Vec<IncomingMessage>,
+    /// Time since which the read model lacks the first of them.
+    arrived: UnixMillis,
+    /// Time since which it lacks the message after the last of them.
+    since: UnixMillis,
+}
+
 /// Collects the next messages: those that are there, and those that arrive within [`LINGER`], or under load within
-/// [`BUSY_LINGER`] or [`CAUGHT_UP_LINGER`], unless a caller waits for them. Also returns the time since which the read model
-/// lacks the message after the last of them.
-async fn gather_batch(from: &mut impl AheadMessages, projection: &Projection) -> (Vec<IncomingMessage>, UnixMillis) {
+/// [`BUSY_LINGER`] or [`CAUGHT_UP_LINGER`], unless a caller waits for them.
+async fn gather_batch(from: &mut impl AheadMessages, projection: &Projection) -> GatheredBatch {
     let ReadResult { incoming, mut since } = from.next().await;
+    let arrived = since;
     let mut bytes = incoming.payload.len();
     let mut messages = vec![incoming];
 
@@ -309,7 +321,11 @@ async fn gather_batch(from: &mut impl AheadMessages, projection: &Projection) ->
         }
     }
 
-    (messages, since)
+    GatheredBatch {
+        messages,
+        arrived,
+        since,
+    }
 }
 
 /// Stores `batch`, with as many retries as the environment requires.

@@ -29,6 +29,20 @@ impl FeedLag {
         head.sequence = sequence;
     }
 
+    /// Records that messages of `source` up to `end` are there, the first of them since `arrived`, while `positions` are applied.
+    /// After a quiet time the read model lacks them since then, and not since the last message before.
+    pub(super) fn note_arrived(&self, source: FeedSource, end: u64, arrived: UnixMillis, positions: StreamPositions) {
+        let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let head = heads[source as usize].get_or_insert(SourceHead {
+            sequence: end,
+            taken_in: None,
+        });
+        if positions.covers(source, head.sequence) {
+            head.taken_in = Some(arrived);
+        }
+        head.sequence = end;
+    }
+
     /// Records that a message of `source` was applied; the one after it is missing since `at`.
     pub(super) fn took_in(&self, source: FeedSource, at: UnixMillis) {
         let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,5 +111,30 @@ mod tests {
 
         positions.advance(FeedSource::Events, 10);
         assert_eq!(lag.at(positions, UnixMillis(9_000)), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn begins_with_the_first_message_after_a_quiet_time() {
+        let lag = FeedLag::default();
+        let mut positions = StreamPositions::default();
+        for source in FeedSource::ALL {
+            lag.note_end(source, 0);
+        }
+
+        lag.note_arrived(FeedSource::Events, 1, UnixMillis(5_000), positions);
+        assert_eq!(
+            lag.at(positions, UnixMillis(5_040)),
+            Some(Duration::from_millis(40)),
+            "the first one of all"
+        );
+        positions.advance(FeedSource::Events, 1);
+        lag.took_in(FeedSource::Events, UnixMillis(5_000));
+
+        lag.note_arrived(FeedSource::Events, 3, UnixMillis(900_000), positions);
+        assert_eq!(lag.at(positions, UnixMillis(900_070)), Some(Duration::from_millis(70)));
+
+        // One that comes behind a backlog does not hide it.
+        lag.note_arrived(FeedSource::Events, 4, UnixMillis(910_000), positions);
+        assert_eq!(lag.at(positions, UnixMillis(910_000)), Some(Duration::from_secs(10)));
     }
 }
