@@ -93,10 +93,12 @@ impl SeenMessages {
 
     /// Looks up the id with `fingerprint`.
     pub(super) fn recall(&self, fingerprint: u64) -> SeenVerdict {
+        // Asked before the filter is read: it may be completed in between, with an id that was not in it yet.
+        let is_complete = self.complete.load(Ordering::Acquire);
         let bits = word_bits(fingerprint);
         let admitted = self.filter[place_of(fingerprint, FILTER_WORDS)].load(Ordering::Acquire) & bits == bits;
         if !admitted {
-            return if self.complete.load(Ordering::Acquire) {
+            return if is_complete {
                 SeenVerdict::Absent
             } else {
                 SeenVerdict::Unknown
