@@ -181,6 +181,11 @@ const PLACES: &[(&str, &str, Checked)] = &[
         Told("a fold is read with its own ledger"),
     ),
     (
+        "broker-svc/src/ledger/state.rs",
+        "sequence",
+        Told("a beat names the dispatch by it; nothing is read there"),
+    ),
+    (
         "broker-svc/src/agent/live.rs",
         "seq",
         Told("counts the parts of an answer"),

@@ -287,7 +287,14 @@ async fn replicas_follow_the_backlog_and_a_lost_metric_scales_to_no_limit() {
     scaling
         .look_until(&mut world, "no backlog and two replicas", is_done)
         .await;
-    assert_eq!(scaling.course, [2, 4, 3, 2], "the most that waited: {}", scaling.most);
+    // Three on the way up if the autoscaler looks while the backlog still grows.
+    let (up, down) = scaling.course.split_at(scaling.course.len().saturating_sub(3));
+    let is_straight = matches!(up, [2] | [2, 3]) && down == [4, 3, 2];
+    assert!(
+        is_straight,
+        "{:?}, the most that waited: {}",
+        scaling.course, scaling.most
+    );
 
     let record = settled(&world, &accepted).await;
     let told = all_heard(&world, &heard, events).await;
