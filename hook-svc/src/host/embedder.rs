@@ -20,8 +20,8 @@ const MODELS: &str = ".tools/models";
 /// Name of the part on the health page.
 const PART: &str = "search";
 
-/// Embeds the texts that the read model takes in, or takes their vectors from `peers`; returns only if there is no
-/// embedder. Search by words works in either case, so a missing model is reported but does not make the replica unready.
+/// Embeds the texts that the read model takes in, or takes their vectors from `peers` if the embedder is slow or costs money;
+/// returns only if there is no embedder. Search by words works in either case, so a missing model is reported but does not make the replica unready.
 pub(crate) async fn run(
     config: HooksConfig,
     projection: Projection,
@@ -29,11 +29,17 @@ pub(crate) async fn run(
     clock: SharedClock,
     health: Health,
 ) {
+    // One vector a word piece is made sooner than it is asked for.
+    let is_cheap = matches!(config.embedder, EmbedderKind::Static);
     let embedder = tokio::task::spawn_blocking(move || open_embedder(&config)).await;
     match embedder.unwrap_or_else(|error| Err(error.to_string())) {
         Ok(Some(embedder)) => {
             health.set(PART, true, format!("words and meaning ({})", embedder.model()));
-            keep::run_beside(projection, embedder, peers, clock).await;
+            if is_cheap {
+                keep::run(projection, embedder, clock).await;
+            } else {
+                keep::run_beside(projection, embedder, peers, clock).await;
+            }
         }
         Ok(None) => health.set(PART, true, "words only, as configured"),
         Err(reason) => {
