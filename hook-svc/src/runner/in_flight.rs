@@ -1,8 +1,11 @@
-//! One event under way: the hooks that have not answered, and the receiver of the verdicts.
+//! One event under way: the answers of its workers become verdicts for its caller.
+
+mod open_hooks;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::open_hooks::OpenHooks;
 use super::author_slots::{EvaluationSlot, WaitingEvaluation};
 use super::calls::PendingCalls;
 use super::host::HostCall;
@@ -64,10 +67,8 @@ pub(super) struct InFlightEvent {
     seat: EvaluationSlot,
     /// Present while its hooks were called and some of them wait.
     waits: Option<WaitingEvaluation>,
-    /// Indices of the open hooks, ascending; `None` means all of the set.
-    remaining: Option<Vec<u32>>,
-    /// Indices of the hooks that have not answered and must be called apart, ascending.
-    apart: Vec<u32>,
+    /// The hooks that have not answered.
+    hooks: OpenHooks,
     answered: bool,
     /// Whether it has lost a worker, or was moved to a newer set than its caller knows.
     moved: bool,
@@ -103,15 +104,14 @@ impl InFlightEvent {
     /// Creates the flight of `job` against `loaded`, without answers. `steps` must have room for each hook called and
     /// two more.
     pub(super) fn new(job: EvaluationJob, loaded: Arc<LoadedHooks>, steps: StepSender, seat: EvaluationSlot) -> Self {
-        let remaining = job.only.clone();
+        let hooks = OpenHooks::new(loaded.set().hooks().len(), job.only.clone());
         Self {
             job,
             loaded,
             steps,
             seat,
             waits: None,
-            remaining,
-            apart: Vec::new(),
+            hooks,
             answered: false,
             moved: false,
             switched: false,
@@ -156,16 +156,16 @@ impl InFlightEvent {
 
     /// Returns the indices of the open hooks; `None` means all of the set.
     pub(super) fn remaining_hooks(&self) -> Option<&[u32]> {
-        self.remaining.as_deref()
+        self.hooks.listed()
     }
 
     /// Returns the longest time-out of the open hooks.
     pub(super) fn longest_timeout(&self) -> Duration {
-        let Some(remaining) = &self.remaining else {
+        let Some(open) = self.hooks.listed() else {
             return self.loaded.set().longest_timeout();
         };
         let hooks = self.loaded.set().hooks();
-        let open = remaining.iter().filter_map(|index| hooks.get(*index as usize));
+        let open = open.iter().filter_map(|index| hooks.get(*index as usize));
         Duration::from_millis(open.map(|hook| hook.timeout_ms).max().unwrap_or_default())
     }
 
@@ -177,19 +177,6 @@ impl InFlightEvent {
     fn hook_at(&self, index: u32) -> Result<&Arc<HookSource>, ImpossibleAnswer> {
         let hooks = self.loaded.set().hooks();
         hooks.get(index as usize).ok_or(ImpossibleAnswer::Hook { index })
-    }
-
-    /// Returns the number of hooks in the set.
-    fn hook_count(&self) -> u32 {
-        u32::try_from(self.loaded.set().hooks().len()).unwrap_or(u32::MAX)
-    }
-
-    /// Returns whether the event is open for hook `index`.
-    fn is_open(&self, index: u32) -> bool {
-        match &self.remaining {
-            Some(remaining) => remaining.binary_search(&index).is_ok(),
-            None => index < self.hook_count(),
-        }
     }
 
     /// Rejects an inconsistent answer: a script may write anything to the pipe, and the event must end.
@@ -207,13 +194,13 @@ impl InFlightEvent {
             .chain(late);
 
         let mut told: Vec<u32> = told.collect();
-        if let Some(&index) = told.iter().find(|index| !self.is_open(**index)) {
+        if let Some(&index) = told.iter().find(|index| !self.hooks.is_open(**index)) {
             return Err(ImpossibleAnswer::Hook { index });
         }
 
         // Each hook may be named once, and all together must be at most the open ones.
         told.sort_unstable();
-        let open = self.remaining.as_ref().map_or(self.hook_count() as usize, Vec::len);
+        let open = self.hooks.open_count();
         let answered = [answer.results.len(), answer.failures.len(), answer.waiting.len()];
         let sum = answered.into_iter().fold(answer.passed as usize, usize::saturating_add);
 
@@ -286,78 +273,58 @@ impl InFlightEvent {
 
     /// Sends once which hooks are still running, if there are any and the caller knows the same set.
     fn tell_waiting(&mut self, waiting: &[u32]) {
-        if self.told_waiting || self.switched || (waiting.is_empty() && self.apart.is_empty()) {
+        let all = self.hooks.with_apart(waiting);
+        if self.told_waiting || self.switched || all.is_empty() {
             return;
         }
         self.told_waiting = true;
-        let mut all = [waiting, &self.apart].concat();
-        all.sort_unstable();
         self.steps.send(EvaluationStep::Waiting(all));
     }
 
     /// Opens the event for `remaining`; if that is empty, for the hooks to be called apart.
     fn go_on_with(&mut self, remaining: Vec<u32>) -> FlightStage {
-        let is_open = !remaining.is_empty();
-        self.remaining = Some(remaining);
-
-        if is_open {
-            return FlightStage::UnderWay;
+        let stage = self.hooks.go_on_with(remaining);
+        match stage {
+            FlightStage::UnderWay => {}
+            FlightStage::Apart => {
+                self.answered = false;
+                self.waits = None;
+            }
+            FlightStage::Over => self.finish_flight(),
         }
 
-        if self.apart.is_empty() {
-            self.finish_flight();
-            return FlightStage::Over;
-        }
-
-        self.answered = false;
-        self.waits = None;
-        self.remaining = Some(std::mem::take(&mut self.apart));
-
-        FlightStage::Apart
+        stage
     }
 
     /// Keeps back those of `suspects` (ascending) that the event is open for, to be called apart. Returns
     /// [`FlightStage::Apart`] if no other hook is open.
     pub(super) fn set_apart(&mut self, suspects: &[u32]) -> FlightStage {
-        let is_suspect = |index: &u32| suspects.binary_search(index).is_ok();
-        let (apart, others): (Vec<u32>, Vec<u32>) = self.open().into_iter().partition(is_suspect);
-        if apart.is_empty() {
-            return FlightStage::UnderWay;
+        match self.hooks.set_apart(suspects) {
+            Some(others) => self.go_on_with(others),
+            None => FlightStage::UnderWay,
         }
-        self.apart.extend(apart);
-        self.apart.sort_unstable();
-        self.go_on_with(others)
     }
 
     /// Opens the event for `index` alone; all its open hooks must be called apart.
     pub(super) fn open_for(&mut self, index: u32) {
-        let mut others = self.open();
-        others.retain(|open| *open != index);
-        self.apart.extend(others);
-        self.apart.sort_unstable();
-        self.remaining = Some(vec![index]);
+        self.hooks.open_for(index);
     }
 
     /// Opens the event for all hooks that have not answered, including those to be called apart.
     pub(super) fn open_for_all(&mut self) -> FlightStage {
-        let mut all = self.open();
-        all.append(&mut self.apart);
-        all.sort_unstable();
+        let all = self.hooks.take_unanswered();
         self.go_on_with(all)
     }
 
     /// Returns whether the event is open for the hook `id`, or will be.
     pub(super) fn awaits_hook(&self, id: &str) -> bool {
         let index = self.loaded.set().index(id);
-        index.is_some_and(|index| self.is_open(index) || self.apart.binary_search(&index).is_ok())
+        index.is_some_and(|index| self.hooks.awaits(index))
     }
 
     /// Returns the indices of the open hooks, ascending.
     pub(super) fn open(&self) -> Vec<u32> {
-        match &self.remaining {
-            Some(remaining) => remaining.clone(),
-            None => (0..self.hook_count()).collect(),
-        }
+        self.hooks.to_vec()
     }
 
     /// Applies the results that its dead worker had noted but not sent, so that those hooks do not run again. Skips
@@ -433,7 +400,7 @@ impl InFlightEvent {
         let deaths = if somebody_blamed { self.all_deaths } else { self.deaths };
 
         self.fail_hooks(
-            &(0..self.hook_count()).collect::<Vec<_>>(),
+            &self.hooks.all_in_set(),
             &format!("its worker died {deaths} times: {cause}"),
         )
     }
@@ -442,31 +409,27 @@ impl InFlightEvent {
     /// count as passed.
     pub(super) fn move_to(&mut self, loaded: &Arc<LoadedHooks>) -> FlightStage {
         let old = Arc::clone(&self.loaded);
-        let of_old = |index: u32| old.set().hooks().get(index as usize);
-        let all = [self.open(), std::mem::take(&mut self.apart)];
+        let new_index = |index: u32| {
+            let hook = old.set().hooks().get(index as usize)?;
+            loaded.set().index(&hook.id)
+        };
 
-        let [remaining, apart] = all.map(|all| {
-            let kept = all.iter().filter_map(|&index| loaded.set().index(&of_old(index)?.id));
-            let mut kept: Vec<u32> = kept.collect();
-            // The numbers are those of another set, and the lists have to be ascending.
-            kept.sort_unstable();
-            let gone = u32::try_from(all.len() - kept.len()).unwrap_or(u32::MAX);
-            self.done.passed = self.done.passed.saturating_add(gone);
-            kept
-        });
+        let gone = self.hooks.move_to(loaded.set().hooks().len(), new_index);
+        let gone = u32::try_from(gone).unwrap_or(u32::MAX);
+        self.done.passed = self.done.passed.saturating_add(gone);
 
-        self.apart = apart;
         self.loaded = Arc::clone(loaded);
         self.moved = true;
         self.switched = true;
 
+        let remaining = self.hooks.to_vec();
         self.go_on_with(remaining)
     }
 
     // Spreads the latencies of a first answer, which lists the hooks called, over all hooks of the set, as `Done` lists
     // them. Hooks called apart are added later.
     fn spread_latencies(&mut self, latencies_us: Vec<u32>) -> Vec<u32> {
-        let Some(called) = &self.remaining else {
+        let Some(called) = self.hooks.listed() else {
             return latencies_us;
         };
 
@@ -495,7 +458,7 @@ impl InFlightEvent {
 
     fn decide_hook(&mut self, index: u32, latency_us: u32, outcome: RunOutcome) -> Result<(), ImpossibleAnswer> {
         let hook = Arc::clone(self.hook_at(index)?);
-        let called = self.job.only.as_ref().map_or(self.hook_count() as usize, Vec::len);
+        let called = self.job.only.as_ref().map_or(self.hooks.set_size(), Vec::len);
         if self.verdicts >= called {
             // Only a forged answer can bring more verdicts than hooks. The last places are for `Waiting` and `Done`.
             return Ok(());
