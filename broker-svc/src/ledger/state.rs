@@ -3,6 +3,7 @@
 //! Source: `docs/design/sessions.md` §3. `fold(all) == fold(checkpoint + tail)` holds because the fold forgets old
 //! turns of the history and old dispatch ids by its own content alone.
 
+mod checkpoint;
 mod edits;
 mod history;
 mod intents;
@@ -15,7 +16,6 @@ mod run_state;
 use std::collections::{BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use shared::model::ledger::{
     AppendId, DispatchRef, DropReason, LedgerCursor, LedgerEntry, LedgerRecord, TurnLimits, TurnUsage,
 };
@@ -27,6 +27,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::unknown::{UnknownFields, keeps_unknown};
 use ulid::Ulid;
 
+pub use self::checkpoint::{CHECKPOINT_EVERY, MAX_CHECKPOINT_BYTES, fold_records, is_fold, restore_fold};
 pub use self::edits::EditedTexts;
 pub use self::history::{HISTORY_BYTES, HISTORY_TURNS, HistoryTurn, MAX_HISTORY_TEXT, MAX_SENT_HISTORY};
 pub use self::intents::{MAX_OWED_INTENTS, OwedIntent, SessionIntents};
@@ -37,11 +38,6 @@ pub use self::run_state::{RunState, is_runnable};
 use crate::turn::journal::{AwaitedApproval, RunningTurn, sum_usage};
 use crate::turn::used::{RecordTime, UsedTime};
 
-/// Number of entries between two checkpoints.
-pub const CHECKPOINT_EVERY: u32 = 256;
-/// Largest fold in a checkpoint, bytes of JSON; the record's own entries need the rest of the room. A larger fold
-/// waits until the turn with the long journal is over.
-pub const MAX_CHECKPOINT_BYTES: usize = 1_024 * 1_024;
 /// Number of remembered dispatch ids, so that a dispatch published again outside the server's window is not run
 /// again.
 pub const RECENT_DISPATCHES: usize = 1_024;
@@ -357,26 +353,6 @@ impl SessionState {
         self.recent.push_back(id);
     }
 
-    /// Returns the entry that lets a later reader begin here; it is due every [`CHECKPOINT_EVERY`] entries. The entry
-    /// must be the first of its record, because it covers the records before it.
-    #[must_use]
-    pub fn due_checkpoint(&self) -> Option<LedgerEntry> {
-        if self.since_checkpoint < CHECKPOINT_EVERY {
-            return None;
-        }
-
-        let fold = serde_json::to_value(self).ok()?;
-        if fold.to_string().len() > MAX_CHECKPOINT_BYTES {
-            return None;
-        }
-
-        Some(LedgerEntry::Checkpoint {
-            fold,
-            cursor: self.cursor.clone(),
-            through: self.last_sequence,
-        })
-    }
-
     /// Returns the approximate memory of the fold, bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
@@ -448,34 +424,6 @@ const fn is_within_turn(entry: &LedgerEntry) -> bool {
         | LedgerEntry::SessionReset { .. }
         | LedgerEntry::Ordered { .. } => false,
     }
-}
-
-/// Returns the fold of a session's records, which begin with the session or with a record whose first entry is a
-/// checkpoint. Returns `None` if they begin with any other record (the hint that led there is wrong) or the
-/// checkpoint's fold is not readable.
-#[must_use]
-pub fn fold_records(records: &[(u64, LedgerRecord)]) -> Option<SessionState> {
-    let mut state = match records.first().and_then(|(_, record)| record.entries.first()) {
-        Some(LedgerEntry::Checkpoint { fold, .. }) => restore_fold(fold)?,
-        Some(LedgerEntry::SessionOpened { .. }) | None => SessionState::default(),
-        Some(_) => return None,
-    };
-    for (sequence, record) in records {
-        state.apply(*sequence, record);
-    }
-    Some(state)
-}
-
-/// Returns whether `value` is a fold that this release reads, so that folding can begin at a checkpoint with it.
-#[must_use]
-pub fn is_fold(value: &Value) -> bool {
-    restore_fold(value).is_some()
-}
-
-/// Returns the fold that a checkpoint holds; `None` if this release cannot read it.
-#[must_use]
-pub fn restore_fold(value: &Value) -> Option<SessionState> {
-    serde_json::from_value(value.clone()).ok()
 }
 
 /// Returns the cursor after `consumed`. The session's subject was read without gaps from the floor through
