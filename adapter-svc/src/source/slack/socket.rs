@@ -9,12 +9,13 @@
 //! once: a watermark that is lost must only let things be read again, and a replica that takes over must find all that was
 //! acknowledged in the stream. At the end of a connection what waits is stored, because nothing more comes over it.
 
+mod frame;
+
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::{SinkExt as _, StreamExt as _};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use shared::clock::{SharedClock, SharedIds, pause};
 use shared::model::time::UnixMillis;
 use shared::platform::policy::DirectPolicy;
@@ -23,6 +24,7 @@ use shared::process::SecretValue;
 use shared::wire::watermark::SourceWatermark;
 use tokio_tungstenite::tungstenite::Message;
 
+use self::frame::{SocketFrame, acknowledgement, unreadable_frame};
 use super::begun_threads::BegunThreads;
 use super::client::{WebCallError, identify_account, open_connection};
 use super::handshake::{Socket, open_socket};
@@ -112,21 +114,6 @@ impl Source for SlackSocketSource {
         };
         ended.unwrap_or_else(|end| end)
     }
-}
-
-/// A frame of Slack's.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct SocketFrame {
-    #[serde(rename = "type")]
-    kind: String,
-    /// Id by which a payload is acknowledged.
-    envelope_id: Option<String>,
-    payload: Value,
-    /// Of `hello`: number of the app's connections.
-    num_connections: Option<u32>,
-    /// Of `disconnect`.
-    reason: Option<String>,
 }
 
 /// Step that follows from a frame.
@@ -307,26 +294,26 @@ impl<'a> SocketReader<'a> {
 
     /// Stores the events of a frame.
     async fn take_frame(&mut self, text: &str) -> Ended<FrameStep> {
-        let frame: SocketFrame = match serde_json::from_str(text) {
+        let frame = match SocketFrame::from_text(text) {
             Ok(frame) => frame,
             Err(error) => return self.give_up_frame(text, &error).await,
         };
 
-        match (frame.kind.as_str(), frame.envelope_id) {
-            ("hello", _) => {
-                self.greet(frame.num_connections.unwrap_or(1)).await?;
+        match frame {
+            SocketFrame::Hello { connections } => {
+                self.greet(connections).await?;
                 Ok(FrameStep::Nothing)
             }
-            ("disconnect", _) if frame.reason.as_deref() == Some("link_disabled") => Err(SourceEnd::Stopped {
+            SocketFrame::SwitchedOff => Err(SourceEnd::Stopped {
                 reason: "Socket Mode is switched off for the app".to_owned(),
                 again: Some(STOPPED_AGAIN),
             }),
-            ("disconnect", _) => Ok(FrameStep::Renew),
-            (_, Some(envelope)) => {
-                let stored = self.take_payload(envelope, &frame.payload).await?;
+            SocketFrame::EndsSoon => Ok(FrameStep::Renew),
+            SocketFrame::Payload { envelope, payload } => {
+                let stored = self.take_payload(envelope, &payload).await?;
                 Ok(FrameStep::Acknowledge(stored))
             }
-            (_, None) => Ok(FrameStep::Nothing),
+            SocketFrame::Other => Ok(FrameStep::Nothing),
         }
     }
 
@@ -421,13 +408,10 @@ impl<'a> SocketReader<'a> {
     /// Makes a dead letter of the frame `text`, which cannot be read because of `error`. One that names its envelope is
     /// acknowledged then: Slack would send it again without end.
     async fn give_up_frame(&self, text: &str, error: &serde_json::Error) -> Ended<FrameStep> {
-        // In a text that is no JSON a code of ours cannot be found, so nothing of it is kept.
-        let frame: Value = serde_json::from_str(text).unwrap_or_else(|_| json!({"left_out_bytes": text.len()}));
+        let (frame, envelope) = unreadable_frame(text);
         let reason = RefusePayloadError::Malformed(format!("frame: {error}"));
         self.refuse(&frame, &reason).await?;
-
-        let envelope = frame.get("envelope_id").and_then(Value::as_str);
-        Ok(envelope.map_or(FrameStep::Nothing, |id| FrameStep::Acknowledge(vec![id.to_owned()])))
+        Ok(envelope.map_or(FrameStep::Nothing, |id| FrameStep::Acknowledge(vec![id])))
     }
 
     /// Notes `payload`, which makes no event because of `reason`. One that cannot be read becomes a dead letter.
@@ -471,7 +455,7 @@ impl<'a> SocketReader<'a> {
 /// Acknowledges `envelopes` over `socket`. Returns whether it is still there.
 async fn acknowledge(socket: &mut Socket, envelopes: Vec<String>) -> bool {
     for envelope in envelopes {
-        let told = json!({ "envelope_id": envelope }).to_string();
+        let told = acknowledgement(&envelope);
         if socket.send(Message::Text(told.into())).await.is_err() {
             return false;
         }
