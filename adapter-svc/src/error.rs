@@ -65,6 +65,18 @@ pub enum AcceptEventsError {
     },
 }
 
+impl AcceptEventsError {
+    /// Returns the id of the event that can never be accepted, because it violates a bound; `None` if another try may
+    /// succeed.
+    #[must_use]
+    pub const fn refused_event(&self) -> Option<&EventId> {
+        match self {
+            Self::Invalid { id, .. } | Self::TooLarge { id, .. } => Some(id),
+            Self::SpoolFull { .. } | Self::SpoolFailed(_) | Self::Busy | Self::NotStored { .. } => None,
+        }
+    }
+}
+
 /// The reason why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestRejection {
@@ -195,7 +207,7 @@ impl RequestRejection {
             Self::Unauthorized => "authorization",
             Self::UnknownSource(_) | Self::UnknownAccount(_) | Self::UnknownPath => "path",
             Self::TooLarge { .. } | Self::BrokenBody(_) | Self::SlowBody | Self::Payload(_) | Self::Event(_) => "body",
-            Self::Accept(AcceptEventsError::TooLarge { .. } | AcceptEventsError::Invalid { .. }) => "body",
+            Self::Accept(error) if error.refused_event().is_some() => "body",
             Self::UnknownIdentity
             | Self::UnknownPairings
             | Self::UnnotedFiles

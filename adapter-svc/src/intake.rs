@@ -1,7 +1,7 @@
 //! The intake: every source passes its events to it, and `adapter.accept` selects their destination.
 
 use shared::bus::Bus;
-use shared::model::event::Event;
+use shared::model::event::{Event, EventId};
 use shared::wire::headers::TraceCarrier;
 
 use crate::encoded_event::{EncodedEvent, NoteStep};
@@ -187,21 +187,23 @@ fn pass_over(
     account: &str,
     accepted: Result<(), AcceptEventsError>,
 ) -> Result<(), AcceptEventsError> {
-    match accepted {
-        Ok(()) => Ok(()),
-        Err(error @ (AcceptEventsError::Invalid { .. } | AcceptEventsError::TooLarge { .. })) => {
-            tracing::error!(channel, account, %error, "event refused");
-            metrics::counter!("nexus_source_refused_total", "source" => channel, "reason" => "bounds").increment(1);
-            Ok(())
-        }
-        Err(
-            error @ (AcceptEventsError::SpoolFull { .. }
-            | AcceptEventsError::SpoolFailed(_)
-            | AcceptEventsError::Busy
-            | AcceptEventsError::NotStored { .. }),
-        ) => {
-            tracing::warn!(channel, account, %error, "failed to store events; the platform posts them again");
-            Err(error)
-        }
+    let Err(error) = accepted else { return Ok(()) };
+    if note_refused_event(channel, account, &error).is_some() {
+        return Ok(());
     }
+
+    tracing::warn!(channel, account, %error, "failed to store events; the platform posts them again");
+    Err(error)
+}
+
+/// Logs and counts the event of `account` of `channel` that can never be stored, if `error` names one. Returns its id.
+pub fn note_refused_event<'a>(
+    channel: &'static str,
+    account: &str,
+    error: &'a AcceptEventsError,
+) -> Option<&'a EventId> {
+    let id = error.refused_event()?;
+    tracing::error!(channel, account, %error, "event refused");
+    metrics::counter!("nexus_source_refused_total", "source" => channel, "reason" => "bounds").increment(1);
+    Some(id)
 }

@@ -12,7 +12,7 @@ use ulid::Ulid;
 use crate::attachments::AttachmentFetcher;
 use crate::encoded_event::EncodedEvent;
 use crate::error::AcceptEventsError;
-use crate::intake::EventIntake;
+use crate::intake::{EventIntake, note_refused_event};
 use crate::pairing::PairingStore;
 use crate::trace::EventTraces;
 
@@ -102,28 +102,11 @@ impl AccountEvents<'_> {
             let stored = self.context.intake.accept_traced(self.channel, &events, traces).await;
             let refused = match stored {
                 Ok(()) => return Ok(()),
-                Err(error @ (AcceptEventsError::Invalid { .. } | AcceptEventsError::TooLarge { .. })) => {
-                    self.refuse(error)
-                }
                 Err(AcceptEventsError::NotStored { id, source }) if !source.may_pass() => {
                     let event = events.iter().find(|event| event.id == id);
                     self.dead_letter(event, traces, &source).await.then_some(id)
                 }
-                Err(
-                    error @ (AcceptEventsError::SpoolFull { .. }
-                    | AcceptEventsError::SpoolFailed(_)
-                    | AcceptEventsError::Busy
-                    | AcceptEventsError::NotStored { .. }),
-                ) => {
-                    let (channel, account) = (self.channel, self.account);
-                    tracing::warn!(
-                        channel,
-                        account,
-                        error = describe_error(&error),
-                        "failed to store events; retrying"
-                    );
-                    None
-                }
+                Err(error) => self.note_failure(&error),
             };
 
             if let Some(id) = refused {
@@ -139,21 +122,17 @@ impl AccountEvents<'_> {
         Ok(())
     }
 
-    /// Notes that an event can never be stored, so that those behind it are. Returns its id.
-    fn refuse(&self, error: AcceptEventsError) -> Option<EventId> {
-        tracing::error!(
-            channel = self.channel,
-            account = self.account,
-            error = describe_error(&error),
-            "event refused"
-        );
-        metrics::counter!("nexus_source_refused_total", "source" => self.channel, "reason" => "bounds").increment(1);
-        match error {
-            AcceptEventsError::Invalid { id, .. }
-            | AcceptEventsError::TooLarge { id, .. }
-            | AcceptEventsError::NotStored { id, .. } => Some(id),
-            AcceptEventsError::SpoolFull { .. } | AcceptEventsError::SpoolFailed(_) | AcceptEventsError::Busy => None,
+    /// Notes that events were not stored because of `error`. Returns the id of one that never can be, so that those behind
+    /// it are.
+    fn note_failure(&self, error: &AcceptEventsError) -> Option<EventId> {
+        let (channel, account) = (self.channel, self.account);
+        let refused = note_refused_event(channel, account, error).cloned();
+        if refused.is_none() {
+            let error = describe_error(error);
+            tracing::warn!(channel, account, error, "failed to store events; retrying");
         }
+
+        refused
     }
 
     /// Makes a dead letter of an event that the server refused for good. Returns whether it is stored.
