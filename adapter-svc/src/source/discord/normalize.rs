@@ -445,30 +445,35 @@ pub(super) fn refused_payload(kind: &str, data: &Value, own: &str) -> Value {
 fn without_own_messages(data: &Value, own: &str) -> Value {
     match data {
         Value::Object(fields) => {
-            let kept = fields
-                .iter()
-                .filter(|(key, _)| !HIDDEN_KEYS.contains(&key.as_str()))
-                .map(|(key, value)| {
-                    let author = value.pointer("/author/id").and_then(Value::as_str);
-                    // One without a readable author may be the bot's.
-                    let is_unnamed = author.is_none() && value.get("content").is_some_and(Value::is_string);
-                    let is_own = author == Some(own) || is_unnamed;
-                    let value = match value {
-                        Value::Object(message) if is_own => {
-                            let kept = message
-                                .iter()
-                                .filter(|(key, _)| OWN_MESSAGE_KEYS.contains(&key.as_str()));
-                            Value::Object(kept.map(|(key, value)| (key.clone(), value.clone())).collect())
-                        }
-                        Value::Object(_) | Value::Array(_) => without_own_messages(value, own),
-                        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
-                    };
-                    (key.clone(), value)
-                });
+            let shown = fields.iter().filter(|(key, _)| !HIDDEN_KEYS.contains(&key.as_str()));
+            let kept = shown.map(|(key, value)| (key.clone(), kept_value(value, own)));
             Value::Object(kept.collect())
         }
         Value::Array(values) => values.iter().map(|value| without_own_messages(value, own)).collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => data.clone(),
+    }
+}
+
+/// Returns what is kept of the field `value`: of a message of the bot `own`, only `OWN_MESSAGE_KEYS`.
+fn kept_value(value: &Value, own: &str) -> Value {
+    match value {
+        Value::Object(message) if is_own_message(value, own) => {
+            let kept = message
+                .iter()
+                .filter(|(key, _)| OWN_MESSAGE_KEYS.contains(&key.as_str()));
+            Value::Object(kept.map(|(key, value)| (key.clone(), value.clone())).collect())
+        }
+        Value::Object(_) | Value::Array(_) | Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            without_own_messages(value, own)
+        }
+    }
+}
+
+/// Returns whether `value` is a message of the bot `own`. One without a readable author may be.
+fn is_own_message(value: &Value, own: &str) -> bool {
+    match value.pointer("/author/id").and_then(Value::as_str) {
+        Some(author) => author == own,
+        None => value.get("content").is_some_and(Value::is_string),
     }
 }
 
