@@ -37,17 +37,7 @@ pub async fn show_typing(outfit: Arc<DelivererContext>) {
             Ok(mut beats) => {
                 while let Some(message) = beats.next().await {
                     if let Ok(beat) = serde_json::from_slice::<WritingBeat>(&message.payload) {
-                        match &beat.preview {
-                            Some(preview) => follow_preview(&outfit, &beat, preview),
-                            None if beat.is_over => {
-                                show_over(&outfit, &beat);
-                                end_writing(&outfit, &beat.target, beat.turn);
-                            }
-                            None => {
-                                show_taken(&outfit, &beat);
-                                follow_beat(&outfit, &slots, beat);
-                            }
-                        }
+                        show_beat(&outfit, &slots, beat);
                     }
                 }
             }
@@ -55,6 +45,21 @@ pub async fn show_typing(outfit: Arc<DelivererContext>) {
         }
 
         pause(REPAIR_PAUSE).await;
+    }
+}
+
+/// Shows what `beat` says: the beginning of an answer, the end of a turn, or that it goes on.
+fn show_beat(outfit: &Arc<DelivererContext>, slots: &Arc<Semaphore>, beat: WritingBeat) {
+    match &beat.preview {
+        Some(preview) => follow_preview(outfit, &beat, preview),
+        None if beat.is_over => {
+            show_over(outfit, &beat);
+            end_writing(outfit, &beat.target, beat.turn);
+        }
+        None => {
+            show_taken(outfit, &beat);
+            follow_beat(outfit, slots, beat);
+        }
     }
 }
 
