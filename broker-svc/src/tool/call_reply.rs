@@ -2,6 +2,7 @@
 //!
 //! Its id follows from the turn and the call, so that a call that is made again sends the same reply.
 
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use shared::bus::{Bus, OutgoingMessage};
 use shared::model::dispatch::derived_ulid;
@@ -10,7 +11,22 @@ use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::wire::unknown::UnknownFields;
 
-use super::ToolCall;
+use super::{ToolCall, failed_outcome};
+
+/// Returns the arguments of `call`, which sends a reply to the conversation of its turn.
+///
+/// # Errors
+/// Returns the call's outcome if they cannot be read, or the turn has no conversation.
+pub(super) fn read_arguments<T: DeserializeOwned>(call: &ToolCall) -> Result<T, ToolOutcome> {
+    let asked = &call.call;
+    let arguments = serde_json::from_value(asked.call.arguments.clone());
+    let arguments = arguments.map_err(|error| failed_outcome(error.to_string()))?;
+    if asked.origin.delivery.channel.is_empty() {
+        return Err(failed_outcome("this turn has no conversation"));
+    }
+
+    Ok(arguments)
+}
 
 /// Returns a reply of `call` to the conversation of its turn, still without content; `kind` tells replies of different tools
 /// apart.

@@ -15,7 +15,7 @@ use shared::model::ledger::ToolOutcome;
 use shared::model::reply::Reply;
 use shared::wire::agent::ToolDescription;
 
-use super::call_reply::{empty_reply, queue_reply};
+use super::call_reply::{empty_reply, queue_reply, read_arguments};
 use super::service::described;
 use super::{Tool, ToolCall, failed_outcome};
 use crate::agent::answer_files::{AnswerFiles, KeepFileError, plain_name};
@@ -129,13 +129,10 @@ impl Tool for SendFile {
     }
 
     async fn call(&self, call: ToolCall) -> ToolOutcome {
-        let wanted: Wanted = match serde_json::from_value(call.call.call.arguments.clone()) {
+        let wanted: Wanted = match read_arguments(&call) {
             Ok(wanted) => wanted,
-            Err(error) => return failed_outcome(error.to_string()),
+            Err(outcome) => return outcome,
         };
-        if call.call.origin.delivery.channel.is_empty() {
-            return failed_outcome("this turn has no conversation");
-        }
         let file = match self.file(&wanted, &call.call.origin).await {
             Ok(file) => file,
             Err(outcome) => return outcome,

@@ -12,9 +12,9 @@ use shared::model::ledger::ToolOutcome;
 use shared::model::reply::{Reply, ReplyAction};
 use shared::wire::agent::ToolDescription;
 
-use super::call_reply::{empty_reply, queue_reply};
+use super::call_reply::{empty_reply, queue_reply, read_arguments};
 use super::service::described;
-use super::{Tool, ToolCall, failed_outcome};
+use super::{Tool, ToolCall};
 
 /// Names of the tools in this module.
 pub(super) const NAMES: [&str; 3] = ["edit_message", "delete_message", "react_to_message"];
@@ -129,13 +129,10 @@ impl Tool for ChangeMessage {
     }
 
     async fn call(&self, call: ToolCall) -> ToolOutcome {
-        let wanted: Wanted = match serde_json::from_value(call.call.call.arguments.clone()) {
+        let wanted: Wanted = match read_arguments(&call) {
             Ok(wanted) => wanted,
-            Err(error) => return failed_outcome(error.to_string()),
+            Err(outcome) => return outcome,
         };
-        if call.call.origin.delivery.channel.is_empty() {
-            return failed_outcome("this turn has no conversation");
-        }
 
         let reply = change_reply(&call, self.kind, wanted);
         queue_reply(&self.bus, &reply, "change").await
