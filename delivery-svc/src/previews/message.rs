@@ -5,6 +5,7 @@ use std::time::Duration;
 use shared::bus::PublishError;
 use shared::bus::partition::PartitionLease;
 use shared::clock::pause;
+use shared::model::event::EventId;
 use shared::model::receipt::ReceiptStep;
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
@@ -100,16 +101,7 @@ impl PreviewMessage {
             return;
         };
         let (part, carrier) = (MessagePart::default(), TraceCarrier::default());
-        let shipment = SendRequest {
-            reply,
-            part: &part,
-            parts: PARTS,
-            event_id: &event_id,
-            carrier: &carrier,
-            now: outfit.clock.now(),
-            lease,
-            file: None,
-        };
+        let shipment = preview_request(outfit, reply, &part, (&event_id, &carrier), lease);
         let outcome = channel.delete(&shipment, &id).await;
         tracing::info!(turn_id = %reply.turn, ?outcome, "a preview without an answer is taken back");
     }
@@ -214,6 +206,26 @@ async fn note(outfit: &DelivererContext, reply: &Reply, step: &ReceiptStep, leas
     false
 }
 
+/// Returns the request about the message that shows `part` as the beginning of `reply`.
+fn preview_request<'a>(
+    outfit: &DelivererContext,
+    reply: &'a Reply,
+    part: &'a MessagePart,
+    (event_id, carrier): (&'a EventId, &'a TraceCarrier),
+    lease: &'a PartitionLease,
+) -> SendRequest<'a> {
+    SendRequest {
+        reply,
+        part,
+        parts: PARTS,
+        event_id,
+        carrier,
+        now: outfit.clock.now(),
+        lease,
+        file: None,
+    }
+}
+
 /// Edits the message `id`.
 async fn edit(
     outfit: &DelivererContext,
@@ -252,16 +264,7 @@ async fn call(
         return CallOutcome::Withheld;
     }
     let carrier = TraceCarrier::default();
-    let shipment = SendRequest {
-        reply,
-        part,
-        parts: PARTS,
-        event_id: &event_id,
-        carrier: &carrier,
-        now: outfit.clock.now(),
-        lease,
-        file: None,
-    };
+    let shipment = preview_request(outfit, reply, part, (&event_id, &carrier), lease);
     call(shipment).await
 }
 
@@ -276,16 +279,7 @@ pub(super) async fn search(
     let channel = outfit.channels.get(&reply.delivery_context.channel)?;
     let (part, carrier) = (MessagePart::default(), TraceCarrier::default());
     let event_id = sent_event_id(reply, 0).ok()?;
-    let shipment = SendRequest {
-        reply,
-        part: &part,
-        parts: PARTS,
-        event_id: &event_id,
-        carrier: &carrier,
-        now: outfit.clock.now(),
-        lease,
-        file: None,
-    };
+    let shipment = preview_request(outfit, reply, &part, (&event_id, &carrier), lease);
     match channel.find(&shipment, since).await {
         PartSearch::Found { platform_ids } => platform_ids.into_iter().next(),
         PartSearch::Absent | PartSearch::Unknown | PartSearch::Failed { .. } => None,
