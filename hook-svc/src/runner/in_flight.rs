@@ -70,9 +70,7 @@ pub(super) struct InFlightEvent {
     /// The hooks that have not answered.
     hooks: OpenHooks,
     answered: bool,
-    /// Whether it has lost a worker, or was moved to a newer set than its caller knows.
-    moved: bool,
-    switched: bool,
+    disturbance: Disturbance,
     told_waiting: bool,
     /// Number of lost workers without a hook to blame.
     deaths: u32,
@@ -81,6 +79,16 @@ pub(super) struct InFlightEvent {
     verdicts: usize,
     calls: Arc<PendingCalls>,
     done: EvaluationEnd,
+}
+
+/// The worst that has happened to an event while its hooks were called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Disturbance {
+    None,
+    /// It has lost a worker.
+    LostWorker,
+    /// It was moved to a newer set than its caller knows.
+    NewerSet,
 }
 
 /// Error for a worker's message about an event that the shim never sends: a script has written to the pipe.
@@ -113,8 +121,7 @@ impl InFlightEvent {
             waits: None,
             hooks,
             answered: false,
-            moved: false,
-            switched: false,
+            disturbance: Disturbance::None,
             told_waiting: false,
             deaths: 0,
             all_deaths: 0,
@@ -274,7 +281,7 @@ impl InFlightEvent {
     /// Sends once which hooks are still running, if there are any and the caller knows the same set.
     fn tell_waiting(&mut self, waiting: &[u32]) {
         let all = self.hooks.with_apart(waiting);
-        if self.told_waiting || self.switched || all.is_empty() {
+        if self.told_waiting || self.disturbance == Disturbance::NewerSet || all.is_empty() {
             return;
         }
         self.told_waiting = true;
@@ -387,7 +394,7 @@ impl InFlightEvent {
     pub(super) fn lost_worker(&mut self, somebody_blamed: bool, cause: &str) -> FlightStage {
         self.answered = false;
         self.waits = None;
-        self.moved = true;
+        self.disturbance = self.disturbance.max(Disturbance::LostWorker);
         self.all_deaths += 1;
         self.deaths += u32::from(!somebody_blamed);
 
@@ -419,8 +426,7 @@ impl InFlightEvent {
         self.done.passed = self.done.passed.saturating_add(gone);
 
         self.loaded = Arc::clone(loaded);
-        self.moved = true;
-        self.switched = true;
+        self.disturbance = Disturbance::NewerSet;
 
         let remaining = self.hooks.to_vec();
         self.go_on_with(remaining)
@@ -484,7 +490,8 @@ impl InFlightEvent {
 
     fn finish_flight(&mut self) {
         let mut done = std::mem::take(&mut self.done);
-        if self.moved {
+        // The latencies are of several workers then, or of several sets.
+        if self.disturbance != Disturbance::None {
             done.latencies_us.clear();
         }
         self.steps.send(EvaluationStep::Done(done));
