@@ -403,33 +403,27 @@ impl PeerCopies {
                 let beyond = if goal > known { known } else { 0 };
                 let asked = self.ask_reached(beyond).await;
                 let now = self.0.clock.monotonic();
-                match asked {
+                let (reached, gets_on) = match asked {
                     Ok(position) => {
                         answered_at = Some(now);
-                        // A stream that was put back has lower sequences: the copies know, and their word counts.
-                        self.0.reached.send_if_modified(|reached| {
-                            let differs = *reached != position;
-                            *reached = position;
-                            differs
-                        });
-                        if goal > position {
-                            // Copies that get on are asked again at once, as they answer once they have.
-                            if position <= known {
-                                pause(AGAIN).await;
-                            }
-                            continue;
-                        }
+                        self.note_reached(position);
+                        (position, position > known)
                     }
                     Err(error) => {
                         let is_lost = answered_at.is_none_or(|at| now.saturating_duration_since(at) >= LOST);
                         if is_lost && self.0.answers.send_replace(false) {
                             tracing::warn!(%error, "no copy of the read model answers");
                         }
-                        if goal > known {
-                            pause(AGAIN).await;
-                            continue;
-                        }
+                        (known, false)
                     }
+                };
+
+                if goal > reached {
+                    // Copies that get on are asked again at once, as they answer once they have.
+                    if !gets_on {
+                        pause(AGAIN).await;
+                    }
+                    continue;
                 }
             }
 
@@ -440,6 +434,16 @@ impl PeerCopies {
                 changed = holders.changed() => if changed.is_err() { std::future::pending::<()>().await },
             }
         }
+    }
+
+    /// Notes that a copy has come to `position`. A stream that was put back has lower sequences: the copies know, and their
+    /// word counts.
+    fn note_reached(&self, position: u64) {
+        self.0.reached.send_if_modified(|reached| {
+            let differs = *reached != position;
+            *reached = position;
+            differs
+        });
     }
 }
 
