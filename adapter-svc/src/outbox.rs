@@ -5,29 +5,26 @@
 //! start and published with the same message id, so a second publish has no effect. Its key consists of the number of
 //! this opening and a count within it, so keys always increase, even if entries were removed before a restart.
 //!
-//! Writers pass their entries to one keeper, which writes all entries that arrived during a sync and syncs them
-//! together (group commit). If the disk fails, the keeper returns the error to the writers and opens the store again
-//! until it works; its entries are then published again from the start.
+//! One writer writes the entries of all requests (`spool_writer.rs`).
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+mod open_spool;
+mod spool_writer;
 
-use shared::clock::pause;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use shared::error_chain::describe_error;
-use shared::store::{LocalStore, StoreError, StoreTree};
+use shared::store::StoreError;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use self::open_spool::{OpenSpool, SharedSpool};
+use self::spool_writer::{SpoolBatch, run_writer};
 use crate::encoded_event::EncodedEvent;
 use crate::error::AcceptEventsError;
 
-/// Maximum number of requests that wait for the keeper.
+/// Maximum number of requests that wait for the writer.
 const WAITING_REQUESTS: usize = 1_024;
-/// Maximum size of a group, in bytes: a longer group would delay its first member too much.
-const MAX_GROUP_BYTES: u64 = 8 * 1024 * 1024;
-/// Wait before a failed store is opened again.
-const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
 /// Key of an entry: the number of the opening in which it was written, and its number there.
 pub type SpoolKey = [u8; 16];
@@ -41,93 +38,11 @@ pub struct DurableMark {
     pub through: SpoolKey,
 }
 
-/// The store while it is open.
-struct Shelf {
-    store: LocalStore,
-    entries: StoreTree<EncodedEvent>,
-    refused: StoreTree<EncodedEvent>,
-    opening: u64,
-}
-
-impl Shelf {
-    async fn open(path: &Path) -> Result<Self, StoreError> {
-        let store = LocalStore::open(path)?;
-        let counters: StoreTree<u64> = store.open_tree("counters")?;
-        let opening = counters.get(b"openings")?.unwrap_or(0) + 1;
-        counters.insert(b"openings", &opening)?;
-        store.flush().await?;
-
-        Ok(Self {
-            entries: store.open_tree("entries")?,
-            refused: store.open_tree("refused")?,
-            store,
-            opening,
-        })
-    }
-
-    /// Restores the entries that were set aside, because the reason may be gone (a full disk, a limit). An entry that
-    /// is refused again is set aside again.
-    fn offer_again(&self) -> Result<(), StoreError> {
-        let mut again = 0_u64;
-        for entry in self.refused.range::<SpoolKey, _>(..) {
-            match entry {
-                Ok((key, parcel)) => {
-                    // Inserted before it is removed: after a crash in between it is in both trees, and published again
-                    // to no effect.
-                    self.entries.insert(&key, &parcel)?;
-                    self.refused.remove(&key)?;
-                    again += 1;
-                }
-                Err(error @ StoreError::Decode { .. }) => {
-                    tracing::error!(
-                        error = describe_error(&error),
-                        "failed to read a quarantined spool entry"
-                    );
-                }
-                Err(error) => return Err(error),
-            }
-        }
-
-        if again > 0 {
-            tracing::info!(entries = again, "retrying quarantined spool entries");
-        }
-
-        Ok(())
-    }
-}
-
-/// The entries of one request, with the writer that waits for them.
-struct Batch {
-    parcels: Vec<EncodedEvent>,
-    weight: u64,
-    done: oneshot::Sender<Result<(), String>>,
-}
-
-struct Shared {
-    path: PathBuf,
-    max_bytes: u64,
-    /// Size of the entries passed to the keeper and not yet written, in bytes.
-    waiting: AtomicU64,
-    /// Open store; `None` while it is being opened again. The lock is held only to clone the handle, never during
-    /// I/O.
-    shelf: Mutex<Option<Arc<Shelf>>>,
-}
-
-impl Shared {
-    fn open_spool(&self) -> Option<Arc<Shelf>> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn replace_spool(&self, shelf: Option<Shelf>) {
-        *self.shelf.lock().unwrap_or_else(PoisonError::into_inner) = shelf.map(Arc::new);
-    }
-}
-
 /// The outbox. Clones share it.
 #[derive(Clone)]
 pub struct EventSpool {
-    shared: Arc<Shared>,
-    batches: mpsc::Sender<Batch>,
+    shared: Arc<SharedSpool>,
+    batches: mpsc::Sender<SpoolBatch>,
     durable: watch::Receiver<DurableMark>,
 }
 
@@ -141,29 +56,24 @@ impl std::fmt::Debug for EventSpool {
 }
 
 impl EventSpool {
-    /// Opens the outbox in `path`, with a maximum size of `max_bytes`, and starts its keeper. Entries of an earlier
+    /// Opens the outbox in `path`, with a maximum size of `max_bytes`, and starts its writer. Entries of an earlier
     /// process are durable at once.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the directory is in use by another process, or cannot be read.
     pub async fn open(path: &Path, max_bytes: u64) -> Result<Self, StoreError> {
-        let shelf = Shelf::open(path).await?;
-        shelf.offer_again()?;
+        let spool = OpenSpool::open(path).await?;
+        spool.offer_again()?;
         // Keys of an earlier opening sort before those of this one.
         let durable = DurableMark {
             generation: 1,
-            through: key(shelf.opening, 0),
+            through: spool.key(0),
         };
 
         // Bounded: a request is refused if the disk does not keep up.
         let (told, watched) = watch::channel(durable);
         let (batches, waiting) = mpsc::channel(WAITING_REQUESTS);
-        let shared = Arc::new(Shared {
-            path: path.to_path_buf(),
-            max_bytes,
-            waiting: AtomicU64::new(0),
-            shelf: Mutex::new(Some(Arc::new(shelf))),
-        });
+        let shared = Arc::new(SharedSpool::new(path, max_bytes, spool));
 
         tokio::spawn(run_writer(Arc::clone(&shared), waiting, told));
 
@@ -198,7 +108,7 @@ impl EventSpool {
         }
 
         let (done, answer) = oneshot::channel();
-        let batch = Batch { parcels, weight, done };
+        let batch = SpoolBatch { parcels, weight, done };
         // A full queue is refused at once: the client can repeat the request, and nothing is lost.
         if self.batches.try_send(batch).is_err() {
             self.shared.waiting.fetch_sub(weight, Ordering::SeqCst);
@@ -233,11 +143,11 @@ impl EventSpool {
         // The page continues after a key, so entries that were deleted meanwhile do not matter.
         let from = after.map_or(Unbounded, Excluded);
         let mut page = Vec::new();
-        let Some(shelf) = self.shared.open_spool() else {
+        let Some(spool) = self.shared.open_spool() else {
             return Ok(page);
         };
 
-        for entry in shelf.entries.range::<SpoolKey, _>((from, Included(through))) {
+        for entry in spool.entries.range::<SpoolKey, _>((from, Included(through))) {
             match entry {
                 Ok((bytes, parcel)) => page.extend(SpoolKey::try_from(bytes.as_slice()).map(|key| (key, parcel))),
                 Err(error @ StoreError::Decode { .. }) => {
@@ -256,8 +166,8 @@ impl EventSpool {
 
     /// Removes an entry that JetStream has. If that fails, the entry is published again, which has no effect.
     pub fn remove_entry(&self, key: &SpoolKey, parcel: &EncodedEvent) {
-        if let Some(shelf) = self.shared.open_spool()
-            && let Err(error) = shelf.entries.remove(key)
+        if let Some(spool) = self.shared.open_spool()
+            && let Err(error) = spool.entries.remove(key)
         {
             tracing::warn!(error = describe_error(&error), event_id = %parcel.id, "failed to remove a spool entry");
         }
@@ -266,11 +176,11 @@ impl EventSpool {
     /// Sets an entry aside that neither the stream nor the dead letters accept. It stays on this host's disk, and is
     /// tried again at the next start.
     pub fn set_aside(&self, key: &SpoolKey, parcel: &EncodedEvent) {
-        if let Some(shelf) = self.shared.open_spool()
-            && let Err(error) = shelf
+        if let Some(spool) = self.shared.open_spool()
+            && let Err(error) = spool
                 .refused
                 .insert(key, parcel)
-                .and_then(|()| shelf.entries.remove(key))
+                .and_then(|()| spool.entries.remove(key))
         {
             tracing::warn!(error = describe_error(&error), event_id = %parcel.id, "failed to quarantine a spool entry");
         }
@@ -279,7 +189,7 @@ impl EventSpool {
     /// Returns the number of entries; 0 while the store is being opened again.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.shared.open_spool().map_or(0, |shelf| shelf.entries.len())
+        self.shared.open_spool().map_or(0, |spool| spool.entries.len())
     }
 
     /// Returns whether no entry is left to publish.
@@ -293,130 +203,13 @@ impl EventSpool {
     pub fn bytes(&self) -> u64 {
         self.shared
             .open_spool()
-            .map_or(0, |shelf| shelf.entries.bytes() + shelf.refused.bytes())
+            .map_or(0, |spool| spool.entries.bytes() + spool.refused.bytes())
     }
 
     /// Returns whether the store is open and its disk works.
     #[must_use]
     pub fn is_working(&self) -> bool {
         self.shared.open_spool().is_some()
-    }
-}
-
-fn key(opening: u64, number: u64) -> SpoolKey {
-    let mut key = [0; 16];
-    key[..8].copy_from_slice(&opening.to_be_bytes());
-    key[8..].copy_from_slice(&number.to_be_bytes());
-    key
-}
-
-/// Writes and syncs the batches, group by group, until every [`EventSpool`] is dropped.
-async fn run_writer(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: watch::Sender<DurableMark>) {
-    let mut number = 0_u64;
-    while let Some(first) = waiting.recv().await {
-        // One sync for all that wait: most of the time goes to the sync.
-        let group = collect_group(first, &mut waiting);
-        let weight: u64 = group.iter().map(|batch| batch.weight).sum();
-        let entries: u64 = group.iter().map(|batch| batch.parcels.len() as u64).sum();
-        let (parcels, answers): (Vec<_>, Vec<_>) = group.into_iter().map(|batch| (batch.parcels, batch.done)).unzip();
-
-        let written = write(&shared, parcels, number).await;
-        number += entries;
-        // With either outcome, these bytes are no longer waiting.
-        shared.waiting.fetch_sub(weight, Ordering::SeqCst);
-
-        let outcome = match written {
-            Ok(through) => {
-                durable.send_modify(|known| known.through = through);
-                Ok(())
-            }
-            Err(error) => Err(describe_error(&error)),
-        };
-
-        metrics::histogram!("nexus_adapter_spool_group_entries").record(entries as f64);
-
-        for answer in answers {
-            // The caller may be gone; its events are durable anyway.
-            let _ = answer.send(outcome.clone());
-        }
-
-        if let Err(error) = outcome {
-            // After a failed sync the state of the disk is unknown, so the store is opened again.
-            tracing::error!(error, path = %shared.path.display(), "spool failed; reopening it");
-            number = 0;
-            reopen_store(&shared, &durable).await;
-        }
-    }
-}
-
-/// Returns `first` and the batches that wait behind it, up to [`MAX_GROUP_BYTES`].
-fn collect_group(first: Batch, waiting: &mut mpsc::Receiver<Batch>) -> Vec<Batch> {
-    let mut weight = first.weight;
-    let mut group = vec![first];
-    while weight < MAX_GROUP_BYTES
-        && let Ok(next) = waiting.try_recv()
-    {
-        weight += next.weight;
-        group.push(next);
-    }
-    group
-}
-
-/// Writes `parcels` under the numbers after `number` and syncs. Returns the last key.
-async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<EncodedEvent>>, number: u64) -> Result<SpoolKey, StoreError> {
-    let writer = Arc::clone(shared);
-    // The store blocks while it writes, and this thread serves connections.
-    let inserted = tokio::task::spawn_blocking(move || {
-        let closed = || StoreError::Access {
-            path: writer.path.clone(),
-            source: std::io::Error::other("not open"),
-        };
-        let shelf = writer.open_spool().ok_or_else(closed)?;
-
-        let mut at = number;
-        for parcel in parcels.iter().flatten() {
-            at += 1;
-            shelf.entries.insert(&key(shelf.opening, at), parcel)?;
-        }
-
-        Ok((shelf.store.clone(), key(shelf.opening, at)))
-    });
-
-    let failed = |error| StoreError::Access {
-        path: shared.path.clone(),
-        source: std::io::Error::other(error),
-    };
-    let (store, through) = inserted.await.map_err(failed)??;
-    // Only the sync makes the entries durable.
-    store.flush().await?;
-
-    Ok(through)
-}
-
-/// Opens the store again, until that succeeds.
-async fn reopen_store(shared: &Shared, durable: &watch::Sender<DurableMark>) {
-    // From here on writers are refused, and readers find no entries.
-    shared.replace_spool(None);
-
-    loop {
-        pause(REOPEN_AFTER).await;
-
-        match Shelf::open(&shared.path).await {
-            Ok(shelf) => {
-                let through = key(shelf.opening, 0);
-                shared.replace_spool(Some(shelf));
-                // Readers must begin again: the keys of the former opening say nothing about this one.
-                durable.send_modify(|known| {
-                    *known = DurableMark {
-                        generation: known.generation + 1,
-                        through,
-                    }
-                });
-
-                return;
-            }
-            Err(error) => tracing::error!(error = describe_error(&error), "failed to reopen the spool"),
-        }
     }
 }
 
