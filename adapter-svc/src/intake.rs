@@ -14,12 +14,12 @@ use crate::trace::EventTraces;
 #[derive(Debug, Clone)]
 pub struct EventIntake {
     bus: Bus,
-    way: Way,
+    mode: AcceptMode,
 }
 
 /// The destination according to `adapter.accept`.
 #[derive(Debug, Clone)]
-enum Way {
+enum AcceptMode {
     Spool(EventSpool),
     Stream(SpoolPublisher),
 }
@@ -30,7 +30,7 @@ impl EventIntake {
     pub const fn to_spool(bus: Bus, outbox: EventSpool) -> Self {
         Self {
             bus,
-            way: Way::Spool(outbox),
+            mode: AcceptMode::Spool(outbox),
         }
     }
 
@@ -39,7 +39,7 @@ impl EventIntake {
     pub const fn to_stream(bus: Bus, publisher: SpoolPublisher) -> Self {
         Self {
             bus,
-            way: Way::Stream(publisher),
+            mode: AcceptMode::Stream(publisher),
         }
     }
 
@@ -73,9 +73,9 @@ impl EventIntake {
     /// Returns whether events are accepted although NATS may be away.
     #[must_use]
     pub const fn keeps_on_disk(&self) -> bool {
-        match self.way {
-            Way::Spool(_) => true,
-            Way::Stream(_) => false,
+        match self.mode {
+            AcceptMode::Spool(_) => true,
+            AcceptMode::Stream(_) => false,
         }
     }
 
@@ -139,9 +139,9 @@ impl EventIntake {
 
     /// Waits until all of `encoded` are durable.
     async fn keep(&self, encoded: Vec<EncodedEvent>) -> Result<(), AcceptEventsError> {
-        match &self.way {
-            Way::Spool(outbox) => outbox.store_events(encoded).await,
-            Way::Stream(publisher) => publisher.publish_all(encoded).await,
+        match &self.mode {
+            AcceptMode::Spool(outbox) => outbox.store_events(encoded).await,
+            AcceptMode::Stream(publisher) => publisher.publish_all(encoded).await,
         }
     }
 
