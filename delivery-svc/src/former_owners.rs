@@ -28,7 +28,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 
 /// The response to a request.
 #[derive(Debug, Serialize, Deserialize)]
-struct Told {
+struct InquiryReply {
     /// Progress of the call; absent = this process has not made it.
     stage: Option<CallStage>,
 }
@@ -46,13 +46,14 @@ pub async fn serve_inquiries(bus: &Bus, instance: &str, calls: &ProcessCalls) {
             Ok(mut questions) => {
                 while let Some(question) = questions.next().await {
                     let asked = serde_json::from_slice::<CallId>(&question.payload);
-                    if let (Some(reply), Ok(id)) = (question.reply, asked) {
-                        let told = Told {
-                            stage: calls.stage_of(id),
-                        };
-                        let answer = serde_json::to_vec(&told).unwrap_or_default();
-                        bus.core_publish(&reply, &Headers::new(), answer.into()).await;
-                    }
+                    let (Some(reply), Ok(id)) = (question.reply, asked) else {
+                        continue;
+                    };
+                    let told = InquiryReply {
+                        stage: calls.stage_of(id),
+                    };
+                    let answer = serde_json::to_vec(&told).unwrap_or_default();
+                    bus.core_publish(&reply, &Headers::new(), answer.into()).await;
                 }
             }
             Err(error) => tracing::warn!(error, "failed to subscribe to call inquiries"),
@@ -84,12 +85,12 @@ impl FormerOwners<'_> {
         while self.lease.is_live() {
             let asked_at = self.clock.monotonic();
             match self.bus.request(&subject, Headers::new(), &id, ANSWER_WITHIN).await {
-                Ok(Told { stage: None }) => return None,
-                Ok(Told {
+                Ok(InquiryReply { stage: None }) => return None,
+                Ok(InquiryReply {
                     stage: Some(CallStage::Ended { call }),
                 }) => return Some(call),
                 // The call's own timeout bounds this wait.
-                Ok(Told {
+                Ok(InquiryReply {
                     stage: Some(CallStage::UnderWay),
                 }) => {}
                 Err(RequestError::NoResponder { .. }) if !was_mute => {
