@@ -62,6 +62,19 @@ pub(crate) fn is_long() -> bool {
     form.is_ok_and(|form| form == "long")
 }
 
+/// The number in variable `name`, `usual` where there is none: whoever runs a long form says so what the machine bears.
+pub(crate) fn told_number(name: &str, usual: u64) -> u64 {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "whoever runs the long form says what the machine bears by a variable"
+    )]
+    let told = std::env::var(name);
+    told.map_or(usual, |told| {
+        let number = told.parse::<u64>().ok().filter(|number| *number > 0);
+        number.unwrap_or_else(|| panic!("{name}={told}: a number, 1 at least"))
+    })
+}
+
 /// Waits until nothing waits to be done, as long as it becomes less: a look at whole streams is work that the services
 /// have to wait for.
 async fn nothing_waits(world: &World) {

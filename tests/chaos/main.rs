@@ -9,6 +9,7 @@ mod hooks;
 mod idle_accounts;
 mod killer;
 mod kills;
+mod large_copy;
 mod platforms;
 mod restore;
 mod scale;

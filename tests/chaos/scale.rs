@@ -15,7 +15,7 @@ use tests::tally::Tally;
 use tests::world::{Setup, World};
 
 use crate::killer::{Choices, tell};
-use crate::kills::{ANSWER, SETTLE, is_long, settled_tally};
+use crate::kills::{ANSWER, SETTLE, is_long, settled_tally, told_number};
 
 /// The services whose replicas come and go.
 const SCALED: [&str; 2] = ["hook-svc", "broker-svc"];
@@ -107,15 +107,8 @@ impl Course {
 
 /// Events a second of the long form.
 fn told_rate() -> u32 {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "whoever runs the long form says what the machine bears by a variable"
-    )]
-    let told = std::env::var(RATE);
-    told.map_or(USUAL_RATE, |told| {
-        let rate = told.parse::<u32>().ok().filter(|rate| *rate > 0);
-        rate.unwrap_or_else(|| panic!("{RATE}={told}: a number of events a second, 1 at least"))
-    })
+    let rate = told_number(RATE, u64::from(USUAL_RATE));
+    u32::try_from(rate).unwrap_or_else(|_| panic!("{RATE}={rate}: a number of events a second"))
 }
 
 /// The conversation of an event of the load, and its number.

@@ -160,6 +160,7 @@ async fn a_server_that_lost_its_volume_gets_everything_from_the_others() {
 }
 
 /// A copy of the read model goes on from its volume when its pod is replaced, and does not begin from zero.
+/// `chaos::large_copy` is the same with many events, without pods.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replaced_copy_goes_on_from_its_volume() {
     let Some(installation) = Installation::try_make("overlays/dev", &token_settings(), Length::Long).await else {
