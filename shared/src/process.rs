@@ -13,6 +13,7 @@ pub mod health;
 pub mod identities;
 pub mod key;
 pub mod lifecycle;
+mod memory;
 mod name;
 mod prepare;
 mod run;

@@ -127,7 +127,7 @@ impl Bus {
     /// minimum that we require of every server.
     #[must_use]
     pub fn max_payload(&self) -> usize {
-        match self.client.server_info().max_payload {
+        match self.client.max_payload() {
             0 => MIN_SERVER_PAYLOAD_BYTES,
             told => told,
         }

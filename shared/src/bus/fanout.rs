@@ -282,15 +282,21 @@ impl PassingMessage {
 
     /// Drops all takers, because the reader itself is held up. They may come back when it keeps up.
     pub fn hold_up(&self) {
+        let dropped = self.drop_takers();
+        metrics::counter!("nexus_tap_let_go_total").increment(u64::try_from(dropped).unwrap_or(u64::MAX));
+    }
+
+    /// Drops all takers, and returns their number.
+    fn drop_takers(&self) -> usize {
         let mut state = self.0.state();
-        state.takers.clear();
         state.keeps_up = false;
+        std::mem::take(&mut state.takers).len()
     }
 }
 
 impl Drop for PassingMessage {
     fn drop(&mut self) {
-        self.hold_up();
+        self.drop_takers();
     }
 }
 

@@ -18,6 +18,7 @@ use super::connection::{agree_on_topology, connect_service, watch_connection};
 use super::hardening;
 use super::health::{self, Health};
 use super::lifecycle::{ShutdownSignal, StopSignals};
+use super::memory;
 use super::prepare::{PreparedService, inspect_section, prepare_service};
 use super::shell::{Service, ServiceShell};
 use super::status::StatusResponder;
@@ -59,6 +60,7 @@ impl From<ServiceExit> for ExitCode {
 /// Runs service `S` as this process; the whole of `main`.
 pub fn run<S: Service>() -> ExitCode {
     let closed = hardening::close();
+    let small_pages = memory::use_small_pages();
     let environment = ConfigEnvironment::of_process();
 
     let arguments = match ServiceArguments::of_process() {
@@ -122,6 +124,10 @@ pub fn run<S: Service>() -> ExitCode {
             "{}: the environment is open to others of the same system user: {error}",
             S::NAME
         );
+    }
+
+    if let Err(error) = small_pages {
+        eprintln!("{}: memory is used in huge pages where the allocator asks for them: {error}", S::NAME);
     }
 
     let exit = runtime.block_on(async {

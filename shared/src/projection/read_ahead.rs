@@ -9,8 +9,10 @@ use crate::bus::{IncomingMessage, OrderedReader, PassingMessage};
 use crate::clock::{Clock as _, SystemClock};
 use crate::model::time::UnixMillis;
 
-/// Maximum number of messages that are read and not yet collected into a batch.
-const AHEAD: usize = 2_048;
+/// Maximum number of messages that are read and not yet collected into a batch. Under load the next batch is collected when
+/// the one before it, and those of the other streams, are stored; what arrives meanwhile must find room, or all takers at the
+/// tap are dropped and read their partitions from the server.
+const AHEAD: usize = 16_384;
 /// Maximum payload of these messages, in KiB; a message counts as at least one and at most all of it.
 const AHEAD_KIB: u32 = 32 * 1024;
 
