@@ -117,7 +117,7 @@ pub const BUS: &[Metric] = &[
     Metric::counter("nexus_leases_lost_total", "partitions lost without giving them back"),
     Metric::counter(
         "nexus_tap_let_go_total",
-        "owners of partitions of EVENTS that fell behind while others did not",
+        "owners of partitions of EVENTS that read them by themselves for a time, as they or the read model fell behind",
     ),
 ];
 
