@@ -284,7 +284,9 @@ impl Projection {
         self.0.caught_up.store(caught_up, Ordering::Relaxed);
     }
 
-    fn is_caught_up(&self) -> bool {
+    /// Returns what [`Self::set_caught_up`] has said last; false before.
+    #[must_use]
+    pub fn is_caught_up(&self) -> bool {
         self.0.caught_up.load(Ordering::Relaxed)
     }
 

@@ -6,13 +6,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use shared::embed::{MINILM_MODEL, MiniLm, TextEmbedder as _};
-use shared::model::invocation::HookOutcome;
-use shared::process::status::ask_replicas;
+use shared::model::event::{Event, EventId};
+use shared::model::invocation::{EventInvocations, HookOutcome};
+use shared::process::status::{ReplicaStatus, ask_replicas};
 use shared::projection::Projection;
 use shared::projection::search::peers::{VectorsQuestion, VectorsReply, text_digest};
 use shared::testing::{TestProcess, eventually, eventually_some, model_folder};
 use shared::wire::headers::Headers;
-use shared::wire::topology::streams::EVENTS;
+use shared::wire::topology::streams::{DISPATCHES, EVENTS};
 
 use crate::world::{DEADLINE, World, event};
 
@@ -38,10 +39,13 @@ const PLAIN: &str = "export default ({ event }) => ({ fire: true, routing: { ses
 
 /// Publishes `count` events on forty conversations.
 async fn publish(world: &World, from: u32, count: u32) {
-    let events: Vec<_> = (from..from + count)
-        .map(|number| event(&format!("v{}", number % 40), number, "hello"))
-        .collect();
+    let events: Vec<_> = (from..from + count).map(numbered).collect();
     world.publish_all(&events).await;
+}
+
+/// Event `number` on one of forty conversations.
+fn numbered(number: u32) -> Event {
+    event(&format!("v{}", number % 40), number, "hello")
 }
 
 /// Every event fired both hooks, once each, and no hook failed. Returns the replicas that evaluated them.
@@ -129,12 +133,126 @@ async fn a_copy_that_is_killed_or_frozen_is_answered_for_by_another() {
     let frozen = world.replica("h-0").pid().to_string();
     signal(&frozen, "-STOP");
     publish(&world, 100, 100).await;
-    world.wait_for_records(200).await;
+    dispatched(&world, 2 * 200).await;
     signal(&frozen, "-CONT");
 
     world.replica("h-1").kill();
     publish(&world, 200, 100).await;
     check(&world, 300).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_all_copies_stand_still_only_the_hooks_that_read_them_wait() {
+    let mut world = world(2).await;
+    world.start("h-0");
+    world.start("h-1");
+    world.wait_for_members(2).await;
+    publish(&world, 0, 40).await;
+    eventually("both copies are at the last event", async || {
+        let (one, other) = (position(&world, "h-0").await, position(&world, "h-1").await);
+        (one, other) == (Some(40), Some(40))
+    })
+    .await;
+    world.wait_until_acked().await;
+
+    // One of the replicas has more of them than an author has places.
+    let holding = [hold_back(&world, "h-0").await, hold_back(&world, "h-1").await];
+    publish(&world, 40, 600).await;
+    dispatched(&world, 2 * 40 + 600).await;
+
+    // Once the copies count as far behind, the hooks that read are deferred, and their events keep nothing in memory.
+    told_by(&world, 2, "hooks that read").await;
+    let ids: Vec<_> = (640..700).map(|number| numbered(number).id).collect();
+    publish(&world, 640, 60).await;
+    dispatched(&world, 2 * 40 + 660).await;
+    assert_eq!(world.dispatches().await.len(), 2 * 40 + 660);
+    let records = records_of(&world, &ids).await;
+    assert!(records.iter().all(defers_the_reader), "{records:?}");
+
+    drop(holding);
+    check(&world, 700).await;
+}
+
+/// Waits until `count` dispatches are stored.
+async fn dispatched(world: &World, count: u64) {
+    eventually(&format!("{count} dispatches"), async || {
+        let state = world.bus.stream_state(DISPATCHES).await;
+        state.is_ok_and(|state| state.messages >= count)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_reads_and_is_added_while_all_copies_are_being_built_stops_no_other() {
+    let mut world = World::new(&[("plain.ts", PLAIN)]).await;
+    world.sections = "[hooks.read_model]\ncopies = 2\n".to_owned();
+    world.start("h-0");
+    world.start("h-1");
+    world.wait_for_members(2).await;
+    eventually("both copies have a file", async || {
+        world.read_model("h-0").exists() && world.read_model("h-1").exists()
+    })
+    .await;
+
+    // The copies of the next processes do not get on.
+    world.replica("h-0").kill();
+    world.replica("h-1").kill();
+    let holding = [hold_back(&world, "h-0").await, hold_back(&world, "h-1").await];
+    world.start("h-0");
+    world.start("h-1");
+    world.write_hook("reads.ts", READS);
+    let number = until_deferred(&world).await;
+    loss_is_told(&world).await;
+
+    let events: Vec<_> = (number..number + 200).map(numbered).collect();
+    world.publish_all(&events).await;
+    let of_them = async || {
+        let mut dispatches = world.dispatches().await;
+        dispatches.retain(|dispatch| events.iter().any(|event| event.id == dispatch.event_id));
+        dispatches
+    };
+    eventually("what reads nothing is dispatched", async || {
+        of_them().await.len() >= 200
+    })
+    .await;
+    assert_eq!(of_them().await.len(), 200, "nothing was read");
+
+    drop(holding);
+    eventually("what reads is dispatched", async || of_them().await.len() >= 400).await;
+    world.wait_until_acked().await;
+    let ids: BTreeSet<_> = of_them().await.iter().map(|dispatch| dispatch.id).collect();
+    assert_eq!((of_them().await.len(), ids.len()), (400, 400));
+    assert!(world.dead_letters().await.is_empty());
+}
+
+/// Publishes rounds of forty events until the hook that reads is deferred for each event of a round, so that all replicas
+/// know it. Returns the number of the next event.
+async fn until_deferred(world: &World) -> u32 {
+    let mut number = 0;
+    eventually("the hook that reads is deferred", async || {
+        let ids: Vec<_> = (number..number + 40).map(|number| numbered(number).id).collect();
+        publish(world, number, 40).await;
+        number += 40;
+        let records = records_of(world, &ids).await;
+        records.iter().all(defers_the_reader)
+    })
+    .await;
+    number
+}
+
+/// Waits until the first record of each of the events `ids` is stored, and returns them.
+async fn records_of(world: &World, ids: &[EventId]) -> Vec<EventInvocations> {
+    eventually_some("each event has a record", async || {
+        let records = world.invocations().await;
+        let first = |id: &EventId| records.iter().find(|record| record.event_id == *id).cloned();
+        ids.iter().map(first).collect::<Option<Vec<_>>>()
+    })
+    .await
+}
+
+fn defers_the_reader(record: &EventInvocations) -> bool {
+    let mut hooks = record.hooks.iter();
+    hooks.any(|hook| hook.hook_id == "reads" && hook.outcome.is_deferred())
 }
 
 /// Begins to write to the file `MODEL`, creates the file `HELD`, and goes on for ever.
@@ -203,7 +321,7 @@ async fn a_copy_that_lags_is_answered_for_by_another() {
         events += 100;
 
         // Nothing waits for the copy to catch up, and nothing is answered from it: each hook finds its own event.
-        world.wait_for_records(u64::from(events)).await;
+        dispatched(&world, 2 * u64::from(events)).await;
         assert_eq!(position(&world, lagging).await, Some(before), "{lagging} lags");
         drop(holding);
     }
@@ -226,14 +344,14 @@ async fn a_search_is_answered_by_a_copy_that_has_the_event() {
     // One copy lags and answers: an event that it does not know yet must not count as not there.
     let holding = hold_back(&world, "h-0").await;
     publish_words(&world, 40, 40).await;
-    world.wait_for_records(80).await;
+    dispatched(&world, 2 * 80).await;
     drop(holding);
 
     // One copy is there and answers nothing.
     let frozen = world.replica("h-1").pid().to_string();
     signal(&frozen, "-STOP");
     publish_words(&world, 80, 40).await;
-    world.wait_for_records(120).await;
+    dispatched(&world, 2 * 120).await;
     signal(&frozen, "-CONT");
 
     let evaluated_by = check(&world, 120).await;
@@ -300,15 +418,22 @@ async fn a_replica_that_may_keep_no_copy_takes_no_slot_even_if_it_is_the_first_a
 
 /// Waits until a replica says, as `/readyz`, `/metrics` and `nexus doctor` show it, that no copy answers it.
 async fn loss_is_told(world: &World) {
-    eventually("the loss of all copies is told", async || {
+    told_by(world, 1, "no copy of the read model").await;
+}
+
+/// Waits until `replicas` replicas say `text` of the read model, which does not answer them, as `/readyz`, `/metrics` and
+/// `nexus doctor` show it.
+async fn told_by(world: &World, replicas: usize, text: &str) {
+    eventually(text, async || {
         let heard = ask_replicas(&world.bus, Duration::from_secs(3))
             .await
             .unwrap_or_default();
-        heard.iter().any(|replica| {
+        let tells = |replica: &&ReplicaStatus| {
             let part = replica.parts.get("projection");
-            let is_told = part.is_some_and(|part| part.degraded && part.detail.contains("no copy of the read model"));
+            let is_told = part.is_some_and(|part| part.degraded && part.detail.contains(text));
             is_told && replica.metrics.get("nexus_hook_read_model_answers") == Some(&0.0)
-        })
+        };
+        heard.iter().filter(tells).count() >= replicas
     })
     .await;
 }
