@@ -297,6 +297,13 @@ impl Projection {
         self.0.lag.at(*self.0.positions.borrow(), now)
     }
 
+    /// Returns the number of messages that are still to be read, of all streams together, by their last sequences. Returns
+    /// `None` if that is unknown.
+    #[must_use]
+    pub fn remaining_messages(&self) -> Option<u64> {
+        self.0.lag.remaining_messages(*self.0.positions.borrow())
+    }
+
     /// Returns whether the file was compared with `EVENTS` since it was opened. Before, it may be of a stream that was put
     /// back since, in which its ids and sequences are those of other messages.
     #[must_use]

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -78,6 +79,8 @@ pub(crate) struct ModelAccess(Arc<Inner>);
 struct Inner {
     path: PathBuf,
     own: watch::Sender<OwnCopy>,
+    /// Whether the own copy answers operators and other replicas.
+    served: AtomicBool,
     peers: PeerCopies,
     first: FirstCheck,
     waits: ReaderWaits,
@@ -91,6 +94,7 @@ impl ModelAccess {
         let inner = Inner {
             path,
             own: watch::Sender::new(OwnCopy::Undecided),
+            served: AtomicBool::new(false),
             waits: ReaderWaits::new(peers.clock()),
             peers,
             first,
@@ -122,6 +126,21 @@ impl ModelAccess {
     /// Replaces the state of the own copy.
     pub(crate) fn set_own(&self, own: OwnCopy) {
         self.0.own.send_replace(own);
+    }
+
+    /// Records whether the own copy answers operators and other replicas.
+    pub(crate) fn note_served(&self, served: bool) {
+        self.0.served.store(served, Ordering::Relaxed);
+    }
+
+    /// Returns whether the own copy answers operators and other replicas.
+    pub(crate) fn is_served(&self) -> bool {
+        self.0.served.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of messages that the own copy has still to read, `None` if it is unknown.
+    pub(crate) fn remaining_messages(&self) -> Option<u64> {
+        self.any()?.remaining_messages()
     }
 
     /// Follows the state of the own copy.

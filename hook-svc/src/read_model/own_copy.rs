@@ -294,7 +294,10 @@ impl CopyKeeper {
         // states.
         if open.served.is_empty() && (is_ready || self.is_alone(slots)) {
             match self.serve(&open.projection, &mut open.background).await {
-                Ok(served) => open.served = served,
+                Ok(served) => {
+                    open.served = served;
+                    self.access.note_served(true);
+                }
                 Err(error) => tracing::warn!(error, "the read model's copy cannot be asked; retrying"),
             }
         }
@@ -316,6 +319,7 @@ impl CopyKeeper {
     }
 
     async fn close(&self, open: OpenCopy) {
+        self.access.note_served(false);
         self.access.set_own(OwnCopy::None);
         for served in open.served {
             served.stop().await;

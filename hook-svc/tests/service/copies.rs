@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use shared::embed::{MINILM_MODEL, MiniLm, TextEmbedder as _};
-use shared::model::event::{Event, EventId};
-use shared::model::invocation::{EventInvocations, HookOutcome};
+use shared::model::event::Event;
+use shared::model::invocation::HookOutcome;
 use shared::process::status::{ReplicaStatus, ask_replicas};
 use shared::projection::Projection;
 use shared::projection::search::peers::{VectorsQuestion, VectorsReply, text_digest};
@@ -18,7 +18,7 @@ use shared::wire::topology::streams::{DISPATCHES, EVENTS};
 use crate::world::{DEADLINE, World, event};
 
 /// Fires only where its query finds the very event that it is called with.
-const READS: &str = "import { Database } from 'bun:sqlite';
+pub(crate) const READS: &str = "import { Database } from 'bun:sqlite';
 export default ({ event, dbPath }) => {
   const row = new Database(dbPath, { readonly: true }).query('SELECT count(*) AS n FROM events WHERE id = ?').get(event.id);
   if (row.n !== 1) throw new Error(`found ${row.n} times`);
@@ -35,21 +35,22 @@ const FINDS: &str = "export default async ({ event, search }) => {
 ";
 
 /// Reads nothing.
-const PLAIN: &str = "export default ({ event }) => ({ fire: true, routing: { session: 'plain-' + event.peer.id } });\n";
+pub(crate) const PLAIN: &str =
+    "export default ({ event }) => ({ fire: true, routing: { session: 'plain-' + event.peer.id } });\n";
 
 /// Publishes `count` events on forty conversations.
-async fn publish(world: &World, from: u32, count: u32) {
+pub(crate) async fn publish(world: &World, from: u32, count: u32) {
     let events: Vec<_> = (from..from + count).map(numbered).collect();
     world.publish_all(&events).await;
 }
 
 /// Event `number` on one of forty conversations.
-fn numbered(number: u32) -> Event {
+pub(crate) fn numbered(number: u32) -> Event {
     event(&format!("v{}", number % 40), number, "hello")
 }
 
 /// Every event fired both hooks, once each, and no hook failed. Returns the replicas that evaluated them.
-async fn check(world: &World, events: u32) -> BTreeSet<String> {
+pub(crate) async fn check(world: &World, events: u32) -> BTreeSet<String> {
     world.wait_for_records(u64::from(events)).await;
     world.wait_until_acked().await;
     eventually("every dispatch is stored", async || {
@@ -74,7 +75,7 @@ async fn check(world: &World, events: u32) -> BTreeSet<String> {
     records.into_iter().map(|record| record.evaluated_by).collect()
 }
 
-async fn world(copies: usize) -> World {
+pub(crate) async fn world(copies: usize) -> World {
     let mut world = World::new(&[("reads.ts", READS), ("plain.ts", PLAIN)]).await;
     world.sections = format!("[hooks.read_model]\ncopies = {copies}\n");
     world
@@ -141,118 +142,13 @@ async fn a_copy_that_is_killed_or_frozen_is_answered_for_by_another() {
     check(&world, 300).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn while_all_copies_stand_still_only_the_hooks_that_read_them_wait() {
-    let mut world = world(2).await;
-    world.start("h-0");
-    world.start("h-1");
-    world.wait_for_members(2).await;
-    publish(&world, 0, 40).await;
-    eventually("both copies are at the last event", async || {
-        let (one, other) = (position(&world, "h-0").await, position(&world, "h-1").await);
-        (one, other) == (Some(40), Some(40))
-    })
-    .await;
-    world.wait_until_acked().await;
-
-    // One of the replicas has more of them than an author has places.
-    let holding = [hold_back(&world, "h-0").await, hold_back(&world, "h-1").await];
-    publish(&world, 40, 600).await;
-    dispatched(&world, 2 * 40 + 600).await;
-
-    // Once the copies count as far behind, the hooks that read are deferred, and their events keep nothing in memory.
-    told_by(&world, 2, "hooks that read").await;
-    let ids: Vec<_> = (640..700).map(|number| numbered(number).id).collect();
-    publish(&world, 640, 60).await;
-    dispatched(&world, 2 * 40 + 660).await;
-    assert_eq!(world.dispatches().await.len(), 2 * 40 + 660);
-    let records = records_of(&world, &ids).await;
-    assert!(records.iter().all(defers_the_reader), "{records:?}");
-
-    drop(holding);
-    check(&world, 700).await;
-}
-
 /// Waits until `count` dispatches are stored.
-async fn dispatched(world: &World, count: u64) {
+pub(crate) async fn dispatched(world: &World, count: u64) {
     eventually(&format!("{count} dispatches"), async || {
         let state = world.bus.stream_state(DISPATCHES).await;
         state.is_ok_and(|state| state.messages >= count)
     })
     .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hook_that_reads_and_is_added_while_all_copies_are_being_built_stops_no_other() {
-    let mut world = World::new(&[("plain.ts", PLAIN)]).await;
-    world.sections = "[hooks.read_model]\ncopies = 2\n".to_owned();
-    world.start("h-0");
-    world.start("h-1");
-    world.wait_for_members(2).await;
-    eventually("both copies have a file", async || {
-        world.read_model("h-0").exists() && world.read_model("h-1").exists()
-    })
-    .await;
-
-    // The copies of the next processes do not get on.
-    world.replica("h-0").kill();
-    world.replica("h-1").kill();
-    let holding = [hold_back(&world, "h-0").await, hold_back(&world, "h-1").await];
-    world.start("h-0");
-    world.start("h-1");
-    world.write_hook("reads.ts", READS);
-    let number = until_deferred(&world).await;
-    loss_is_told(&world).await;
-
-    let events: Vec<_> = (number..number + 200).map(numbered).collect();
-    world.publish_all(&events).await;
-    let of_them = async || {
-        let mut dispatches = world.dispatches().await;
-        dispatches.retain(|dispatch| events.iter().any(|event| event.id == dispatch.event_id));
-        dispatches
-    };
-    eventually("what reads nothing is dispatched", async || {
-        of_them().await.len() >= 200
-    })
-    .await;
-    assert_eq!(of_them().await.len(), 200, "nothing was read");
-
-    drop(holding);
-    eventually("what reads is dispatched", async || of_them().await.len() >= 400).await;
-    world.wait_until_acked().await;
-    let ids: BTreeSet<_> = of_them().await.iter().map(|dispatch| dispatch.id).collect();
-    assert_eq!((of_them().await.len(), ids.len()), (400, 400));
-    assert!(world.dead_letters().await.is_empty());
-}
-
-/// Publishes rounds of forty events until the hook that reads is deferred for each event of a round, so that all replicas
-/// know it. Returns the number of the next event.
-async fn until_deferred(world: &World) -> u32 {
-    let mut number = 0;
-    eventually("the hook that reads is deferred", async || {
-        let ids: Vec<_> = (number..number + 40).map(|number| numbered(number).id).collect();
-        publish(world, number, 40).await;
-        number += 40;
-        let records = records_of(world, &ids).await;
-        records.iter().all(defers_the_reader)
-    })
-    .await;
-    number
-}
-
-/// Waits until the first record of each of the events `ids` is stored, and returns them.
-async fn records_of(world: &World, ids: &[EventId]) -> Vec<EventInvocations> {
-    eventually_some("each event has a record", async || {
-        let records = world.invocations().await;
-        let first = |id: &EventId| records.iter().find(|record| record.event_id == *id).cloned();
-        ids.iter().map(first).collect::<Option<Vec<_>>>()
-    })
-    .await
-}
-
-fn defers_the_reader(record: &EventInvocations) -> bool {
-    let mut hooks = record.hooks.iter();
-    hooks.any(|hook| hook.hook_id == "reads" && hook.outcome.is_deferred())
 }
 
 /// Begins to write to the file `MODEL`, creates the file `HELD`, and goes on for ever.
@@ -267,7 +163,7 @@ setInterval(() => model.inTransaction, 1000);
 
 /// Keeps the copy of replica `name` as it is, until the process is dropped: it answers, and falls behind its streams,
 /// because nobody else can write to the file.
-async fn hold_back(world: &World, name: &str) -> TestProcess {
+pub(crate) async fn hold_back(world: &World, name: &str) -> TestProcess {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/bin/bun");
     let bun = if own.is_file() { own } else { "bun".into() };
     let script = world.write_file(&format!("hold-{name}.js"), HOLD);
@@ -285,7 +181,7 @@ async fn hold_back(world: &World, name: &str) -> TestProcess {
 }
 
 /// Sequence of the last event in the copy of replica `name`, as it tells others.
-async fn position(world: &World, name: &str) -> Option<u64> {
+pub(crate) async fn position(world: &World, name: &str) -> Option<u64> {
     let subject = format!("nexus.svc.model.{name}.reached");
     let question = serde_json::json!({"beyond": 0});
     let told = world
@@ -417,13 +313,13 @@ async fn a_replica_that_may_keep_no_copy_takes_no_slot_even_if_it_is_the_first_a
 }
 
 /// Waits until a replica says, as `/readyz`, `/metrics` and `nexus doctor` show it, that no copy answers it.
-async fn loss_is_told(world: &World) {
+pub(crate) async fn loss_is_told(world: &World) {
     told_by(world, 1, "no copy of the read model").await;
 }
 
 /// Waits until `replicas` replicas say `text` of the read model, which does not answer them, as `/readyz`, `/metrics` and
 /// `nexus doctor` show it.
-async fn told_by(world: &World, replicas: usize, text: &str) {
+pub(crate) async fn told_by(world: &World, replicas: usize, text: &str) {
     eventually(text, async || {
         let heard = ask_replicas(&world.bus, Duration::from_secs(3))
             .await
