@@ -4,7 +4,8 @@
 //! `access` is where evaluation asks. Own copy: `own_copy` (whether this replica keeps one), `snapshot` and `peer_file`
 //! (where it starts from), `backlog`, `log_size`, `identities`, `given_up`. Others' copies: `peer_copies` (asking),
 //! `peer_api` (the questions), `copy_service` and `file_service` (answering), `first_check` (in batches), `lent_vectors`
-//! (their embeddings). `events_api` answers operators.
+//! (their embeddings). `reader_waits` counts evaluations that wait for any of them. `events_api` answers operators,
+//! `stand_in` says why it does not.
 
 pub mod access;
 pub(crate) mod backlog;
@@ -20,4 +21,6 @@ pub(crate) mod own_copy;
 pub(crate) mod peer_api;
 pub(crate) mod peer_copies;
 mod peer_file;
+mod reader_waits;
 pub mod snapshot;
+pub(crate) mod stand_in;

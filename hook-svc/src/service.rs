@@ -49,6 +49,7 @@ use crate::read_model::backlog;
 use crate::read_model::identities;
 use crate::read_model::own_copy::{self, CopyKeeper};
 use crate::read_model::peer_copies::PeerCopies;
+use crate::read_model::stand_in;
 use crate::registry::hook_api::HookApi;
 use crate::registry::hook_commands::HookCommands;
 use crate::registry::{HookRegistry, hook_api};
@@ -280,6 +281,7 @@ fn model_access(
     background.spawn(backlog::export(bus.clone(), clock(), model.follow_own()));
     let following = model.clone();
     background.spawn(async move { following.follow_peers().await });
+    background.spawn(stand_in::run(bus.clone(), model.clone(), clock()));
     (model, slots)
 }
 

@@ -33,6 +33,8 @@ const SERVER_MEMORY: &str = "4GiB";
 const APART_MS: i64 = 4_000;
 /// The least share of events that are judged by how long they waited.
 const JUDGED: f64 = 0.1;
+/// How many of the events that waited too long are told of.
+const MOST_TOLD: usize = 10;
 
 /// What is done to the replicas, and under which load.
 #[derive(Debug)]
@@ -47,6 +49,8 @@ struct Course {
     keys: u64,
     /// The longest that an event far from every kill may wait for its dispatch.
     longest_wait: Duration,
+    /// The longest that it may wait for its reply, its dispatch included.
+    longest_reply: Duration,
     /// The least share of kills during which events came.
     under_load: f64,
     /// How long the streams may be read once nothing waits.
@@ -64,6 +68,7 @@ impl Course {
             rate: 50,
             keys: 100,
             longest_wait: Duration::from_secs(60),
+            longest_reply: Duration::from_secs(60),
             under_load: 0.0,
             reading: SETTLE,
             seed: 17,
@@ -83,6 +88,7 @@ impl Course {
             rate: told_rate(),
             keys: 1_000,
             longest_wait: Duration::from_secs(4),
+            longest_reply: Duration::from_secs(4),
             under_load: 0.9,
             reading: Duration::from_secs(3_600),
             seed: 18,
@@ -150,6 +156,28 @@ fn judged_waits(waits: impl Iterator<Item = Wait>, kills: &[UnixMillis]) -> Vec<
     let mut judged: Vec<Wait> = waits.filter(is_apart).collect();
     judged.sort_by_key(Wait::ms);
     judged
+}
+
+/// Those of `waits`, the shortest first, that were longer than `most`, in words, the longest first: which key, which event of
+/// it, when, and how far from the nearest kill.
+fn too_long(waits: &[Wait], most: Duration, keys: &BTreeMap<u64, (u64, u64)>, kills: &[UnixMillis]) -> Vec<String> {
+    let most = i64::try_from(most.as_millis()).unwrap_or(i64::MAX);
+    let longest_first = waits.iter().rev().take_while(|wait| wait.ms() > most);
+    let described = longest_first.map(|wait| {
+        let event = keys.get(&wait.event).map_or_else(
+            || format!("event {}", wait.event),
+            |(key, number)| format!("key {key}, its event {number} (sequence {})", wait.event),
+        );
+        let from_kills = kills.iter().map(|kill| wait.arrived.0 - kill.0);
+        let nearest = from_kills.min_by_key(|ms| ms.abs()).unwrap_or(i64::MAX);
+        format!(
+            "{event}: arrived at {}, {nearest} ms after the nearest kill, and waited {} ms until {}",
+            wait.arrived.0,
+            wait.ms(),
+            wait.gone_on.0
+        )
+    });
+    described.take(MOST_TOLD).collect()
 }
 
 /// The events that the load's replies answered, in the order in which a plain subscriber received them, whatever account
@@ -224,14 +252,18 @@ async fn play(world: &mut World, course: &Course) -> Vec<UnixMillis> {
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     arrived: BTreeMap<u64, UnixMillis>,
+    /// The conversation of each, and its number in the load.
+    keys: BTreeMap<u64, (u64, u64)>,
     pub(crate) dispatched: BTreeMap<u64, UnixMillis>,
     pub(crate) answered: BTreeMap<u64, UnixMillis>,
 }
 
 impl Times {
     pub(crate) fn of(tally: Tally) -> Self {
-        let dispatches = tally.dispatches.all.iter();
-        let events: BTreeMap<_, _> = dispatches.map(|one| (one.id, one.event_sequence)).collect();
+        let dispatches = || tally.dispatches.all.iter();
+        let events: BTreeMap<_, _> = dispatches().map(|one| (one.id, one.event_sequence)).collect();
+        let keys = dispatches().filter_map(|one| Some((one.event_sequence, key_of(&one.event)?)));
+        let keys = keys.collect();
         let mut answered = BTreeMap::new();
         for (turn, dispatches) in &tally.turns.completed {
             if let Some(at) = tally.deliveries.stored_at.get(turn) {
@@ -242,6 +274,7 @@ impl Times {
 
         Self {
             arrived: tally.events.stored_at,
+            keys,
             dispatched: tally.dispatches.stored_at,
             answered,
         }
@@ -351,13 +384,19 @@ async fn replicas_that_come_and_go_cost_no_event_and_no_order() {
         share >= JUDGED,
         "only {share} of the events arrived far from every kill"
     );
-    assert!(
-        u128::try_from(longest.ms()).unwrap_or(0) <= course.longest_wait.as_millis(),
-        "event {} waited {} ms for its dispatch\n{}",
-        longest.event,
-        longest.ms(),
-        world.logs()
-    );
+    assert_eq!(replies.len(), waits.len(), "events that are judged by their replies");
+    for (what, waits, most) in [
+        ("dispatch", &waits, course.longest_wait),
+        ("reply", &replies, course.longest_reply),
+    ] {
+        let late = too_long(waits, most, &times.keys, &kills);
+        assert!(
+            late.is_empty(),
+            "events that waited for their {what} for more than {most:?}:\n{}\n{}",
+            late.join("\n"),
+            world.logs()
+        );
+    }
 }
 
 #[test]
@@ -376,6 +415,29 @@ fn only_events_far_from_every_kill_are_judged() {
     let judged = judged_waits(waits.into_iter(), &[UnixMillis(10_000), UnixMillis(11_001)]);
     let judged: Vec<_> = judged.iter().map(|wait| (wait.event, wait.ms())).collect();
     assert_eq!(judged, [(4, 10), (3, 1_000)]);
+}
+
+#[test]
+fn an_event_that_waited_too_long_is_told_with_its_key_and_times() {
+    let wait = |event, waited| Wait {
+        event,
+        arrived: UnixMillis(20_000),
+        gone_on: UnixMillis(20_000 + waited),
+    };
+    let waits = [wait(1, 10), wait(2, 4_000), wait(3, 4_001)];
+    let keys = BTreeMap::from([(3, (7, 12))]);
+    let late = too_long(
+        &waits,
+        Duration::from_secs(4),
+        &keys,
+        &[UnixMillis(14_000), UnixMillis(40_000)],
+    );
+    assert_eq!(
+        late,
+        [
+            "key 7, its event 12 (sequence 3): arrived at 20000, 6000 ms after the nearest kill, and waited 4001 ms until 24001"
+        ]
+    );
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Evaluations that are made later, because their hooks' authors had no place when the event came.
+//! Evaluations that are made later, because their hooks' authors had no place when the event came, or because they read
+//! the read model and its copies are away or far behind.
 //!
 //! The event's record says so (`deferred`) before any other state depends on it, and the event stays open at its
 //! partition's floor, so the owner of the partition finds it again. Once there is a place for an author, that author's
@@ -43,16 +44,22 @@ impl EventEvaluator {
         MOST_TIMEOUTS * Duration::from_millis(longest.unwrap_or(0))
     }
 
-    /// Waits for a place for any author of `hooks` whose hooks may be called, for at most `left`. Returns it and the hooks
-    /// to call in it: the author's, and if no others are left, also those that depend on the other hooks' outcomes
-    /// (`@fallback` hooks, the bindings). If no hook is left to call, no place is needed. The time without any copy of the
-    /// read model does not count for hooks that read it.
-    pub(crate) async fn place_for(&self, hooks: &[String], left: Duration) -> Option<(HeldSlots, Vec<String>)> {
+    /// Waits for a place for any author of `hooks` whose hooks may be called for the event `sequence`, for at most `left`.
+    /// Returns it and the hooks to call in it: the author's, and if no others are left, also those that depend on the
+    /// other hooks' outcomes (`@fallback` hooks, the bindings). If no hook is left to call, no place is needed. Without a
+    /// place, the hooks are those that have waited too long. The time until a copy of the read model has the event does
+    /// not count for hooks that read it.
+    pub(crate) async fn place_for(
+        &self,
+        hooks: &[String],
+        left: Duration,
+        sequence: u64,
+    ) -> (Option<HeldSlots>, Vec<String>) {
         let mut left = left;
         loop {
-            let is_lost = !self.model.is_available();
-            if is_lost && self.all_read(hooks) {
-                self.model.wait_available().await;
+            let has_event = self.model.has_reached(sequence);
+            if !has_event && self.all_read(hooks) {
+                self.model.wait_for_event(sequence).await;
                 // They could not be called until now.
                 left = self.patience_of(hooks);
                 continue;
@@ -60,20 +67,39 @@ impl EventEvaluator {
 
             // Which hooks may be called changes with the copies.
             let changed = async {
-                if is_lost {
-                    self.model.wait_available().await;
-                } else {
+                if has_event {
                     self.model.wait_lost().await;
+                } else {
+                    self.model.wait_for_event(sequence).await;
                 }
             };
             // `biased`: a place that is free at the last moment is still used.
             tokio::select! {
                 biased;
-                found = self.place_now_or_later(hooks) => return Some(found),
+                (seats, called) = self.place_now_or_later(hooks, has_event) => return (Some(seats), called),
                 () = changed => {}
-                () = pause(left) => return None,
+                () = pause(left) => return (None, self.callable_of(hooks, has_event)),
             }
         }
+    }
+
+    /// Returns those of `hooks` that have waited for nothing but a place. `has_event`: whether the read model has the
+    /// event. Hooks that read wait for that, and those that depend on others' outcomes wait for them.
+    fn callable_of(&self, hooks: &[String], has_event: bool) -> Vec<String> {
+        let in_force = self.pool.current_hooks();
+        let set = in_force.set();
+        let roster = self.performer.registry.roster_of(set);
+        let reads = |id: &String| {
+            let index = set.index(id);
+            index.is_some_and(|index| set.model_readers().binary_search(&index).is_ok())
+        };
+        if has_event || !hooks.iter().any(reads) {
+            return hooks.to_vec();
+        }
+
+        let depends = |id: &String| id == bindings::HOOK_ID || roster.hook_traits(id).fallback;
+        let callable = hooks.iter().filter(|id| !reads(id) && !depends(id));
+        callable.cloned().collect()
     }
 
     /// Returns whether each of `hooks` that would be called next reads the read model.
@@ -91,8 +117,9 @@ impl EventEvaluator {
         all.iter().any(|index| readers.binary_search(index).is_ok()) && all.iter().all(is_reader)
     }
 
-    /// Waits without limit for a place for any author of `hooks`, see [`Self::place_for`].
-    async fn place_now_or_later(&self, hooks: &[String]) -> (HeldSlots, Vec<String>) {
+    /// Waits without limit for a place for any author of `hooks`, see [`Self::place_for`]. `has_event`: whether those that
+    /// read the read model may be called.
+    async fn place_now_or_later(&self, hooks: &[String], has_event: bool) -> (HeldSlots, Vec<String>) {
         let in_force = self.pool.current_hooks();
         let set = in_force.set();
         let roster = self.performer.registry.roster_of(set);
@@ -104,8 +131,7 @@ impl EventEvaluator {
         // Fallbacks come last: whether they may fire is known only after the others.
         let is_fallback = |index: &u32| roster.hook_traits(&set.hooks()[*index as usize].id).fallback;
         let (fallbacks, others): (Vec<u32>, Vec<u32>) = all.iter().partition(|index| is_fallback(index));
-        let is_lost = !self.model.is_available();
-        let can_run = |index: &u32| !is_lost || set.model_readers().binary_search(index).is_err();
+        let can_run = |index: &u32| has_event || set.model_readers().binary_search(index).is_err();
         let callable: Vec<u32> = others.iter().copied().filter(can_run).collect();
 
         if others.is_empty() {
@@ -157,6 +183,7 @@ impl EventEvaluator {
             let late = stands.iter().map(|id| skipped_invocation(id, DEFERRED_TOO_LONG));
             let hooks = gone.into_iter().chain(late).collect();
             self.complete_record(task, former, (0, hooks), (&left, carrier)).await?;
+            owes.iter().for_each(|id| task.place.mark_done(id));
             return Ok(owes_on(left, DeferredOutcome::GivenUp));
         }
 

@@ -285,7 +285,16 @@ impl EventEvaluator {
         match (&mut caught_up).now_or_never() {
             Some(true) => self.pool.evaluate_event(in_force, &job, seats),
             Some(false) => Evaluation::lost_evaluation(in_force.set()),
-            None => self.pool.evaluate_in_two(in_force, &job, (&readers, caught_up), seats),
+            None => {
+                let model = self.model.clone();
+                let counted = async move {
+                    let waiting = model.note_waiting();
+                    let has_event = caught_up.await;
+                    waiting.get_on();
+                    has_event
+                };
+                self.pool.evaluate_in_two(in_force, &job, (&readers, counted), seats)
+            }
         }
     }
 

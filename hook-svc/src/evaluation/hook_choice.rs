@@ -64,9 +64,10 @@ impl EventEvaluator {
     }
 
     /// Decides, in the order of the conversation, which of the hooks in `choice` are called now, and returns places for
-    /// them. Deferred are hooks of authors without a place, hooks that read the read model while no copy of it answers,
-    /// and hooks that an earlier event of the conversation waits for. If there are any, `@fallback` hooks are deferred too,
-    /// and the bindings if they are a fallback (`binds_as_fallback`), because they depend on the other hooks' outcomes.
+    /// them. Deferred are hooks of authors without a place, hooks that read the read model while no copy of it answers or
+    /// all are far behind, and hooks that an earlier event of the conversation waits for. If there are any, `@fallback`
+    /// hooks are deferred too, and the bindings if they are a fallback (`binds_as_fallback`), because they depend on the
+    /// other hooks' outcomes.
     pub(crate) async fn seat_hooks(
         &self,
         task: &EventTask,
@@ -90,7 +91,7 @@ impl EventEvaluator {
         let owes = task.place.owed_hooks();
         let is_owed = |id: &str| owes.iter().any(|known| known == id);
         choice.defer_hooks(set, is_owed);
-        if !self.model.is_available() {
+        if !self.model.is_worth_waiting() {
             choice.defer_readers(set);
         }
 

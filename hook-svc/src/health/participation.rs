@@ -88,21 +88,19 @@ impl LoadedHooks {
             let mut is_beside = false;
             loop {
                 let standing = model.standing(clock.now());
-                // The only copy is waited for in any case: no other could tell which ids occurred long ago. A replica that
-                // takes part beside another copy goes on if that one is gone: its end must not stop this one as well.
+                // The only copy is waited for, since no other could tell which ids occurred long ago. Beside other copies
+                // nothing waits for it but the hooks that read, even if all are being built. A replica that takes part
+                // beside another copy goes on if that one is gone: its end must not stop this one as well.
                 is_beside = !model.peers().names().is_empty() || (is_beside && *joined.borrow());
-                // Before the look at the hooks: those that are loaded meanwhile may read.
-                let hooks_loaded = self.are_loaded();
-                let is_read = !pool.current_hooks().set().model_readers().is_empty();
                 let condition = AdmissionCondition {
-                    lag: counted_lag(&standing, is_read || !is_beside),
-                    hooks_loaded,
+                    lag: counted_lag(&standing, !is_beside),
+                    hooks_loaded: self.are_loaded(),
                     workers: pool.ready_workers(),
                 };
                 let takes_part = takes_part(*joined.borrow(), condition);
                 joined.send_if_modified(|before| std::mem::replace(before, takes_part) != takes_part);
                 report_condition(&health, condition, takes_part);
-                report_model(&health, &standing);
+                report_model(&health, &standing, (is_beside, model.is_worth_waiting()));
                 pause(ADMISSION).await;
             }
         }
@@ -158,24 +156,27 @@ const fn lag_of(standing: &ModelStanding) -> Option<Duration> {
     }
 }
 
-/// Returns the lag that keeps the replica from taking part. `is_needed`: whether evaluation waits for the own copy.
+/// Returns the lag that keeps the replica from taking part. `is_needed`: whether all evaluation waits for the own copy.
 const fn counted_lag(standing: &ModelStanding, is_needed: bool) -> Option<Duration> {
     match standing {
         ModelStanding::Own(_) | ModelStanding::Building(_) if !is_needed => Some(Duration::ZERO),
-        ModelStanding::Own(_)
-        | ModelStanding::Building(_)
-        | ModelStanding::Undecided
-        | ModelStanding::Peers(_)
-        | ModelStanding::Lost => lag_of(standing),
+        // It answers a moment after it has come near enough.
+        ModelStanding::Building(_) => None,
+        ModelStanding::Own(_) | ModelStanding::Undecided | ModelStanding::Peers(_) | ModelStanding::Lost => {
+            lag_of(standing)
+        }
     }
 }
 
-/// Reports where the questions to the read model are answered. Without any copy only the hooks that read it wait.
-fn report_model(health: &Health, standing: &ModelStanding) {
+/// Reports where the questions to the read model are answered. Without any copy, and while all are being built, only the
+/// hooks that read it wait. `is_beside`: whether other replicas keep copies too; `is_prompt`: whether evaluations that wait for
+/// a copy get on.
+fn report_model(health: &Health, standing: &ModelStanding, (is_beside, is_prompt): (bool, bool)) {
+    let prompt = if is_prompt { 1.0 } else { 0.0 };
     let (own, answers) = match standing {
-        ModelStanding::Own(_) => (2.0, 1.0),
+        ModelStanding::Own(_) => (2.0, prompt),
         ModelStanding::Building(_) => (1.0, 0.0),
-        ModelStanding::Peers(_) => (0.0, 1.0),
+        ModelStanding::Peers(_) => (0.0, prompt),
         ModelStanding::Undecided | ModelStanding::Lost => (0.0, 0.0),
     };
     metrics::gauge!("nexus_hook_read_model_copy").set(own);
@@ -185,9 +186,25 @@ fn report_model(health: &Health, standing: &ModelStanding) {
     metrics::gauge!("nexus_hook_projection_lag_seconds").set(lag.unwrap_or_default().as_secs_f64());
     match standing {
         ModelStanding::Undecided => health.set("projection", false, "waiting to learn which replicas keep a copy"),
+        ModelStanding::Building(lag) if is_beside => {
+            let lag = lag_text(*lag);
+            let detail = format!(
+                "the read model is being built here, and no copy answers; hooks that read it are waiting; behind by: {lag}"
+            );
+            health.set_degraded("projection", &detail);
+        }
+        ModelStanding::Own(lag) if !is_prompt => {
+            let lag = lag_text(*lag);
+            let detail = format!("the read model stands still; hooks that read it are waiting; behind by: {lag}");
+            health.set_degraded("projection", &detail);
+        }
         ModelStanding::Own(lag) | ModelStanding::Building(lag) => {
-            let lag = lag.map_or_else(|| "not known yet".to_owned(), |lag| format!("{} ms", lag.as_millis()));
-            health.set("projection", lag_of(standing).is_some(), format!("behind by: {lag}"));
+            health.set("projection", lag.is_some(), format!("behind by: {}", lag_text(*lag)));
+        }
+        ModelStanding::Peers(names) if !is_prompt => {
+            let names = names.join(", ");
+            let detail = format!("the copies of {names} are far behind; hooks that read them are waiting");
+            health.set_degraded("projection", &detail);
         }
         ModelStanding::Peers(names) => {
             health.set("projection", true, format!("uses the copies of {}", names.join(", ")));
@@ -199,6 +216,10 @@ fn report_model(health: &Health, standing: &ModelStanding) {
             );
         }
     }
+}
+
+fn lag_text(lag: Option<Duration>) -> String {
+    lag.map_or_else(|| "not known yet".to_owned(), |lag| format!("{} ms", lag.as_millis()))
 }
 
 fn report_condition(health: &Health, condition: AdmissionCondition, takes_part: bool) {
@@ -228,8 +249,8 @@ mod tests {
     #[test]
     fn a_copy_that_nobody_needs_holds_up_nothing() {
         let late = Some(Duration::from_secs(3_600));
-        for standing in [ModelStanding::Own(late), ModelStanding::Building(late)] {
-            assert_eq!(counted_lag(&standing, true), late, "{standing:?}");
+        for (standing, needed) in [(ModelStanding::Own(late), late), (ModelStanding::Building(late), None)] {
+            assert_eq!(counted_lag(&standing, true), needed, "{standing:?}");
             assert_eq!(counted_lag(&standing, false), Some(Duration::ZERO), "{standing:?}");
         }
 

@@ -5,9 +5,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
 use shared::model::event::EventId;
 use shared::model::hook_api::InvocationRow;
 use shared::model::time::UnixMillis;
@@ -20,6 +22,7 @@ use super::copy_service::find_first;
 use super::first_check::{FirstAsker, FirstCheck, first_check};
 use super::peer_api::{FindFirstQuestion, FoundFirst, InvocationsQuestion, InvocationsReply, SearchQuestion};
 use super::peer_copies::PeerCopies;
+use super::reader_waits::{ReaderWait, ReaderWaits};
 use crate::runner::{AskedQuery, ModelSource, PeerAnswer};
 
 /// Time limit for a question to another replica's copy that is not a script's query.
@@ -76,8 +79,11 @@ pub(crate) struct ModelAccess(Arc<Inner>);
 struct Inner {
     path: PathBuf,
     own: watch::Sender<OwnCopy>,
+    /// Whether the own copy answers operators and other replicas.
+    served: AtomicBool,
     peers: PeerCopies,
     first: FirstCheck,
+    waits: ReaderWaits,
 }
 
 impl ModelAccess {
@@ -88,6 +94,8 @@ impl ModelAccess {
         let inner = Inner {
             path,
             own: watch::Sender::new(OwnCopy::Undecided),
+            served: AtomicBool::new(false),
+            waits: ReaderWaits::new(peers.clock()),
             peers,
             first,
         };
@@ -118,6 +126,21 @@ impl ModelAccess {
     /// Replaces the state of the own copy.
     pub(crate) fn set_own(&self, own: OwnCopy) {
         self.0.own.send_replace(own);
+    }
+
+    /// Records whether the own copy answers operators and other replicas.
+    pub(crate) fn note_served(&self, served: bool) {
+        self.0.served.store(served, Ordering::Relaxed);
+    }
+
+    /// Returns whether the own copy answers operators and other replicas.
+    pub(crate) fn is_served(&self) -> bool {
+        self.0.served.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of messages that the own copy has still to read, `None` if it is unknown.
+    pub(crate) fn remaining_messages(&self) -> Option<u64> {
+        self.any()?.remaining_messages()
     }
 
     /// Follows the state of the own copy.
@@ -164,18 +187,20 @@ impl ModelAccess {
     }
 
     /// Returns whether some copy answers, or the own one will.
-    pub(crate) fn is_available(&self) -> bool {
+    fn is_available(&self) -> bool {
         self.any().is_some() || self.0.peers.answer()
     }
 
-    /// Waits until some copy answers, or the own one is being built.
-    pub(crate) async fn wait_available(&self) {
-        let mut own = self.0.own.subscribe();
-        let has_own = own.wait_for(|own| matches!(own, OwnCopy::Building(_) | OwnCopy::Ready(_)));
-        tokio::select! {
-            _ = has_own => {}
-            () = self.0.peers.wait_answering() => {}
-        }
+    /// Returns whether an evaluation may wait for its event in the read model: some copy is near the streams' ends, and
+    /// the evaluations that wait already get on.
+    pub(crate) fn is_worth_waiting(&self) -> bool {
+        let is_near = self.ready().is_some() || self.0.peers.are_near();
+        is_near && !self.0.waits.is_crowded()
+    }
+
+    /// Counts an evaluation that waits for its event in the read model, as long as the return value lives.
+    pub(crate) fn note_waiting(&self) -> ReaderWait {
+        self.0.waits.begin()
     }
 
     /// Waits until no copy answers and none is being built here.
@@ -220,6 +245,18 @@ impl ModelAccess {
                 // The sender lives as long as this.
                 _ = own.changed() => {}
             }
+        }
+    }
+
+    /// Returns whether queries on the event `sequence` would be answered now.
+    pub(crate) fn has_reached(&self, sequence: u64) -> bool {
+        self.wait_reached(sequence).now_or_never() == Some(true)
+    }
+
+    /// As [`Self::wait_reached`]; does not return if the own copy has stopped, since the process ends then.
+    pub(crate) async fn wait_for_event(&self, sequence: u64) {
+        if !self.wait_reached(sequence).await {
+            std::future::pending::<()>().await;
         }
     }
 

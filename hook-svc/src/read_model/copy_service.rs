@@ -190,6 +190,7 @@ impl CopyService {
         }
         ReachedReply {
             position: self.projection.position(FeedSource::Events),
+            building: !self.projection.is_caught_up(),
         }
     }
 

@@ -17,6 +17,12 @@ use shared::wire::topology::streams;
 
 use crate::read_model::given_up::DeadLetterReader;
 
+/// Name of the service.
+pub(crate) const SERVICE: &str = "events";
+
+/// Its endpoints.
+pub(crate) const ENDPOINTS: [&str; 5] = ["find", "history", "threads", "trace", "search"];
+
 /// Error code of a query that could not be answered.
 const UNAVAILABLE: usize = 503;
 
@@ -37,7 +43,7 @@ pub fn service_spec(projection: &Projection, bus: &Bus) -> ServiceSpec {
     let (find, history, trace) = (projection.clone(), projection.clone(), projection.clone());
     let (threads, search) = (projection.clone(), projection.clone());
 
-    ServiceSpec::new("events", "events and their traces")
+    ServiceSpec::new(SERVICE, "events and their traces")
         .endpoint("find", move |question: FindRequest| {
             let projection = find.clone();
             async move { projection.find(question).await.map_err(|error| query_refusal(&error)) }

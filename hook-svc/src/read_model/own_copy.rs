@@ -36,6 +36,9 @@ pub(crate) const GROUP: &str = "copy";
 /// Interval at which the slot is refreshed.
 const TICK: Duration = Duration::from_millis(700);
 
+/// Pause before a write that failed is tried again.
+const WRITE_AGAIN: Duration = Duration::from_millis(500);
+
 /// Interval at which an open copy is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -136,6 +139,7 @@ impl CopyKeeper {
                 SlotRole::Spare => spare_since.or(Some(now)),
             };
             let is_spare = spare_since.is_some_and(|since| now.saturating_duration_since(since) >= LINGER);
+            self.note_long_opening(&copy, &slots);
             copy = match (role, copy) {
                 // Fetching a file may take many minutes, in which the slot has to be refreshed.
                 (SlotRole::Holder | SlotRole::Heir, CopyState::Closed) => {
@@ -188,6 +192,13 @@ impl CopyKeeper {
         ended
     }
 
+    /// Beside other copies, lets the replica take part while its own is being opened, which may take many minutes.
+    fn note_long_opening(&self, copy: &CopyState, slots: &SlotLeases) {
+        if matches!(copy, CopyState::Opening(_)) && !self.is_alone(slots) {
+            self.access.decide_none();
+        }
+    }
+
     async fn refresh(&self, slots: &mut SlotLeases, role: SlotRole, is_prepared: bool) -> SlotRole {
         // A replica that may keep no copy takes no slot, neither a free one nor one that it had before it was
         // configured so.
@@ -215,8 +226,15 @@ impl CopyKeeper {
         let projection = Projection::open(path).context("failed to open the read model")?;
 
         let persons = self.rules.borrow().identities.clone();
-        let named = projection.set_identities(persons.clone(), self.clock.now()).await;
-        named.context("failed to name the identities in the read model")?;
+        while let Err(error) = projection.set_identities(persons.clone(), self.clock.now()).await {
+            // A file that is locked and a disk that is full pass, and the replica takes part meanwhile.
+            if !matches!(error, ApplyBatchError::Passing(_)) {
+                return Err(error).context("failed to name the identities in the read model");
+            }
+            let error = describe_error(&error);
+            tracing::warn!(error, "failed to name the identities in the read model; retrying");
+            pause(WRITE_AGAIN).await;
+        }
 
         let feeding = ShutdownSignal::default();
         let feed = feed::run_tapped(self.bus.clone(), projection.clone(), self.tap.clone(), feeding.clone());
@@ -274,13 +292,20 @@ impl CopyKeeper {
 
         // The only copy answers operators while it is being built, as far as it has come; others would be told old
         // states.
-        let is_alone = slots.holders().borrow().iter().all(|holder| *holder == self.name);
-        if open.served.is_empty() && (is_ready || is_alone) {
+        if open.served.is_empty() && (is_ready || self.is_alone(slots)) {
             match self.serve(&open.projection, &mut open.background).await {
-                Ok(served) => open.served = served,
+                Ok(served) => {
+                    open.served = served;
+                    self.access.note_served(true);
+                }
                 Err(error) => tracing::warn!(error, "the read model's copy cannot be asked; retrying"),
             }
         }
+    }
+
+    /// Returns whether no other replica holds a slot.
+    fn is_alone(&self, slots: &SlotLeases) -> bool {
+        slots.holders().borrow().iter().all(|holder| *holder == self.name)
     }
 
     async fn serve(&self, projection: &Projection, background: &mut JoinSet<()>) -> Result<Vec<ServiceHandle>, String> {
@@ -294,6 +319,7 @@ impl CopyKeeper {
     }
 
     async fn close(&self, open: OpenCopy) {
+        self.access.note_served(false);
         self.access.set_own(OwnCopy::None);
         for served in open.served {
             served.stop().await;

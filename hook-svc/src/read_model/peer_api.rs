@@ -103,6 +103,9 @@ pub(crate) struct ReachedQuestion {
 pub(crate) struct ReachedReply {
     /// Sequence of the last event in the copy.
     pub(crate) position: u64,
+    /// Whether the copy is far behind the streams, and is being built.
+    #[serde(default)]
+    pub(crate) building: bool,
 }
 
 /// Question `first`: which events occur for the first time. Answered only by a copy that lags less than the server's

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -43,6 +43,9 @@ const PULSE: Duration = Duration::from_secs(2);
 
 /// Time without any answer after which no copy counts as there.
 const LOST: Duration = Duration::from_secs(3);
+
+/// Time for which a copy counts as near the streams' ends after it has said so: it is asked each [`PULSE`].
+const NEAR: Duration = Duration::from_secs(6);
 
 /// Time after which positions of transactions are forgotten: a transaction lasts a second.
 const REMEMBERED: Duration = Duration::from_secs(5);
@@ -85,6 +88,8 @@ struct Inner {
 struct PeerState {
     /// Copies that did not answer, by token, each with the time until which they are asked last.
     suspects: HashMap<String, Instant>,
+    /// Time when a copy last said that it is near the streams' ends.
+    near_at: Option<Instant>,
     /// Positions of the transactions of processes, by process and event.
     positions: HashMap<(u32, u64), (u64, Instant)>,
 }
@@ -110,8 +115,24 @@ impl PeerCopies {
         *self.0.answers.borrow()
     }
 
+    /// Returns whether a copy has answered lately that is near the streams' ends, and not being built.
+    pub(crate) fn are_near(&self) -> bool {
+        let now = self.0.clock.monotonic();
+        let near_at = self.state().near_at;
+        self.answer() && near_at.is_some_and(|at| now.saturating_duration_since(at) < NEAR)
+    }
+
+    fn note_near(&self) {
+        let now = self.0.clock.monotonic();
+        self.state().near_at = Some(now);
+    }
+
+    fn state(&self) -> MutexGuard<'_, PeerState> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits until a copy answers.
-    pub(crate) async fn wait_answering(&self) {
+    async fn wait_answering(&self) {
         // The sender lives as long as this.
         let _ = self.0.answers.subscribe().wait_for(|answers| *answers).await;
     }
@@ -135,10 +156,15 @@ impl PeerCopies {
         names.rotate_left(turn);
 
         let now = self.0.clock.monotonic();
-        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         state.suspects.retain(|_, until| *until > now);
         names.sort_by_key(|name| state.suspects.contains_key(name));
         names
+    }
+
+    /// Clock by which the copies are asked.
+    pub(crate) fn clock(&self) -> SharedClock {
+        Arc::clone(&self.0.clock)
     }
 
     /// Returns the token of this replica.
@@ -153,8 +179,7 @@ impl PeerCopies {
 
     fn suspect(&self, name: &str) {
         let until = self.0.clock.monotonic() + SUSPECT;
-        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.suspects.insert(name.to_owned(), until);
+        self.state().suspects.insert(name.to_owned(), until);
     }
 
     fn note_answering(&self) {
@@ -319,24 +344,24 @@ impl PeerCopies {
     }
 
     fn position_of(&self, key: (u32, u64)) -> u64 {
-        let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
         state.positions.get(&key).map_or(0, |(position, _)| *position)
     }
 
     /// Records where the transaction of a process stands, so that another copy that goes on for it is not behind it.
     fn note_position(&self, key: (u32, u64), position: u64) {
         let now = self.0.clock.monotonic();
-        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         if state.positions.insert(key, (position, now)).is_none() && state.positions.len().is_multiple_of(256) {
             let is_new = |noted: Instant| now.saturating_duration_since(noted) < REMEMBERED;
             state.positions.retain(|_, (_, noted)| is_new(*noted));
         }
     }
 
-    /// Waits until a copy has reached `sequence`.
+    /// Waits until a copy has reached `sequence`, and one answers.
     pub(crate) async fn wait_reached(&self, sequence: u64) {
         let mut reached = self.0.reached.subscribe();
-        if *reached.borrow_and_update() >= sequence {
+        if *reached.borrow_and_update() >= sequence && self.answer() {
             return;
         }
 
@@ -346,13 +371,20 @@ impl PeerCopies {
             *wanted = (*wanted).max(sequence);
             is_higher
         });
-        // The sender lives as long as this.
-        let _ = reached.wait_for(|reached| *reached >= sequence).await;
+        loop {
+            // The sender lives as long as this.
+            let _ = reached.wait_for(|reached| *reached >= sequence).await;
+            // The copy that had come so far may be gone: a query would ask in vain.
+            self.wait_answering().await;
+            if *reached.borrow_and_update() >= sequence {
+                return;
+            }
+        }
     }
 
-    /// Asks how far a copy has come, and returns its sequence of `EVENTS`. A copy that does not get beyond `beyond` is
-    /// asked last for some time, and the next one is asked: a copy that lags must not hold up an evaluation for which
-    /// another one is far enough. If none gets beyond it, the furthest counts.
+    /// Asks how far a copy has come, and returns its sequence of `EVENTS`. A copy that is being built, or does not get beyond
+    /// `beyond`, is asked last for some time, and the next one is asked: a copy that lags must not hold up an evaluation for
+    /// which another one is far enough. If there is no other, the furthest counts.
     ///
     /// # Errors
     /// Returns [`AskCopyError`] if none answers.
@@ -364,6 +396,10 @@ impl PeerCopies {
             let mut furthest = furthest.lock().unwrap_or_else(PoisonError::into_inner);
             *furthest = (*furthest).max(Some(position));
 
+            if reply.building {
+                return Err(format!("the copy is being built, and at event {position}"));
+            }
+            self.note_near();
             if beyond > 0 && position <= beyond {
                 return Err(format!("the copy is at event {position}, not beyond {beyond}"));
             }
@@ -427,7 +463,7 @@ impl PeerCopies {
                 }
             }
 
-            let rest = if self.answer() { PULSE } else { 4 * AGAIN };
+            let rest = if self.are_near() { PULSE } else { 4 * AGAIN };
             tokio::select! {
                 () = pause(rest) => {}
                 changed = wanted.changed() => if changed.is_err() { return },

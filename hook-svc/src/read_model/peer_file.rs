@@ -112,7 +112,7 @@ pub(crate) async fn bootstrap_from_peer(bus: &Bus, access: &ModelAccess, path: &
 async fn is_wanted(bus: &Bus, access: &ModelAccess) -> bool {
     let question = ReachedQuestion { beyond: 0 };
     let position = match access.peers().ask("reached", &question, REACHED).await {
-        Ok(ReachedReply { position }) => {
+        Ok(ReachedReply { position, .. }) => {
             access.decide_none();
             position
         }
@@ -240,7 +240,10 @@ mod tests {
         let spec = ServiceSpec::new(SERVICE, "a copy")
             .of_instance(token("h-0"))
             .endpoint("reached", |_: ReachedQuestion| async {
-                Ok(ReachedReply { position: 1 })
+                Ok(ReachedReply {
+                    position: 1,
+                    building: false,
+                })
             })
             .endpoint("file", |_: FileQuestion| {
                 std::future::pending::<Result<LentFile, (usize, String)>>()

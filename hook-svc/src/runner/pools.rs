@@ -335,7 +335,8 @@ impl WorkerPools {
     }
 
     /// As [`WorkerPools::evaluate_event`], but the hooks `later` (by index, ascending) are called once `ready` returns true; if it
-    /// returns false, the evaluation ends without [`super::EvaluationStep::Done`].
+    /// returns false, the evaluation ends without [`super::EvaluationStep::Done`]. Until then they take no place, which
+    /// their authors' other hooks may need.
     pub fn evaluate_in_two(
         &self,
         in_force: &InForce,
@@ -353,7 +354,7 @@ impl WorkerPools {
         let mut waiting = Vec::new();
         for (number, (part, only)) in (soon.len()..).zip(later) {
             begun.tell_waiting(number, part, only.as_deref());
-            waiting.extend(begun.prepare_part(number, part, only, job, seats));
+            waiting.extend(begun.prepare_part(number, part, only, job, &HeldSlots::default()));
         }
 
         // If `ready` returns false, the unsent parts are dropped, so the evaluation ends without `Done`.

@@ -6,18 +6,19 @@ use std::process::Command;
 use std::time::Duration;
 
 use shared::embed::{MINILM_MODEL, MiniLm, TextEmbedder as _};
+use shared::model::event::Event;
 use shared::model::invocation::HookOutcome;
-use shared::process::status::ask_replicas;
+use shared::process::status::{ReplicaStatus, ask_replicas};
 use shared::projection::Projection;
 use shared::projection::search::peers::{VectorsQuestion, VectorsReply, text_digest};
 use shared::testing::{TestProcess, eventually, eventually_some, model_folder};
 use shared::wire::headers::Headers;
-use shared::wire::topology::streams::EVENTS;
+use shared::wire::topology::streams::{DISPATCHES, EVENTS};
 
 use crate::world::{DEADLINE, World, event};
 
 /// Fires only where its query finds the very event that it is called with.
-const READS: &str = "import { Database } from 'bun:sqlite';
+pub(crate) const READS: &str = "import { Database } from 'bun:sqlite';
 export default ({ event, dbPath }) => {
   const row = new Database(dbPath, { readonly: true }).query('SELECT count(*) AS n FROM events WHERE id = ?').get(event.id);
   if (row.n !== 1) throw new Error(`found ${row.n} times`);
@@ -34,18 +35,22 @@ const FINDS: &str = "export default async ({ event, search }) => {
 ";
 
 /// Reads nothing.
-const PLAIN: &str = "export default ({ event }) => ({ fire: true, routing: { session: 'plain-' + event.peer.id } });\n";
+pub(crate) const PLAIN: &str =
+    "export default ({ event }) => ({ fire: true, routing: { session: 'plain-' + event.peer.id } });\n";
 
 /// Publishes `count` events on forty conversations.
-async fn publish(world: &World, from: u32, count: u32) {
-    let events: Vec<_> = (from..from + count)
-        .map(|number| event(&format!("v{}", number % 40), number, "hello"))
-        .collect();
+pub(crate) async fn publish(world: &World, from: u32, count: u32) {
+    let events: Vec<_> = (from..from + count).map(numbered).collect();
     world.publish_all(&events).await;
 }
 
+/// Event `number` on one of forty conversations.
+pub(crate) fn numbered(number: u32) -> Event {
+    event(&format!("v{}", number % 40), number, "hello")
+}
+
 /// Every event fired both hooks, once each, and no hook failed. Returns the replicas that evaluated them.
-async fn check(world: &World, events: u32) -> BTreeSet<String> {
+pub(crate) async fn check(world: &World, events: u32) -> BTreeSet<String> {
     world.wait_for_records(u64::from(events)).await;
     world.wait_until_acked().await;
     eventually("every dispatch is stored", async || {
@@ -70,7 +75,7 @@ async fn check(world: &World, events: u32) -> BTreeSet<String> {
     records.into_iter().map(|record| record.evaluated_by).collect()
 }
 
-async fn world(copies: usize) -> World {
+pub(crate) async fn world(copies: usize) -> World {
     let mut world = World::new(&[("reads.ts", READS), ("plain.ts", PLAIN)]).await;
     world.sections = format!("[hooks.read_model]\ncopies = {copies}\n");
     world
@@ -129,12 +134,21 @@ async fn a_copy_that_is_killed_or_frozen_is_answered_for_by_another() {
     let frozen = world.replica("h-0").pid().to_string();
     signal(&frozen, "-STOP");
     publish(&world, 100, 100).await;
-    world.wait_for_records(200).await;
+    dispatched(&world, 2 * 200).await;
     signal(&frozen, "-CONT");
 
     world.replica("h-1").kill();
     publish(&world, 200, 100).await;
     check(&world, 300).await;
+}
+
+/// Waits until `count` dispatches are stored.
+pub(crate) async fn dispatched(world: &World, count: u64) {
+    eventually(&format!("{count} dispatches"), async || {
+        let state = world.bus.stream_state(DISPATCHES).await;
+        state.is_ok_and(|state| state.messages >= count)
+    })
+    .await;
 }
 
 /// Begins to write to the file `MODEL`, creates the file `HELD`, and goes on for ever.
@@ -149,7 +163,7 @@ setInterval(() => model.inTransaction, 1000);
 
 /// Keeps the copy of replica `name` as it is, until the process is dropped: it answers, and falls behind its streams,
 /// because nobody else can write to the file.
-async fn hold_back(world: &World, name: &str) -> TestProcess {
+pub(crate) async fn hold_back(world: &World, name: &str) -> TestProcess {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/bin/bun");
     let bun = if own.is_file() { own } else { "bun".into() };
     let script = world.write_file(&format!("hold-{name}.js"), HOLD);
@@ -167,7 +181,7 @@ async fn hold_back(world: &World, name: &str) -> TestProcess {
 }
 
 /// Sequence of the last event in the copy of replica `name`, as it tells others.
-async fn position(world: &World, name: &str) -> Option<u64> {
+pub(crate) async fn position(world: &World, name: &str) -> Option<u64> {
     let subject = format!("nexus.svc.model.{name}.reached");
     let question = serde_json::json!({"beyond": 0});
     let told = world
@@ -203,7 +217,7 @@ async fn a_copy_that_lags_is_answered_for_by_another() {
         events += 100;
 
         // Nothing waits for the copy to catch up, and nothing is answered from it: each hook finds its own event.
-        world.wait_for_records(u64::from(events)).await;
+        dispatched(&world, 2 * u64::from(events)).await;
         assert_eq!(position(&world, lagging).await, Some(before), "{lagging} lags");
         drop(holding);
     }
@@ -226,14 +240,14 @@ async fn a_search_is_answered_by_a_copy_that_has_the_event() {
     // One copy lags and answers: an event that it does not know yet must not count as not there.
     let holding = hold_back(&world, "h-0").await;
     publish_words(&world, 40, 40).await;
-    world.wait_for_records(80).await;
+    dispatched(&world, 2 * 80).await;
     drop(holding);
 
     // One copy is there and answers nothing.
     let frozen = world.replica("h-1").pid().to_string();
     signal(&frozen, "-STOP");
     publish_words(&world, 80, 40).await;
-    world.wait_for_records(120).await;
+    dispatched(&world, 2 * 120).await;
     signal(&frozen, "-CONT");
 
     let evaluated_by = check(&world, 120).await;
@@ -299,16 +313,23 @@ async fn a_replica_that_may_keep_no_copy_takes_no_slot_even_if_it_is_the_first_a
 }
 
 /// Waits until a replica says, as `/readyz`, `/metrics` and `nexus doctor` show it, that no copy answers it.
-async fn loss_is_told(world: &World) {
-    eventually("the loss of all copies is told", async || {
+pub(crate) async fn loss_is_told(world: &World) {
+    told_by(world, 1, "no copy of the read model").await;
+}
+
+/// Waits until `replicas` replicas say `text` of the read model, which does not answer them, as `/readyz`, `/metrics` and
+/// `nexus doctor` show it.
+pub(crate) async fn told_by(world: &World, replicas: usize, text: &str) {
+    eventually(text, async || {
         let heard = ask_replicas(&world.bus, Duration::from_secs(3))
             .await
             .unwrap_or_default();
-        heard.iter().any(|replica| {
+        let tells = |replica: &&ReplicaStatus| {
             let part = replica.parts.get("projection");
-            let is_told = part.is_some_and(|part| part.degraded && part.detail.contains("no copy of the read model"));
+            let is_told = part.is_some_and(|part| part.degraded && part.detail.contains(text));
             is_told && replica.metrics.get("nexus_hook_read_model_answers") == Some(&0.0)
-        })
+        };
+        heard.iter().filter(tells).count() >= replicas
     })
     .await;
 }

@@ -29,6 +29,7 @@ mod restored_flow;
 mod sandbox;
 mod seed;
 mod snapshots;
+mod standstill;
 mod tools;
 mod turn;
 mod world;

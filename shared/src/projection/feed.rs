@@ -420,13 +420,12 @@ fn session_of(subject: &str) -> Option<SessionRef> {
 async fn tell_progress(projection: &Projection) {
     loop {
         pause(PROGRESS_EVERY).await;
-        let positions = *projection.0.positions.borrow();
-        let Some(behind) = projection.0.lag.remaining_messages(positions) else {
+        let Some(behind) = projection.remaining_messages() else {
             continue;
         };
 
         if behind >= MUCH {
-            let events = positions.position_of(FeedSource::Events);
+            let events = projection.position(FeedSource::Events);
             tracing::info!(behind, events, "read model is catching up");
         }
     }

@@ -63,7 +63,9 @@ impl Projection {
         self.0.caught_up.store(caught_up, Ordering::Relaxed);
     }
 
-    pub(super) fn is_caught_up(&self) -> bool {
+    /// Returns what [`Self::set_caught_up`] has said last; false before.
+    #[must_use]
+    pub fn is_caught_up(&self) -> bool {
         self.0.caught_up.load(Ordering::Relaxed)
     }
 
@@ -72,6 +74,13 @@ impl Projection {
     #[must_use]
     pub fn lag(&self, now: UnixMillis) -> Option<Duration> {
         self.0.lag.at(*self.0.positions.borrow(), now)
+    }
+
+    /// Returns the number of messages that are still to be read, of all streams together, by their last sequences. Returns
+    /// `None` if that is unknown.
+    #[must_use]
+    pub fn remaining_messages(&self) -> Option<u64> {
+        self.0.lag.remaining_messages(*self.0.positions.borrow())
     }
 
     /// Returns whether the file was compared with `EVENTS` since it was opened. Before, it may be of a stream that was put

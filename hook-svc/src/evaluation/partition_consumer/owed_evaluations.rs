@@ -1,4 +1,4 @@
-//! The deferred evaluations of a partition, as its owner makes them: one author after the other, or all given up.
+//! The deferred evaluations of a partition, as its owner makes them: one author after the other, or given up.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,8 @@ impl PartitionConsumer {
         allowed.min(shift.owed.room_for(conversation))
     }
 
-    /// Makes the evaluations that `owed` owes, of the first author for whom there is a place, or gives all of them up.
+    /// Makes the evaluations that `owed` owes, of the first author for whom there is a place, or gives up those that have
+    /// waited too long for one.
     pub(super) async fn make_owed(
         &self,
         owed: DeferredEvent,
@@ -42,7 +43,7 @@ impl PartitionConsumer {
         // Each author has a time of its own to get a place, counted without the evaluations of others.
         let patience = self.evaluator.patience_of(&owed.hooks);
         let left = (since + patience).saturating_duration_since(self.evaluator.clock.monotonic());
-        let found = self.evaluator.place_for(&owed.hooks, left).await;
+        let found = self.evaluator.place_for(&owed.hooks, left, sequence).await;
 
         let begun = self.evaluator.clock.monotonic();
         let rest = match self.task_of(owed, found, (partition, &through), &again).await {
@@ -63,12 +64,12 @@ impl PartitionConsumer {
         }
     }
 
-    /// Reads the event of `owed` again. Its hooks are called if a place was `found`, else given up. Returns `None` if
-    /// the event is gone.
+    /// Reads the event of `owed` again. The hooks that were `found` are called if there is a place, else given up. Returns
+    /// `None` if the event is gone.
     async fn task_of(
         &self,
         owed: DeferredEvent,
-        found: Option<(HeldSlots, Vec<String>)>,
+        (seats, called): (Option<HeldSlots>, Vec<String>),
         (partition, through): (u16, &Arc<AtomicU64>),
         again: &RedeliverySource,
     ) -> Option<EventTask> {
@@ -81,9 +82,6 @@ impl PartitionConsumer {
                 return None;
             }
         };
-
-        let is_too_late = found.is_none();
-        let (seats, called) = found.unwrap_or_else(|| (HeldSlots::default(), owed.hooks.clone()));
 
         Some(EventTask {
             key: record_key(&event),
@@ -98,8 +96,8 @@ impl PartitionConsumer {
             pass: EvaluationRound::Deferred(DeferredHooks {
                 hooks: owed.hooks,
                 called,
-                is_too_late,
-                seats: Mutex::new(seats),
+                is_too_late: seats.is_none(),
+                seats: Mutex::new(seats.unwrap_or_default()),
             }),
             lent: SharedPermits::new(None, &self.held_back),
             deferred: Mutex::default(),
