@@ -389,15 +389,12 @@ impl PeerCopies {
         let mut answered_at: Option<Instant> = None;
         loop {
             let known = *self.0.reached.borrow();
-            let goal = match self.0.waiting.load(Ordering::Acquire) {
-                // Of a stream that was put back, a sequence of the former one may never come.
-                0 => {
-                    self.0.wanted.send_if_modified(|wanted| std::mem::take(wanted) > 0);
-                    wanted.mark_unchanged();
-                    0
-                }
-                _ => *wanted.borrow_and_update(),
-            };
+            // Of a stream that was put back, a sequence of the former one may never come. A waiter is counted before it says
+            // what it wants, so that it is seen here, or says so afterwards.
+            self.0
+                .wanted
+                .send_if_modified(|wanted| self.0.waiting.load(Ordering::Acquire) == 0 && std::mem::take(wanted) > 0);
+            let goal = *wanted.borrow_and_update();
             if goal > known || is_needed() {
                 // Without a goal the answer comes at once, and only tells that there is one.
                 let beyond = if goal > known { known } else { 0 };
@@ -458,3 +455,6 @@ impl Drop for Waiting<'_> {
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests;
