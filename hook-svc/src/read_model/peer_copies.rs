@@ -29,7 +29,7 @@ const HEDGE: Duration = Duration::from_millis(150);
 /// Time limit for one copy's answer to a query, which itself may take a second.
 const ANSWER: Duration = Duration::from_millis(1_500);
 
-/// Time for which a script waits for a copy that answers.
+/// Time for which a script waits for a copy that can answer it, while one answers at all.
 const FIND_COPY: Duration = Duration::from_secs(10);
 
 /// Pause between two rounds of questions while no copy answers.
@@ -79,6 +79,8 @@ struct Inner {
     reached: watch::Sender<u64>,
     /// Whether a copy has answered lately.
     answers: watch::Sender<bool>,
+    /// Number of scripts' questions that were given up because no copy answered at all.
+    unanswered: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -102,6 +104,7 @@ impl PeerCopies {
             waiting: AtomicUsize::new(0),
             reached: watch::Sender::new(0),
             answers: watch::Sender::new(false),
+            unanswered: AtomicUsize::new(0),
         }))
     }
 
@@ -149,6 +152,22 @@ impl PeerCopies {
     /// Returns the tokens of the replicas that hold slots, in the order of the slots; this one may be among them.
     pub(crate) fn holders(&self) -> Vec<String> {
         self.0.holders.borrow().iter().map(|name| token(name)).collect()
+    }
+
+    /// Returns the number of scripts' questions that were given up because no copy answered at all.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.0.unanswered.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a script that has asked since `begun` and got no answer gets none any more. While no copy answers at
+    /// all, waiting would only keep its process from other hooks: its evaluation is made again.
+    fn gives_up(&self, begun: Instant) -> bool {
+        let is_lost = !self.answer();
+        // Not of one whose queries the copies send away because its others are slow: its hook has failed.
+        if is_lost {
+            self.0.unanswered.fetch_add(1, Ordering::Relaxed);
+        }
+        is_lost || self.0.clock.monotonic().saturating_duration_since(begun) >= FIND_COPY
     }
 
     fn suspect(&self, name: &str) {
@@ -239,7 +258,7 @@ impl PeerCopies {
         .await
     }
 
-    /// As [`Self::ask`], and waits for a copy that answers, at most for [`FIND_COPY`].
+    /// As [`Self::ask`] for a script, and waits for a copy that can answer, at most for [`FIND_COPY`].
     ///
     /// # Errors
     /// Returns [`AskCopyError`] if none has answered by then.
@@ -249,11 +268,11 @@ impl PeerCopies {
         question: &impl Serialize,
         timeout: Duration,
     ) -> Result<A, AskCopyError> {
-        let given_up = self.0.clock.monotonic() + FIND_COPY;
+        let begun = self.0.clock.monotonic();
         loop {
             match self.ask(endpoint, question, timeout).await {
                 Ok(answer) => return Ok(answer),
-                Err(error) if self.0.clock.monotonic() >= given_up => return Err(error),
+                Err(error) if self.gives_up(begun) => return Err(error),
                 Err(error) => tracing::debug!(%error, "a script waits for a copy of the read model"),
             }
             pause(AGAIN).await;
@@ -295,7 +314,7 @@ impl PeerCopies {
             query,
         };
 
-        let given_up = clock.monotonic() + FIND_COPY;
+        let begun = clock.monotonic();
         loop {
             let asked_at = clock.monotonic();
             let accept = |bytes: Bytes| match QueryReply::from_bytes(&bytes) {
@@ -309,7 +328,7 @@ impl PeerCopies {
                 }
                 Ok(QueryReply::Failed(error)) => return Err(error),
                 Ok(QueryReply::Away(text)) => return Err(ModelQueryError::Unavailable(text)),
-                Err(error) if clock.monotonic() >= given_up => {
+                Err(error) if self.gives_up(begun) => {
                     return Err(ModelQueryError::Unavailable(error.to_string()));
                 }
                 Err(error) => tracing::debug!(%error, "a script waits for a copy of the read model"),
