@@ -62,6 +62,9 @@ pub enum HandleEventError {
     /// The worker's supervisor was lost before every hook had answered.
     #[error("no worker has the event any more")]
     Lost,
+    /// A hook failed that had asked the read model while no copy of it answered.
+    #[error("a hook failed because no copy of the read model answers")]
+    NoCopy,
     /// The workers were stopped before every hook had answered.
     #[error("the workers were stopped before the evaluation ended")]
     Stopped,
@@ -79,15 +82,17 @@ impl HandleEventError {
             | Self::LastFire { .. }
             | Self::Answers(_)
             | Self::Attempt(_)
+            | Self::NoCopy
             | Self::Lost => false,
         }
     }
 
-    /// Returns whether the bus was unavailable, which says nothing about the event.
+    /// Returns whether the bus or the read model was unavailable, which says nothing about the event.
     #[must_use]
     pub const fn is_absence(&self) -> bool {
         match self {
-            Self::Marker(ReadStreamError::Unavailable { .. })
+            Self::NoCopy
+            | Self::Marker(ReadStreamError::Unavailable { .. })
             | Self::Conversation(ReadStreamError::Unavailable { .. })
             | Self::LastFire {
                 source: CasError::Read(ReadStreamError::Unavailable { .. }),

@@ -35,7 +35,9 @@ use crate::health::breakers::HookBreakers;
 use crate::read_model::access::ModelAccess;
 use crate::registry::active_hooks::{ActiveHooks, HookTraits};
 use crate::routing::bindings::LiveBindings;
-use crate::runner::{CallUsage, Evaluation, EvaluationJob, EvaluationStep, HeldSlots, HookSet, InForce, WorkerPools};
+use crate::runner::{
+    CallUsage, Evaluation, EvaluationJob, EvaluationStep, HeldSlots, HookSet, InForce, RunOutcome, WorkerPools,
+};
 
 /// Evaluator of events, shared by all partitions of this replica.
 #[derive(Debug)]
@@ -204,12 +206,17 @@ impl EventEvaluator {
         let perform = |wish| self.performer.perform_action(task, wish, now, carrier);
         let mut performing: FuturesUnordered<_> = wishes.into_iter().map(perform).collect();
 
+        let unanswered = self.model.peers().unanswered();
         let mut failed = None;
         loop {
             tokio::select! {
                 biased;
                 step = evaluation.next(), if !course.all_answered && failed.is_none() => {
                     let step = step.ok_or_else(|| self.lost_error())?;
+                    if self.could_not_read(&step, unanswered) {
+                        failed = Some(HandleEventError::NoCopy);
+                        continue;
+                    }
                     // A script that waits uses no processor: the permits of its event go to others meanwhile.
                     if matches!(step, EvaluationStep::Waiting(_)) {
                         task.lent.waits_for_script();
@@ -254,6 +261,17 @@ impl EventEvaluator {
             set,
             signs,
         })
+    }
+
+    /// Returns whether a hook failed that may have asked the read model while no copy of it answered: it is called again.
+    /// `unanswered`: number of such questions before the evaluation.
+    fn could_not_read(&self, step: &EvaluationStep, unanswered: usize) -> bool {
+        let EvaluationStep::Verdict(verdict) = step else {
+            return false;
+        };
+        matches!(verdict.outcome, RunOutcome::Failed { .. })
+            && self.model.peers().unanswered() != unanswered
+            && verdict.hook.reads_model()
     }
 
     /// Hands the event to the hooks that see it. A script that queries the read model must find the event itself and

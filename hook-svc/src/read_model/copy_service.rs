@@ -18,7 +18,7 @@ use shared::projection::script_query::{MAX_QUERY, ModelQuery, ModelQueryError, M
 use shared::projection::search::peers::VectorsQuestion;
 use shared::projection::{FeedSource, Projection, QueryProjectionError};
 use shared::wire::subject::token;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::file_service::FileLender;
 use super::peer_api::{
@@ -39,6 +39,15 @@ const CATCH_UP: Duration = Duration::from_secs(2);
 /// Most queries that run at once.
 const AT_ONCE: usize = 8;
 
+/// Most of them that are of processes whose queries are slow: hooks of one author must not take the turns of all others.
+const SLOW_AT_ONCE: usize = AT_ONCE / 2;
+
+/// Duration from which on a query is slow. Shorter ones free their turns so soon that those who wait get one in time.
+const SLOW: Duration = Duration::from_millis(250);
+
+/// Time for which a process counts as slow after such a query.
+const SLOW_FOR: Duration = Duration::from_secs(10);
+
 /// Lag from which on the copy does not say whether an event is new: shorter than the server's duplicate window, in
 /// which repetitions are recognised without it.
 const MAX_LAG: Duration = Duration::from_secs(60);
@@ -56,6 +65,9 @@ pub(crate) struct CopyService {
     clock: SharedClock,
     sessions: Mutex<HashMap<String, IdleSession>>,
     turns: Semaphore,
+    slow_turns: Semaphore,
+    /// Processes that count as slow, each with the time until which it does.
+    slow: Mutex<HashMap<String, Instant>>,
     lender: Arc<FileLender>,
 }
 
@@ -75,6 +87,8 @@ impl CopyService {
             clock,
             sessions: Mutex::default(),
             turns: Semaphore::new(AT_ONCE),
+            slow_turns: Semaphore::new(SLOW_AT_ONCE),
+            slow: Mutex::default(),
         })
     }
 
@@ -129,12 +143,31 @@ impl CopyService {
                 idle.session.end_old(|_| true);
                 now.saturating_duration_since(idle.used_at) < UNUSED
             });
+            self.slow().retain(|_, until| *until > now);
             self.lender.end_old();
         }
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<String, IdleSession>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slow(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.slow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits a moment for a turn for a query of the process `asker`; one that is slow needs one of a few as well.
+    async fn take_turn(&self, asker: &str) -> Option<(Option<SemaphorePermit<'_>>, SemaphorePermit<'_>)> {
+        let now = self.clock.monotonic();
+        let is_slow = self.slow().get(asker).is_some_and(|until| *until > now);
+        let turn = async {
+            let slow = match is_slow {
+                true => Some(self.slow_turns.acquire().await.ok()?),
+                false => None,
+            };
+            Some((slow, self.turns.acquire().await.ok()?))
+        };
+        tokio::time::timeout(PATIENCE, turn).await.ok().flatten()
     }
 
     /// Waits a moment for the copy to reach `sequence`; returns whether it has.
@@ -148,14 +181,15 @@ impl CopyService {
         if !self.has_reached(at_least).await {
             return QueryReply::Away(self.describe_lag(at_least));
         }
-        let Ok(Ok(_turn)) = tokio::time::timeout(PATIENCE, self.turns.acquire()).await else {
+        let Some(_turn) = self.take_turn(&asker).await else {
             return QueryReply::Away("the copy is busy".to_owned());
         };
 
         // A process waits for each answer; one that asks again before has asked another copy meanwhile.
         let idle = self.sessions().remove(&asker);
         let session = idle.map_or_else(|| self.new_session(), |idle| idle.session);
-        let until = self.clock.monotonic() + MAX_QUERY;
+        let began = self.clock.monotonic();
+        let until = began + MAX_QUERY;
         // The sequence names the event, and thereby the evaluation, of which a process has one for each event.
         let evaluation = (query.sequence & u64::from(u32::MAX)) as u32;
         let query = ModelQuery {
@@ -166,9 +200,13 @@ impl CopyService {
             return QueryReply::Away("the query failed".to_owned());
         };
 
+        let used_at = self.clock.monotonic();
+        if used_at.saturating_duration_since(began) >= SLOW {
+            self.slow().insert(asker.clone(), used_at + SLOW_FOR);
+        }
         let idle = IdleSession {
             session: ran.session,
-            used_at: self.clock.monotonic(),
+            used_at,
         };
         self.sessions().insert(asker, idle);
         match ran.outcome {
@@ -262,4 +300,51 @@ pub(crate) async fn find_first(
 
 fn unavailable(error: &QueryProjectionError) -> (usize, String) {
     (UNAVAILABLE, describe_error(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+    use shared::clock::SystemClock;
+
+    use super::*;
+
+    /// Runs until it is interrupted.
+    const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n";
+
+    fn question(asker: &str, sql: &str) -> QueryQuestion {
+        QueryQuestion {
+            asker: asker.to_owned(),
+            query: serde_json::from_value(serde_json::json!({ "sql": sql })).expect("a query"),
+            at_least: 0,
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn processes_whose_queries_are_slow_leave_turns_to_the_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let projection = Projection::open(&folder.path().join("read.db")).expect("it opens");
+        let copy = CopyService::new(projection, Arc::new(SystemClock));
+        let askers: Vec<String> = (0..AT_ONCE).map(|number| format!("h-{number}/7")).collect();
+        let ask_endlessly = async || {
+            let asked = askers.iter().map(|asker| copy.answer_query(question(asker, ENDLESS)));
+            join_all(asked).await
+        };
+
+        // Nobody knows them yet, so all run.
+        let timed_out = QueryReply::Failed(ModelQueryError::TimedOut);
+        assert!(ask_endlessly().await.iter().all(|reply| *reply == timed_out));
+
+        // From now on some of them are sent away, and whoever asks beside them is answered.
+        let innocent = async {
+            for number in 0..5 {
+                let reply = copy.answer_query(question("h-0/8", "SELECT 1")).await;
+                assert!(matches!(reply, QueryReply::Page(..)), "{number}: {reply:?}");
+                pause(Duration::from_millis(50)).await;
+            }
+        };
+        let (replies, ()) = tokio::join!(ask_endlessly(), innocent);
+        let ran = replies.iter().filter(|reply| **reply == timed_out).count();
+        assert!(ran < AT_ONCE, "{replies:?}");
+    }
 }

@@ -29,7 +29,7 @@ const HEDGE: Duration = Duration::from_millis(150);
 /// Time limit for one copy's answer to a query, which itself may take a second.
 const ANSWER: Duration = Duration::from_millis(1_500);
 
-/// Time for which a script waits for a copy that answers.
+/// Time for which a script waits for a copy that can answer it, while one answers at all.
 const FIND_COPY: Duration = Duration::from_secs(10);
 
 /// Pause between two rounds of questions while no copy answers.
@@ -82,6 +82,8 @@ struct Inner {
     reached: watch::Sender<u64>,
     /// Whether a copy has answered lately.
     answers: watch::Sender<bool>,
+    /// Number of scripts' questions that were given up because no copy answered at all.
+    unanswered: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -107,6 +109,7 @@ impl PeerCopies {
             waiting: AtomicUsize::new(0),
             reached: watch::Sender::new(0),
             answers: watch::Sender::new(false),
+            unanswered: AtomicUsize::new(0),
         }))
     }
 
@@ -175,6 +178,22 @@ impl PeerCopies {
     /// Returns the tokens of the replicas that hold slots, in the order of the slots; this one may be among them.
     pub(crate) fn holders(&self) -> Vec<String> {
         self.0.holders.borrow().iter().map(|name| token(name)).collect()
+    }
+
+    /// Returns the number of scripts' questions that were given up because no copy answered at all.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.0.unanswered.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a script that has asked since `begun` and got no answer gets none any more. While no copy answers at
+    /// all, waiting would only keep its process from other hooks: its evaluation is made again.
+    fn gives_up(&self, begun: Instant) -> bool {
+        let is_lost = !self.answer();
+        // Not of one whose queries the copies send away because its others are slow: its hook has failed.
+        if is_lost {
+            self.0.unanswered.fetch_add(1, Ordering::Relaxed);
+        }
+        is_lost || self.0.clock.monotonic().saturating_duration_since(begun) >= FIND_COPY
     }
 
     fn suspect(&self, name: &str) {
@@ -264,7 +283,7 @@ impl PeerCopies {
         .await
     }
 
-    /// As [`Self::ask`], and waits for a copy that answers, at most for [`FIND_COPY`].
+    /// As [`Self::ask`] for a script, and waits for a copy that can answer, at most for [`FIND_COPY`].
     ///
     /// # Errors
     /// Returns [`AskCopyError`] if none has answered by then.
@@ -274,11 +293,11 @@ impl PeerCopies {
         question: &impl Serialize,
         timeout: Duration,
     ) -> Result<A, AskCopyError> {
-        let given_up = self.0.clock.monotonic() + FIND_COPY;
+        let begun = self.0.clock.monotonic();
         loop {
             match self.ask(endpoint, question, timeout).await {
                 Ok(answer) => return Ok(answer),
-                Err(error) if self.0.clock.monotonic() >= given_up => return Err(error),
+                Err(error) if self.gives_up(begun) => return Err(error),
                 Err(error) => tracing::debug!(%error, "a script waits for a copy of the read model"),
             }
             pause(AGAIN).await;
@@ -320,7 +339,7 @@ impl PeerCopies {
             query,
         };
 
-        let given_up = clock.monotonic() + FIND_COPY;
+        let begun = clock.monotonic();
         loop {
             let asked_at = clock.monotonic();
             let accept = |bytes: Bytes| match QueryReply::from_bytes(&bytes) {
@@ -334,7 +353,7 @@ impl PeerCopies {
                 }
                 Ok(QueryReply::Failed(error)) => return Err(error),
                 Ok(QueryReply::Away(text)) => return Err(ModelQueryError::Unavailable(text)),
-                Err(error) if clock.monotonic() >= given_up => {
+                Err(error) if self.gives_up(begun) => {
                     return Err(ModelQueryError::Unavailable(error.to_string()));
                 }
                 Err(error) => tracing::debug!(%error, "a script waits for a copy of the read model"),
@@ -425,15 +444,12 @@ impl PeerCopies {
         let mut answered_at: Option<Instant> = None;
         loop {
             let known = *self.0.reached.borrow();
-            let goal = match self.0.waiting.load(Ordering::Acquire) {
-                // Of a stream that was put back, a sequence of the former one may never come.
-                0 => {
-                    self.0.wanted.send_if_modified(|wanted| std::mem::take(wanted) > 0);
-                    wanted.mark_unchanged();
-                    0
-                }
-                _ => *wanted.borrow_and_update(),
-            };
+            // Of a stream that was put back, a sequence of the former one may never come. A waiter is counted before it says
+            // what it wants, so that it is seen here, or says so afterwards.
+            self.0
+                .wanted
+                .send_if_modified(|wanted| self.0.waiting.load(Ordering::Acquire) == 0 && std::mem::take(wanted) > 0);
+            let goal = *wanted.borrow_and_update();
             if goal > known || is_needed() {
                 // Without a goal the answer comes at once, and only tells that there is one.
                 let beyond = if goal > known { known } else { 0 };
@@ -498,3 +514,6 @@ impl Drop for Waiting<'_> {
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests;

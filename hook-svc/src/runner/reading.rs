@@ -18,7 +18,7 @@ const HIDING: [&str; 6] = [
 ];
 
 /// Objects that have the words of [`HIDING`] as members.
-const OWNERS: [&str; 5] = ["globalThis", "global", "self", "process", "Bun"];
+const OWNERS: [&str; 6] = ["globalThis", "global", "self", "process", "Bun", "module"];
 
 /// Modules that load others, or make code.
 const LOADERS: [&str; 4] = ["module", "node:module", "vm", "node:vm"];
@@ -59,14 +59,16 @@ fn hides_a_name(source: &str) -> bool {
     })
 }
 
-/// Returns whether `text` begins with the name of a module that loads others, or with a name that contains an escape:
-/// `"bun:sq\lite"` is a name too.
+/// Returns whether `text` begins with the name of a module whose code the source does not show: one that loads others, a file, a
+/// text that is code itself (`data:`), or a name that contains an escape, as `"bun:sq\lite"` is a name too.
 fn hides_a_module(text: &str) -> bool {
     let Some(quote) = text.chars().next().filter(|first| matches!(first, '"' | '\'')) else {
         return false;
     };
     let name = text[1..].split(quote).next().unwrap_or_default();
-    name.contains('\\') || LOADERS.contains(&name)
+    let is_built_in = name.starts_with("node:") || name.starts_with("bun:");
+    let is_elsewhere = name.starts_with(['.', '/']) || (name.contains(':') && !is_built_in);
+    name.contains('\\') || LOADERS.contains(&name) || is_elsewhere
 }
 
 /// Returns whether a letter or digit is written as an escape, which hides a name and has no other use.
@@ -120,6 +122,13 @@ mod tests {
             "import { Database } from \"bun:sq\\lite\";",
             "import 'bun:sq\\lite';",
             "export * from/* */'bun:sq\\lite';",
+            "import read from 'data:text/javascript;base64,ZXhwb3J0IGRlZmF1bHQgMQ==';",
+            "import 'file:///srv/read.ts';",
+            "import read from './reads';",
+            "export * from \"/srv/reads.ts\";",
+            // Whether it is of types alone cannot be told from a word in a comment.
+            "import type { A } from \"./a\";",
+            "module['requi' + 're'](name)",
             "\\u0072equire(name)",
             "\\u{72}equire(name)",
             "['e\\x76al']",
@@ -134,7 +143,8 @@ mod tests {
             "export default ({ event }) => ({ fire: event.content === 'caf\\u00e9' });",
             "// Answers that require an approval are not ours.\nexport default () => ({ fire: true });",
             "// The evaluation of a retrieval is a function of the event.\nexport default function (ctx) { return ctx; }",
-            "import { join } from 'node:path';\nimport type { A } from \"./a\";",
+            "import { join } from 'node:path';\nimport { format } from \"date-fns\";\nimport { hash } from 'bun';",
+            "/// <reference path=\"./nexus.d.ts\" />\nexport default ({ event }) => ({ fire: event.from === 'a:b' });",
             "class Own extends Error { constructor() { super('own'); } }\nglobalThis.count = 0;\nconst limit = process.memoryUsage();",
             "// The constructor of a module, of a process and of a virtual machine (vm).\nexport default () => ({ fire: true });",
             "const red = '\\x1b[31m' + \"\\n\";",

@@ -312,6 +312,80 @@ async fn a_replica_that_may_keep_no_copy_takes_no_slot_even_if_it_is_the_first_a
     assert!(!world.read_model("h-0").exists());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn hooks_that_read_nothing_go_on_when_the_only_copy_is_killed_under_load() {
+    // More evaluations than an author may have under way on one replica.
+    const AT_ONCE: u32 = 800;
+    let mut world = world(1).await;
+    let may_keep = world.sections.clone();
+    world.start("h-0");
+    world.wait_for_members(1).await;
+    world.sections = format!("{may_keep}keep = false\n");
+    world.start("h-1");
+    world.wait_for_members(2).await;
+    publish(&world, 0, 40).await;
+    world.wait_for_records(40).await;
+    world.wait_until_acked().await;
+
+    // They come before anybody can know that the copy is gone, so that the hook that reads waits for it.
+    world.replica("h-0").kill();
+    publish(&world, 40, AT_ONCE).await;
+    eventually("what reads nothing is dispatched", async || {
+        let state = world
+            .bus
+            .stream_state(shared::wire::topology::streams::DISPATCHES)
+            .await;
+        state.is_ok_and(|state| state.messages >= u64::from(2 * 40 + AT_ONCE))
+    })
+    .await;
+    assert!(!world.read_model("h-1").exists());
+
+    world.sections = may_keep;
+    world.start("h-2");
+    check(&world, 40 + AT_ONCE).await;
+}
+
+/// Says that it has begun, and fires some time later where its query finds the very event that it is called with.
+const READS_LATE: &str = "import { Database } from 'bun:sqlite';
+export default async ({ event, dbPath }) => {
+  console.log('reading begins');
+  await new Promise((done) => setTimeout(done, 2000));
+  const row = new Database(dbPath, { readonly: true }).query('SELECT count(*) AS n FROM events WHERE id = ?').get(event.id);
+  if (row.n !== 1) throw new Error(`found ${row.n} times`);
+  return { fire: true, routing: { session: event.peer.id } };
+};
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_was_reading_when_the_only_copy_went_has_not_failed_but_is_called_again() {
+    let mut world = world(1).await;
+    world.write_hook("reads.ts", READS_LATE);
+    let may_keep = world.sections.clone();
+    world.start("h-0");
+    world.wait_for_members(1).await;
+    world.sections = format!("{may_keep}keep = false\n");
+    let log = world.write_file("h-1.log", "");
+    world.log = Some(log.clone());
+    world.start("h-1");
+    world.wait_for_members(2).await;
+
+    // Some of them are evaluated by the replica that goes on.
+    publish(&world, 0, 40).await;
+    eventually("the hook has begun", async || says(&log, "reading begins")).await;
+    world.replica("h-0").kill();
+    let tried_again = "a hook failed because no copy of the read model answers";
+    eventually("it is tried again", async || says(&log, tried_again)).await;
+
+    world.log = None;
+    world.sections = may_keep;
+    world.start("h-2");
+    check(&world, 40).await;
+}
+
+fn says(log: &Path, what: &str) -> bool {
+    std::fs::read_to_string(log).is_ok_and(|said| said.contains(what))
+}
+
 /// Waits until a replica says, as `/readyz`, `/metrics` and `nexus doctor` show it, that no copy answers it.
 pub(crate) async fn loss_is_told(world: &World) {
     told_by(world, 1, "no copy of the read model").await;
