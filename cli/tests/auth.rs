@@ -147,3 +147,54 @@ fn users_are_added_rotated_and_revoked() {
         assert!(code == wanted && text.contains(told), "{arguments:?}: {code} {text}");
     }
 }
+
+#[test]
+fn a_folder_without_its_first_key_is_not_given_another_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    done(here, &["init", "--offline"]);
+    let root = here.join("nexus-auth/keys/root.nk");
+    let accounts = here.join("nexus-auth/server/accounts.conf");
+    let text = |path: &Path| std::fs::read_to_string(path).expect("text");
+    let (key, before) = (text(&root), text(&accounts));
+    std::fs::remove_file(&root).expect("removed");
+
+    for arguments in [
+        &["list"][..],
+        &["init", "--offline"],
+        &["rotate", "hook", "--offline"],
+        &["add", "vera", "--role", "viewer"],
+    ] {
+        let (code, said) = auth(here, arguments);
+        assert!(
+            code == 5 && said.contains("root.nk is missing"),
+            "{arguments:?}: {code} {said}"
+        );
+    }
+    assert!(!root.exists());
+    assert_eq!(text(&accounts), before);
+
+    std::fs::write(&root, key).expect("put back");
+    done(here, &["init", "--offline"]);
+    assert_eq!(text(&accounts), before);
+}
+
+#[test]
+fn a_key_of_a_role_that_was_thrown_away_is_replaced_and_said() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    done(here, &["init", "--offline"]);
+    done(here, &["add", "vera", "--role", "viewer"]);
+    let accounts = || std::fs::read_to_string(here.join("nexus-auth/server/accounts.conf")).expect("text");
+    let before = accounts();
+
+    std::fs::remove_file(here.join("nexus-auth/keys/roles/viewer.nk")).expect("removed");
+    let said = done(here, &["rotate", "vera", "--offline"]);
+    assert!(
+        said.contains("viewer.nk was missing") && said.contains("(vera)"),
+        "{said}"
+    );
+    assert_ne!(accounts(), before, "the servers are told");
+    let again = done(here, &["rotate", "vera", "--offline"]);
+    assert!(!again.contains("was missing"), "{again}");
+}
