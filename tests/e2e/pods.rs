@@ -104,6 +104,30 @@ spec:
       securityContext: {runAsUser: 10002, runAsGroup: 10002}
 ";
 
+/// Two sets whose pods have volumes; one of them lets these go with its pods.
+const KEEPERS: &str = "
+{kind: Namespace, metadata: {name: volumes}}
+---
+kind: StatefulSet
+metadata: {namespace: volumes, name: keeps}
+spec:
+  template:
+    spec:
+      containers: [{name: sleeps, image: busybox, command: [sleep, infinity], volumeMounts: [{name: data, mountPath: /data}]}]
+      securityContext: {runAsUser: 10002, runAsGroup: 10002}
+  volumeClaimTemplates: [{metadata: {name: data}}]
+---
+kind: StatefulSet
+metadata: {namespace: volumes, name: drops}
+spec:
+  persistentVolumeClaimRetentionPolicy: {whenScaled: Delete, whenDeleted: Delete}
+  template:
+    spec:
+      containers: [{name: sleeps, image: busybox, command: [sleep, infinity], volumeMounts: [{name: data, mountPath: /data}]}]
+      securityContext: {runAsUser: 10002, runAsGroup: 10002}
+  volumeClaimTemplates: [{metadata: {name: data}}]
+";
+
 /// The configuration of a shop: a webhook source, a model and an account that are outside.
 fn shop() -> Files {
     Files {
@@ -353,4 +377,33 @@ async fn a_container_that_takes_more_memory_than_it_may_is_killed_and_started_ag
         Err(cluster.describe())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_goes_with_its_pod_where_the_set_says_so() {
+    let Some(cluster) = installation::try_cluster(Length::Short).await else {
+        return;
+    };
+    cluster.apply(KEEPERS);
+    cluster.settled(PATIENCE).await;
+    let volume = |set: &str| cluster.claim("volumes", &format!("data-{set}-0"));
+    std::fs::write(volume("drops").join("file"), "kept").expect("written");
+
+    // A pod that is replaced finds its volume again.
+    cluster.delete_pod("drops-0");
+    cluster.settled(PATIENCE).await;
+    assert!(volume("drops").join("file").exists());
+
+    for set in ["keeps", "drops"] {
+        cluster.scale("volumes", set, 0);
+    }
+    eventually_within("the volume is gone", PATIENCE, async || {
+        if volume("drops").exists() {
+            return Err(cluster.describe());
+        }
+        Ok(())
+    })
+    .await;
+    cluster.settled(PATIENCE).await;
+    assert!(volume("keeps").exists());
 }
