@@ -102,7 +102,7 @@ fn ensure_role_keys(path: &Path, registry: &UserRegistry) -> Result<BTreeMap<Bus
         let users: Vec<&str> = users.map(|(name, _)| name.as_str()).collect();
         if !is_known && !users.is_empty() {
             complain!(
-                "{} was missing and is made anew: each user of that role needs `nexus auth rotate` ({})",
+                "{} was missing, and another key is made: each user of that role needs `nexus auth rotate` ({})",
                 place.display(),
                 users.join(", ")
             );
