@@ -4,6 +4,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
 use shared::credentials::UserCredentials;
 use shared::wire::rights::BusRole;
@@ -145,5 +147,102 @@ fn users_are_added_rotated_and_revoked() {
     ] {
         let (code, text) = auth(here, &arguments);
         assert!(code == wanted && text.contains(told), "{arguments:?}: {code} {text}");
+    }
+}
+
+#[test]
+fn a_folder_without_its_first_key_is_not_given_another_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    done(here, &["init", "--offline"]);
+    let root = here.join("nexus-auth/keys/root.nk");
+    let accounts = here.join("nexus-auth/server/accounts.conf");
+    let text = |path: &Path| std::fs::read_to_string(path).expect("text");
+    let (key, before) = (text(&root), text(&accounts));
+    std::fs::remove_file(&root).expect("removed");
+
+    for arguments in [
+        &["list"][..],
+        &["init", "--offline"],
+        &["rotate", "hook", "--offline"],
+        &["add", "vera", "--role", "viewer"],
+    ] {
+        let (code, said) = auth(here, arguments);
+        assert!(
+            code == 5 && said.contains("root.nk is missing"),
+            "{arguments:?}: {code} {said}"
+        );
+    }
+    assert!(!root.exists());
+    assert_eq!(text(&accounts), before);
+
+    std::fs::write(&root, key).expect("put back");
+    done(here, &["init", "--offline"]);
+    assert_eq!(text(&accounts), before);
+}
+
+#[test]
+fn a_key_of_a_role_that_was_thrown_away_is_replaced_and_said() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    done(here, &["init", "--offline"]);
+    done(here, &["add", "vera", "--role", "viewer"]);
+    let accounts = || std::fs::read_to_string(here.join("nexus-auth/server/accounts.conf")).expect("text");
+    let before = accounts();
+
+    std::fs::remove_file(here.join("nexus-auth/keys/roles/viewer.nk")).expect("removed");
+    let said = done(here, &["rotate", "vera", "--offline"]);
+    assert!(
+        said.contains("viewer.nk was missing") && said.contains("(vera)"),
+        "{said}"
+    );
+    assert_ne!(accounts(), before, "the servers are told");
+    let again = done(here, &["rotate", "vera", "--offline"]);
+    assert!(!again.contains("was missing"), "{again}");
+}
+
+#[test]
+fn a_rotation_that_was_killed_on_its_way_is_ended_by_the_next_command() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    done(here, &["init", "--offline"]);
+    let (users, file) = (
+        here.join("nexus-auth/users.json"),
+        here.join("nexus-auth/users/hook.creds"),
+    );
+    let text = |path: &Path| std::fs::read_to_string(path).expect("text");
+    let record = || serde_json::from_str::<Value>(&text(&users)).expect("JSON");
+    let (former, first) = (text(&file), user(here, "hook").claims().public.clone());
+
+    for is_written in [false, true] {
+        done(here, &["rotate", "hook", "--offline"]);
+        // Killed after its record, before or after the file: in the first case the new key is in no hands.
+        let made = user(here, "hook").claims().public.clone();
+        let mut killed = record();
+        killed["users"]["hook"]["unwritten"] = true.into();
+        std::fs::write(&users, killed.to_string()).expect("written");
+        if !is_written {
+            std::fs::write(&file, &former).expect("written");
+        }
+
+        done(here, &["init", "--offline"]);
+        let key = user(here, "hook").claims().public.clone();
+        assert_eq!(key == made, is_written, "{key}");
+        assert_eq!(record()["users"]["hook"]["public"], key.as_str());
+        assert_eq!(record()["users"]["hook"]["unwritten"], false);
+        let secrets = text(&here.join("nexus-auth/secrets.yaml"));
+        assert!(
+            !secrets.contains(&BASE64.encode(&former)),
+            "the former key is not handed out"
+        );
+
+        // The key that services still have can be refused.
+        done(here, &["revoke", "hook", "--former", "--offline"]);
+        let ended = record();
+        let refused = &ended["accounts"]["NEXUS"]["revoked"];
+        assert!(
+            refused.get(&first).is_some() && refused.get(&key).is_none(),
+            "{refused}"
+        );
     }
 }

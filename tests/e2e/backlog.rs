@@ -14,6 +14,11 @@ use tests::world::{Setup, World, root, without_ticks};
 use crate::story::PATIENCE;
 
 const SERVICE: &str = "hook-svc";
+/// The other service that is scaled, and its metric.
+const BROKER: &str = "broker-svc";
+const CLAIMS: &str = "nexus_broker_claims_pending";
+/// Time after which a number on a page may no longer be one of before the bus went away: less than an autoscaler's window.
+const SOON: Duration = Duration::from_secs(20);
 /// The metric, and the object that scales by it.
 const METRIC: &str = "nexus_hook_backlog_events";
 const SCALED_OBJECT: &str = "k8s/components/keda/hook-svc.yaml";
@@ -32,16 +37,16 @@ export default async ({ event }) => {
 };
 "#;
 
-/// Returns the backlog on the page of each replica, none where the page has none.
-async fn told(world: &World) -> Result<Vec<Option<f64>>, String> {
+/// Returns `metric` on the page of each replica of `service`, none where the page has none.
+async fn told(world: &World, service: &str, metric: &str) -> Result<Vec<Option<f64>>, String> {
     let client = cli::http::client().map_err(|error| error.to_string())?;
     let mut all = Vec::new();
-    for running in world.stack.services.iter().filter(|running| running.name == SERVICE) {
+    for running in world.stack.services.iter().filter(|running| running.name == service) {
         let address = running.address("http").map_err(|error| error.to_string())?;
         let answer = client.get(format!("http://{address}/metrics")).send().await;
         let page = answer.map_err(|error| error.to_string())?.text().await;
         let samples = parse(&page.map_err(|error| error.to_string())?)?;
-        let found = samples.iter().find(|sample| sample.name == METRIC);
+        let found = samples.iter().find(|sample| sample.name == metric);
         all.push(found.map(|sample| sample.value));
     }
     Ok(all)
@@ -50,7 +55,7 @@ async fn told(world: &World) -> Result<Vec<Option<f64>>, String> {
 /// Waits until two replicas tell a backlog from `least` to `most`, and no third one tells any; returns the larger one.
 async fn two_tell(world: &World, what: &str, least: f64, most: f64) -> f64 {
     eventually(what, PATIENCE, async || {
-        let told = told(world).await?;
+        let told = told(world, SERVICE, METRIC).await?;
         let numbers: Vec<f64> = told.iter().flatten().copied().collect();
         match numbers.as_slice() {
             [one, other] if [one, other].iter().all(|number| (least..=most).contains(*number)) => {
@@ -98,14 +103,26 @@ async fn every_copy_tells_the_backlog_and_nobody_else_does() {
     assert_eq!(accepted.len() as u64, load.events);
     two_tell(&world, "both tell that it is done", 0.0, 0.0).await;
 
+    let claims = told(&world, BROKER, CLAIMS).await.expect("pages");
+    assert!(
+        claims.iter().all(Option::is_some),
+        "every broker tells the claims: {claims:?}"
+    );
+
     // A number of some time ago would scale; none does not.
     world.stack.nats[0].kill();
-    eventually("without the bus nobody tells a number", PATIENCE, async || {
-        let told = told(&world).await?;
+    nobody_tells(&world, BROKER, CLAIMS, SOON).await;
+    nobody_tells(&world, SERVICE, METRIC, PATIENCE).await;
+}
+
+/// Waits until no replica of `service` has `metric` on its page.
+async fn nobody_tells(world: &World, service: &str, metric: &str, within: Duration) {
+    eventually("without the bus nobody tells a number", within, async || {
+        let told = told(world, service, metric).await?;
         if told.iter().all(Option::is_none) {
             Ok(())
         } else {
-            Err(format!("{told:?}\n{}", world.logs()))
+            Err(format!("{service}: {told:?}\n{}", world.logs()))
         }
     })
     .await;

@@ -9,14 +9,16 @@ mod rolled;
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use shared::testing::model_server::ScriptedAnswer;
 use shared::testing::{ModelServer, eventually_within};
 use tests::cluster::Cluster;
 use tests::cluster::verbs::PodInfo;
+use tests::network::{LOCAL_DNS, POD_DNS};
 use tests::receiver::Receiver;
+use tokio::net::TcpListener;
 
 use installation::{Files, Installation, Length, NAMESPACE};
 
@@ -100,6 +102,30 @@ spec:
     spec:
       containers: [{name: fits, image: busybox, command: [bash, -c, 'head -c 100M /dev/zero | tail | sleep infinity'], resources: {limits: {memory: 256Mi}}}]
       securityContext: {runAsUser: 10002, runAsGroup: 10002}
+";
+
+/// Two sets whose pods have volumes; one of them lets these go with its pods.
+const KEEPERS: &str = "
+{kind: Namespace, metadata: {name: volumes}}
+---
+kind: StatefulSet
+metadata: {namespace: volumes, name: keeps}
+spec:
+  template:
+    spec:
+      containers: [{name: sleeps, image: busybox, command: [sleep, infinity], volumeMounts: [{name: data, mountPath: /data}]}]
+      securityContext: {runAsUser: 10002, runAsGroup: 10002}
+  volumeClaimTemplates: [{metadata: {name: data}}]
+---
+kind: StatefulSet
+metadata: {namespace: volumes, name: drops}
+spec:
+  persistentVolumeClaimRetentionPolicy: {whenScaled: Delete, whenDeleted: Delete}
+  template:
+    spec:
+      containers: [{name: sleeps, image: busybox, command: [sleep, infinity], volumeMounts: [{name: data, mountPath: /data}]}]
+      securityContext: {runAsUser: 10002, runAsGroup: 10002}
+  volumeClaimTemplates: [{metadata: {name: data}}]
 ";
 
 /// The configuration of a shop: a webhook source, a model and an account that are outside.
@@ -300,10 +326,21 @@ async fn lets_nobody_else_in(cluster: &Cluster) {
     assert_eq!(reached(cluster, "gate-0", &all).await, of(&[8080]));
     assert_eq!(reached(cluster, "prometheus-0", &all).await, of(&[8222, 9464]));
 
-    // The services reach the bus and what is public, and neither one another nor the address by which clouds give out rights.
+    // Inside, too, somebody listens at the port by which the services reach what is outside: at an address of the cluster's, and at
+    // a link-local one, as that is by which clouds give out rights.
+    let listening = [POD_DNS, LOCAL_DNS].map(|address| TcpListener::bind((address, 443)));
+    let _listening = try_join_all(listening).await.expect("the addresses are ours");
+    let inside = [POD_DNS, LOCAL_DNS].map(|address| format!("{address}:443"));
+    assert_eq!(
+        reached(cluster, "gate-0", &inside).await,
+        inside,
+        "no policy keeps it away"
+    );
+
+    // The services reach the bus and what is public, and neither one another nor what is inside.
     let mut asked = all.clone();
-    let outside = ["44.12.0.1:443", "44.12.0.1:80", "169.254.169.254:80"];
-    asked.extend(outside.map(str::to_owned));
+    asked.extend(["44.12.0.1:443", "44.12.0.1:80"].map(str::to_owned));
+    asked.extend(inside);
     let services = cluster.pods().into_iter().filter(|pod| pod.name.contains("-svc-"));
     let services: Vec<PodInfo> = services.collect();
     for some in services.chunks(ASKED_AT_ONCE) {
@@ -340,4 +377,33 @@ async fn a_container_that_takes_more_memory_than_it_may_is_killed_and_started_ag
         Err(cluster.describe())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_goes_with_its_pod_where_the_set_says_so() {
+    let Some(cluster) = installation::try_cluster(Length::Short).await else {
+        return;
+    };
+    cluster.apply(KEEPERS);
+    cluster.settled(PATIENCE).await;
+    let volume = |set: &str| cluster.claim("volumes", &format!("data-{set}-0"));
+    std::fs::write(volume("drops").join("file"), "kept").expect("written");
+
+    // A pod that is replaced finds its volume again.
+    cluster.delete_pod("drops-0");
+    cluster.settled(PATIENCE).await;
+    assert!(volume("drops").join("file").exists());
+
+    for set in ["keeps", "drops"] {
+        cluster.scale("volumes", set, 0);
+    }
+    eventually_within("the volume is gone", PATIENCE, async || {
+        if volume("drops").exists() {
+            return Err(cluster.describe());
+        }
+        Ok(())
+    })
+    .await;
+    cluster.settled(PATIENCE).await;
+    assert!(volume("keeps").exists());
 }

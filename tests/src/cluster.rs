@@ -170,6 +170,32 @@ impl Shared {
                 }
             }
         }
+        self.remove_claims(&state, workload);
+    }
+
+    /// Removes the volumes of the pods that a StatefulSet has no more since it was scaled down, if it says so. Source:
+    /// <https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#persistentvolumeclaim-retention>.
+    fn remove_claims(&self, state: &State, workload: &Workload) {
+        let (spec, (namespace, set)) = (&workload.spec, &workload.key);
+        if spec.persistent_volume_claim_retention_policy.when_scaled != "Delete" {
+            return;
+        }
+
+        let claims = self.folder.path().join("claims").join(namespace);
+        for claim in std::fs::read_dir(claims).into_iter().flatten().flatten() {
+            let name = claim.file_name().to_string_lossy().into_owned();
+            let number = spec.volume_claim_templates.iter().find_map(|template| {
+                let number = name.strip_prefix(&format!("{}-{set}-", template.metadata.name))?;
+                number.parse::<u32>().ok()
+            });
+            let Some(number) = number.filter(|number| *number >= spec.replicas.unwrap_or(1)) else {
+                continue;
+            };
+            if !state.pods.contains_key(&(namespace.clone(), format!("{set}-{number}"))) {
+                // What cannot be removed now is tried again.
+                _ = std::fs::remove_dir_all(claim.path());
+            }
+        }
     }
 
     /// Starts a pod of `workload`.

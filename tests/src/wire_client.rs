@@ -82,6 +82,19 @@ impl WireClient {
         Ok(errors.is_empty())
     }
 
+    /// Publishes nothing on `subject`, and asks the server to tell on `place` which way that takes. Returns whether the server let it.
+    ///
+    /// # Errors
+    /// Returns why the connection has ended.
+    pub async fn publish_traced(&mut self, subject: &str, place: &str) -> Result<bool, String> {
+        let headers = format!("NATS/1.0\r\nNats-Trace-Dest: {place}\r\n\r\n");
+        let (head, all) = (headers.len(), headers.len() + 2);
+        let errors = self
+            .say(&format!("HPUB {subject} {head} {all}\r\n{headers}{{}}\r\n"))
+            .await?;
+        Ok(errors.is_empty())
+    }
+
     /// Subscribes to `subject`, and ends that at once. Returns whether the server let it.
     ///
     /// # Errors

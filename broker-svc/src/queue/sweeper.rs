@@ -42,6 +42,8 @@ const MAX_PAGES: usize = 16;
 const MAX_LOOKS: usize = 64;
 /// Maximum number of unreadable ledgers in one sweep; with more, the server is away and the sessions are not broken.
 const MAX_UNREADABLE: u32 = 3;
+/// Time within which the server says how many claims there are, in all attempts.
+const COUNTED_WITHIN: Duration = Duration::from_secs(5);
 /// Interval at which the floor is stored.
 const FLOOR_EVERY: Duration = Duration::from_secs(5);
 
@@ -53,8 +55,13 @@ struct Walking {
     written: (u64, Instant),
 }
 
-/// Sweeps the parts that this broker reads, until shutdown is requested.
+/// Sweeps the parts that this broker reads, and reports the claims, until shutdown is requested.
 pub async fn serve(broker: Arc<BrokerContext>) {
+    // A sweep waits for a server that does not answer, for longer than a number on the page may be old.
+    tokio::join!(keep_reporting(&broker), keep_sweeping(&broker));
+}
+
+async fn keep_sweeping(broker: &Arc<BrokerContext>) {
     let every = Duration::from_millis(broker.config.sweep_interval_ms);
     let stop = broker.shutdown.clone();
 
@@ -65,15 +72,15 @@ pub async fn serve(broker: Arc<BrokerContext>) {
             () = pause(every) => {}
         }
 
-        report_claims(&broker).await;
-        if let Err(error) = sweep_parts(&broker, &mut walks).await {
+        note_claims(broker).await;
+        if let Err(error) = sweep_parts(broker, &mut walks).await {
             tracing::warn!(%error, "sweep incomplete; retrying");
         }
     }
 }
 
-/// Notes how many claims wait in the parts that this broker reads, and reports how many there are on the server.
-async fn report_claims(broker: &BrokerContext) {
+/// Notes how many claims wait in the parts that this broker reads.
+async fn note_claims(broker: &BrokerContext) {
     // With every slot taken, no claim arrives that would report the number.
     for part in 0..SESSION_PARTS {
         if !broker.reads_part(part) {
@@ -82,12 +89,25 @@ async fn report_claims(broker: &BrokerContext) {
             broker.activity.note_waiting(part, lag.waiting);
         }
     }
+}
 
-    // Reported by all brokers, not only by those that read a part: the metric must survive a change of them.
-    // A number of some time ago would scale brokers; none does not.
-    let pending = broker.bus.stream_state(CLAIMS).await.ok();
-    let pending = pending.map_or(ABSENT, |state| u32::try_from(state.messages).unwrap_or(u32::MAX).into());
-    metrics::gauge!("nexus_broker_claims_pending").set(pending);
+/// Reports how many claims there are on the server.
+async fn keep_reporting(broker: &BrokerContext) {
+    let every = Duration::from_millis(broker.config.sweep_interval_ms);
+    let stop = broker.shutdown.clone();
+    loop {
+        tokio::select! {
+            () = stop.requested() => return,
+            () = pause(every) => {}
+        }
+
+        // Reported by all brokers, not only by those that read a part: the metric must survive a change of them.
+        // A number of some time ago would scale brokers; none does not.
+        let asked = tokio::time::timeout(COUNTED_WITHIN, broker.bus.stream_state(CLAIMS)).await;
+        let pending = asked.ok().and_then(Result::ok);
+        let pending = pending.map_or(ABSENT, |state| u32::try_from(state.messages).unwrap_or(u32::MAX).into());
+        metrics::gauge!("nexus_broker_claims_pending").set(pending);
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

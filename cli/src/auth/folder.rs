@@ -28,6 +28,7 @@ use shared::wire::rights::{BusAccount, BusRole};
 use super::registry::{
     AccountRecord, CertificateRecord, FileSettings, NewExpiry, UserRecord, UserRegistry, WantedUser,
 };
+use crate::complain;
 use crate::exit::{Exit, ExitContext as _, failure};
 use crate::launch::keys::{ensure_secret, random_bytes, random_text, write_secret};
 
@@ -48,6 +49,7 @@ pub const STANDARD: [BusRole; 12] = [
 ];
 
 const REGISTRY: &str = "users.json";
+const ROOT: &str = "keys/root.nk";
 const ROUTES: &str = "keys/routes";
 
 /// A folder of keys, locked until this is dropped.
@@ -86,6 +88,29 @@ fn ensure_key(path: &Path, kind: KeyKind) -> Result<AuthKey> {
     }
 }
 
+/// Reads the keys of all roles in the folder at `path`, and makes those that are missing. That one was thrown away is said: the
+/// servers refuse what it has signed as soon as they are told of the new one.
+fn ensure_role_keys(path: &Path, registry: &UserRegistry) -> Result<BTreeMap<BusRole, AuthKey>> {
+    let mut roles = BTreeMap::new();
+    for role in BusRole::ALL {
+        let place = path.join(format!("keys/roles/{}.nk", role.name()));
+        let is_known = place.exists();
+        roles.insert(role, ensure_key(&place, KeyKind::Account)?);
+
+        let users = registry.users.iter();
+        let users = users.filter(|(_, user)| user.role == role && !user.revoked);
+        let users: Vec<&str> = users.map(|(name, _)| name.as_str()).collect();
+        if !is_known && !users.is_empty() {
+            complain!(
+                "{} was missing, and another key is made: each user of that role needs `nexus auth rotate` ({})",
+                place.display(),
+                users.join(", ")
+            );
+        }
+    }
+    Ok(roles)
+}
+
 impl AuthFolder {
     /// Opens the folder at `path`, and waits while another process has it. Without `make` it must exist.
     ///
@@ -117,12 +142,17 @@ impl AuthFolder {
             Err(error) => return Err(error).with_context(|| format!("failed to read {}", record.display())),
         };
 
-        let operator = ensure_key(&path.join("keys/root.nk"), KeyKind::Operator)?;
-        let mut roles = BTreeMap::new();
-        for role in BusRole::ALL {
-            let key = ensure_key(&path.join(format!("keys/roles/{}.nk", role.name())), KeyKind::Account)?;
-            roles.insert(role, key);
+        let root = path.join(ROOT);
+        // With another key, what the servers have would be unreadable, and what they are told refused.
+        if !registry.accounts.is_empty() && !root.exists() {
+            let text = format!(
+                "{} is missing: put it back from a copy of the whole folder",
+                root.display()
+            );
+            return Err(failure(Exit::Refused, text));
         }
+        let operator = ensure_key(&root, KeyKind::Operator)?;
+        let roles = ensure_role_keys(path, &registry)?;
         ensure_secret(&path.join(ROUTES), |path| {
             write_secret(path, &format!("r{}", random_text()))
         })

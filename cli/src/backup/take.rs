@@ -1,10 +1,12 @@
 //! `nexus backup DIR`: copies every stream and bucket into a directory.
 
-use std::path::Path;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use shared::bus::Bus;
 use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
+use shared::model::time::UnixMillis;
 use shared::wire::rights::BusRole;
 use shared::wire::seal::SealKey;
 use shared::wire::topology::streams;
@@ -18,7 +20,7 @@ use crate::args::{BackupOptions, Common};
 use crate::connect::connect_as;
 use crate::exit::{Exit, failure};
 use crate::output::{View, is_for_people};
-use crate::say;
+use crate::{complain, say};
 
 /// Runs the command.
 ///
@@ -43,15 +45,8 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
     }
 
     let begun_at = SystemClock.now();
-    let directory = match options.keep {
-        Some(_) => rotation::folder(&options.directory, begun_at),
-        None => options.directory.clone(),
-    };
-    if options.keep.is_some() {
-        // What a night that failed has left needs the room of this one.
-        rotation::remove_unfinished(&options.directory)?;
-    }
-    begin(&directory)?;
+    let place = BackupPlace::take(options, begun_at)?;
+    let directory = place.directory.as_path();
     // The pause ends when this is dropped: the services go on even if the backup fails.
     let standstill = match &options.quiesce {
         Some(data) => Some(Standstill::begin(&bus, data).await?),
@@ -59,14 +54,14 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
     };
 
     let (after, names): (Vec<String>, Vec<String>) = names.into_iter().partition(|name| is_copied_after(name));
-    let mut copied = copy_all(common, &bus, &names, &directory).await?;
+    let mut copied = copy_all(common, &bus, &names, directory).await?;
     // Checked after the last copy, so that a write during any of the copies is found.
     if let Some(standstill) = &standstill {
         standstill.check(&bus, &copied).await?;
     }
     let quiesced = standstill.is_some();
     drop(standstill);
-    copied.extend(copy_all(common, &bus, &after, &directory).await?);
+    copied.extend(copy_all(common, &bus, &after, directory).await?);
     // A restore may have begun meanwhile.
     refuse_half_restored(&bus).await?;
 
@@ -82,12 +77,61 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
         left_out: left_out(),
     };
 
-    manifest.finish(&directory)?;
+    manifest.finish(directory)?;
     if let Some(keep) = options.keep {
         rotation::remove_oldest(&options.directory, keep)?;
     }
 
-    print_backup(common, &manifest, &directory)
+    print_backup(common, &manifest, directory)
+}
+
+/// Where a backup is written, and nothing else is until this is dropped.
+#[derive(Debug)]
+struct BackupPlace {
+    /// The backup's own folder.
+    directory: PathBuf,
+    _lock: File,
+}
+
+impl BackupPlace {
+    /// Prepares the place of the backup that begins at `begun_at`.
+    ///
+    /// # Errors
+    /// Fails if another backup is being made there, if anything else is there, or if it cannot be written.
+    fn take(options: &BackupOptions, begun_at: UnixMillis) -> Result<Self> {
+        // The files of a backup under way look like those of one that failed, and would be removed.
+        let lock = lock(&options.directory)?;
+        let directory = match options.keep {
+            Some(_) => {
+                // What a night that failed has left needs the room of this one.
+                rotation::remove_unfinished(&options.directory)?;
+                rotation::folder(&options.directory, begun_at)
+            }
+            None => options.directory.clone(),
+        };
+        begin(&directory)?;
+
+        Ok(Self { directory, _lock: lock })
+    }
+}
+
+/// Locks `directory`, which is made if it is missing, against other backups until the returned handle is dropped. A file system
+/// that has no such locks is used without one.
+fn lock(directory: &Path) -> Result<File> {
+    let shown = directory.display();
+    std::fs::create_dir_all(directory).with_context(|| format!("failed to create {shown}"))?;
+    let handle = File::open(directory).with_context(|| format!("failed to open {shown}"))?;
+    match handle.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let text = format!("another backup is being made in {shown}: wait for its end");
+            return Err(failure(Exit::Refused, text));
+        }
+        Err(TryLockError::Error(error)) => {
+            complain!("warning: {shown} cannot be locked ({error}): make no other backup there at the same time");
+        }
+    }
+    Ok(handle)
 }
 
 /// Refuses to copy streams that are being restored, or whose restore was interrupted: the copy would be the newest backup, from
@@ -158,4 +202,34 @@ fn print_backup(common: &Common, manifest: &Manifest, directory: &Path) -> Resul
     }
 
     view.show(common)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_under_way_is_not_removed_as_one_that_failed() {
+        let place = tempfile::tempdir().expect("a folder");
+        let at = UnixMillis::from_seconds;
+        for keep in [Some(3), None] {
+            let options = BackupOptions {
+                directory: place.path().join(format!("keep-{}", keep.is_some())),
+                keep,
+                quiesce: None,
+            };
+            let first = BackupPlace::take(&options, at(1_000)).expect("nobody is there");
+            let copied = snapshot_file(&first.directory, streams::LEDGER);
+            std::fs::write(&copied, "copied").expect("written");
+
+            let second = BackupPlace::take(&options, at(2_000)).expect_err("the first one is under way");
+            assert_eq!(Exit::of_error(&second), Exit::Refused, "{second:#}");
+            assert!(copied.exists(), "{keep:?}");
+
+            // The process of the first one was killed.
+            drop(first);
+            let second = BackupPlace::take(&options, at(3_000)).expect("nobody is there any more");
+            assert!(!copied.exists() && second.directory.exists(), "{keep:?}");
+        }
+    }
 }

@@ -30,6 +30,9 @@ pub struct TopologyDrift {
     pub wanted: String,
     /// Its value on the server.
     pub found: String,
+    /// Whether the server's value takes or keeps all that the topology's does, and more.
+    #[serde(skip)]
+    pub is_wider: bool,
 }
 
 impl TopologyDrift {
@@ -39,10 +42,11 @@ impl TopologyDrift {
         self.option == MISSING
     }
 
-    /// Whether it keeps services from starting: they create missing streams and consumers, and change no existing ones.
+    /// Whether it keeps services from starting: they create missing streams and consumers, and change no existing ones. Streams
+    /// that take more are those of a later release, beside which this one runs while services are replaced.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
-        !self.is_missing()
+        !self.is_missing() && !self.is_wider
     }
 }
 
@@ -190,8 +194,26 @@ fn compare_options(
             option: option.to_owned(),
             wanted,
             found,
+            is_wider: false,
         })
         .collect()
+}
+
+/// Returns whether the limit `found` allows all that the limit `wanted` does; a negative one stands for none.
+const fn allows(found: i64, wanted: i64) -> bool {
+    found < 0 || (wanted >= 0 && found >= wanted)
+}
+
+/// Returns whether a stream of the configuration `found` takes and keeps, as far as `option` says it, all that `wanted` does.
+fn takes_all(option: &str, found: &Config, wanted: &StreamSpec) -> bool {
+    match option {
+        "subjects" => wanted.subjects.iter().all(|subject| found.subjects.contains(subject)),
+        // Zero stands for ever.
+        "max_age" => found.max_age.is_zero() || (!wanted.max_age.is_zero() && found.max_age >= wanted.max_age),
+        "max_bytes" => allows(found.max_bytes, wanted.max_bytes),
+        "max_message_size" => allows(found.max_message_size.into(), wanted.max_message_bytes.into()),
+        _ => false,
+    }
 }
 
 fn missing_drift(what: String) -> TopologyDrift {
@@ -200,6 +222,7 @@ fn missing_drift(what: String) -> TopologyDrift {
         option: MISSING.to_owned(),
         wanted: "there".to_owned(),
         found: "absent".to_owned(),
+        is_wider: false,
     }
 }
 
@@ -227,8 +250,12 @@ impl Bus {
         let what = format!("stream {}", spec.name);
         match self.jetstream.get_stream(&spec.name).await {
             Ok(found) => {
-                let found = stream_options(&found.cached_info().config);
-                Ok(compare_options(&what, stream_options(&stream_config(spec)), found))
+                let config = &found.cached_info().config;
+                let mut drift = compare_options(&what, stream_options(&stream_config(spec)), stream_options(config));
+                for one in &mut drift {
+                    one.is_wider = takes_all(&one.option, config, spec);
+                }
+                Ok(drift)
             }
             Err(error) if is_not_found(&error.to_string()) => Ok(vec![missing_drift(what)]),
             Err(error) => Err(EnsureTopologyError::Lookup {
@@ -291,7 +318,7 @@ impl Bus {
     /// Creates the streams and consumers that are missing. Two replicas that do it at once do no harm.
     ///
     /// With `update` those that differ are changed as well, as far as the server allows; without it a difference is an
-    /// error: silently running on another topology would break our promises.
+    /// error, unless the server's streams take more: silently running on another topology would break our promises.
     ///
     /// # Errors
     /// [`EnsureTopologyError`].
@@ -314,7 +341,9 @@ impl Bus {
 
         for spec in &topology.streams {
             let what = format!("stream {}", spec.name);
-            if let Some(found) = drift.iter().find(|d| d.what == what) {
+            let found = drift.iter().find(|d| d.what == what);
+            // What a later release has made wider stays so.
+            if let Some(found) = found.filter(|found| update || found.is_missing()) {
                 self.make_stream(spec).await?;
                 if found.is_missing() {
                     report.created.push(what);

@@ -72,6 +72,12 @@ impl NatsConfig {
     }
 }
 
+/// Returns the beginning of the subjects on which the user `name` awaits answers. One whose role is not known is a user of others'
+/// servers, or one with a password.
+fn inboxes_of(role: Option<BusRole>, name: &str) -> String {
+    role.map_or_else(|| format!("_INBOX_{name}"), |role| role.inboxes(name))
+}
+
 /// Returns the client's options for a connection with `config`: the user, its inboxes, and whom it trusts.
 pub(super) fn login_options(config: &NatsConfig) -> Result<ConnectOptions, ConnectBusError> {
     if let Some((key, problem)) = config.login_faults().into_iter().next() {
@@ -79,7 +85,7 @@ pub(super) fn login_options(config: &NatsConfig) -> Result<ConnectOptions, Conne
     }
 
     let mut options = ConnectOptions::new();
-    let mut name = config.user.clone();
+    let mut inboxes = (!config.user.is_empty()).then(|| inboxes_of(None, &config.user));
 
     if !config.credentials.is_empty() {
         let first = read_credentials(&config.credentials);
@@ -88,7 +94,7 @@ pub(super) fn login_options(config: &NatsConfig) -> Result<ConnectOptions, Conne
             problem,
         })?;
 
-        name.clone_from(&first.claims().name);
+        inboxes = Some(inboxes_of(first.claims().role, &first.claims().name));
         options = with_credentials(config.credentials.clone(), first);
     } else if let Some(nkey) = &config.nkey {
         options = options.nkey(nkey.reveal().to_owned());
@@ -98,8 +104,8 @@ pub(super) fn login_options(config: &NatsConfig) -> Result<ConnectOptions, Conne
     }
 
     // The server does not let a user listen on the inboxes of another user.
-    if !name.is_empty() {
-        options = options.custom_inbox_prefix(format!("_INBOX_{name}"));
+    if let Some(inboxes) = inboxes {
+        options = options.custom_inbox_prefix(inboxes);
     }
 
     if !config.ca.is_empty() {

@@ -159,6 +159,10 @@ async fn agree_once(bus: &Bus, wanted: &Topology, make: bool) -> Result<(), Ensu
         });
     }
 
+    for wider in drift.iter().filter(|drift| drift.is_wider) {
+        tracing::info!(%wider, "a stream takes more than this version needs: a later one may run here");
+    }
+
     // Another process creates the topology if we may not: wait for the missing part.
     let missing = drift.iter().find(|drift| drift.is_missing());
     missing.map_or(Ok(()), |missing| {

@@ -264,7 +264,7 @@ impl BusRole {
         let all = |of: fn(Right) -> Vec<String>| rights.iter().copied().flat_map(of).collect::<BTreeSet<_>>();
         let mut hear = all(Right::subscribes);
         // An empty list of what is allowed would allow everything.
-        hear.insert(format!("_INBOX_{NAME}.>"));
+        hear.insert(format!("{}.>", self.inboxes(NAME)));
 
         SubjectRights {
             publish: all(Right::publishes).into_iter().collect(),
@@ -275,6 +275,16 @@ impl BusRole {
             hear: hear.into_iter().collect(),
             answers: self.answers(),
             is_bearer: self == Self::Agent,
+        }
+    }
+
+    /// Returns the beginning of the subjects on which its user `name` awaits answers. It names the role where there are others in
+    /// the account: whoever has the key of a role gives its users any name.
+    #[must_use]
+    pub fn inboxes(self, name: &str) -> String {
+        match self.account() {
+            BusAccount::Nexus => format!("_INBOX_{}_{name}", self.name()),
+            BusAccount::Edge | BusAccount::Agents | BusAccount::Sys => format!("_INBOX_{name}"),
         }
     }
 

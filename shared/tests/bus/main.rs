@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shared::bus::{
-    Bus, CasError, FetchMode, KvEvent, OutgoingMessage, PublishError, PullOptions, RequestError, ServiceSpec,
-    StreamTap, claim, ledger, partition,
+    Bus, CasError, EnsureReport, FetchMode, KvEvent, OutgoingMessage, PublishError, PullOptions, RequestError,
+    ServiceSpec, StreamTap, claim, ledger, partition,
 };
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::{Event, EventId};
@@ -76,6 +76,33 @@ async fn the_topology_is_made_once_and_has_no_drift() {
     let error = bus.ensure_topology(&other, false).await.expect_err("it is refused");
     assert!(error.to_string().contains("stream EVENTS: duplicate_window"), "{error}");
     drop(server);
+}
+
+#[tokio::test]
+async fn a_release_starts_on_the_wider_streams_of_the_next_one_and_leaves_them_so() {
+    let (_server, bus) = world().await;
+    let mut later = topology(1);
+    for stream in &mut later.streams {
+        if stream.name == streams::DLQ {
+            stream.max_age *= 2;
+            stream.subjects.push("nexus.dlq.*.later".to_owned());
+        }
+        if stream.name == streams::DISPATCHES {
+            stream.max_message_bytes += 1;
+        }
+    }
+    let refused = bus
+        .ensure_topology(&later, false)
+        .await
+        .expect_err("not before it is applied");
+    assert!(refused.to_string().contains("3 differences"), "{refused}");
+    bus.ensure_topology(&later, true).await.expect("it is applied");
+
+    let done = bus.ensure_topology(&topology(1), false).await.expect("it starts");
+    assert_eq!(done, EnsureReport::default());
+    let told = bus.find_drift(&topology(1)).await.expect("it can be told");
+    assert!(told.len() == 3 && told.iter().all(|drift| drift.is_wider), "{told:?}");
+    assert_eq!(bus.find_drift(&later).await.expect("it can be told"), Vec::new());
 }
 
 #[tokio::test]

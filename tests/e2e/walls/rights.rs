@@ -126,6 +126,20 @@ async fn serve_all(bus: &Bus, role: BusRole, name: &'static str, endpoints: &[&'
         .unwrap_or_else(|error| panic!("{role:?} serves {name}: {error}"))
 }
 
+/// Returns a subject under each that users of `role` may publish, where services listen if there are any.
+fn asked_by(role: BusRole) -> Vec<String> {
+    let subjects = role.subjects().publish.into_iter();
+    let filled = subjects.map(|filter| filter.replace(NAME, user_of(role)));
+    let asked = filled.map(|filter| match filter.as_str() {
+        "nexus.svc.approval.*" => "nexus.svc.approval.list".to_owned(),
+        "nexus.svc.hook.*" => "nexus.svc.hook.list".to_owned(),
+        "nexus.svc.session.*" => "nexus.svc.session.list".to_owned(),
+        "nexus.svc.events.*" => "nexus.svc.events.find".to_owned(),
+        other => example(other),
+    });
+    asked.collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_no_service_stores_nothing_by_naming_a_stream_as_the_place_of_an_answer() {
     let walled = WalledServer::start().await.with_streams().await;
@@ -162,25 +176,23 @@ async fn who_is_no_service_stores_nothing_by_naming_a_stream_as_the_place_of_an_
         let mut client = WireClient::connect(&walled.server.url(), &walled.credentials(name))
             .await
             .expect("a connection");
-        let rights = role.subjects().publish;
-        let asked = rights
-            .iter()
-            .map(|filter| filter.replace(NAME, name))
-            .map(|filter| match filter.as_str() {
-                "nexus.svc.approval.*" => "nexus.svc.approval.list".to_owned(),
-                "nexus.svc.hook.*" => "nexus.svc.hook.list".to_owned(),
-                "nexus.svc.session.*" => "nexus.svc.session.list".to_owned(),
-                "nexus.svc.events.*" => "nexus.svc.events.find".to_owned(),
-                other => example(other),
-            });
-        for subject in asked {
+        let asked = asked_by(role);
+        for subject in &asked {
             for place in &places {
                 assert!(
-                    client.publish(&subject, place).await.expect("it stands"),
+                    client.publish(subject, place).await.expect("it stands"),
                     "{role:?}: {subject}"
                 );
                 tried += 1;
             }
+        }
+
+        // Nor by having the server tell there which way a message takes, except where it may write itself.
+        let subject = asked.first().expect("it may publish something");
+        for place in &places {
+            let traced = client.publish_traced(subject, place).await.expect("it stands");
+            let may = role.subjects().may_publish(name, place);
+            assert_eq!(traced, may, "{role:?}: {subject} is told on {place}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cli::auth::folder::AuthFolder;
+use cli::auth::folder::{AuthFolder, credentials_path};
 use cli::auth::registry::{NewExpiry, UserState, WantedUser};
 use cli::auth::{push_accounts, seconds_now};
 use shared::bus::{Bus, NatsConfig, OutgoingMessage};
@@ -13,6 +13,7 @@ use shared::testing::eventually;
 use shared::wire::headers::Headers;
 use shared::wire::rights::BusRole;
 use shared::wire::topology::streams;
+use tempfile::TempDir;
 use tests::wire_client::WireClient;
 
 use super::bench::{EDGE, VIEWER, WalledServer};
@@ -49,13 +50,7 @@ async fn a_revoked_user_is_cut_off_and_stays_so_over_a_restart_with_the_former_c
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_the_folder_that_is_behind_undoes_no_revocation() {
     let walled = WalledServer::start().await;
-    let copy = tempfile::tempdir().expect("a folder");
-    let copied = std::process::Command::new("cp")
-        .arg("-a")
-        .arg(walled.keys.path().join("auth/."))
-        .arg(copy.path())
-        .status();
-    assert!(copied.expect("cp runs").success());
+    let copy = copy_of(&walled);
 
     walled.folder().revoke(VIEWER, seconds_now()).expect("revoked");
     walled.push().await;
@@ -78,6 +73,48 @@ async fn a_copy_of_the_folder_that_is_behind_undoes_no_revocation() {
     let folder = walled.folder();
     let edge = folder.registry().user(EDGE.0).expect("there");
     assert_eq!(edge.state(seconds_now()), UserState::Revoked);
+}
+
+/// Copies the folder of keys, as whoever reads it can.
+fn copy_of(walled: &WalledServer) -> TempDir {
+    let copy = tempfile::tempdir().expect("a folder");
+    let copied = std::process::Command::new("cp")
+        .arg("-a")
+        .arg(walled.keys.path().join("auth/."))
+        .arg(copy.path())
+        .status();
+    assert!(copied.expect("cp runs").success());
+    copy
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stolen_key_of_a_role_makes_no_users_once_it_is_thrown_away() {
+    let walled = WalledServer::start().await;
+    let stolen = copy_of(&walled);
+    let mut thief = AuthFolder::open(stolen.path(), false).expect("the copy");
+    let wanted = WantedUser {
+        name: "mallory".to_owned(),
+        role: BusRole::Viewer,
+        channel: None,
+        personas: Vec::new(),
+        expires: None,
+    };
+    thief.add(wanted, seconds_now()).expect("added");
+    let forged = credentials_path(stolen.path(), "mallory");
+    let mut connected = WireClient::connect(&walled.server.url(), &forged)
+        .await
+        .expect("the server believes the key of the role");
+
+    std::fs::remove_file(walled.keys.path().join("auth/keys/roles/viewer.nk")).expect("thrown away");
+    walled
+        .folder()
+        .rotate(VIEWER, seconds_now(), NewExpiry::AsBefore)
+        .expect("rotated");
+    walled.push().await;
+    eventually("the connection is ended", async || connected.say("").await.is_err()).await;
+    let again = WireClient::connect(&walled.server.url(), &forged).await;
+    assert!(again.is_err(), "a user that nobody could revoke");
+    assert!(is_let_in(&walled, VIEWER).await && is_let_in(&walled, BusRole::Operator.name()).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

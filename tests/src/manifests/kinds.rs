@@ -107,7 +107,12 @@ objects! {
     WorkloadSpec {
         replicas: Option<u32>, min_ready_seconds: u64, pod_management_policy: String, service_name: String,
         template: Template, strategy: Strategy, update_strategy: Strategy, volume_claim_templates: Vec<ClaimTemplate>,
+        persistent_volume_claim_retention_policy: ClaimRetention,
     }
+
+    /// What becomes of the folders of pods that go: `Delete`, or they stay.
+    #[serde(deny_unknown_fields)]
+    ClaimRetention { when_scaled: String, when_deleted: String }
 
     /// How pods are replaced.
     Strategy {
