@@ -15,7 +15,7 @@ use super::error::OpenProjectionError;
 const TABLES: &str = include_str!("schema.sql");
 
 /// Version of `schema.sql`, stored in `user_version`; a file with another version is rebuilt.
-pub(super) const VERSION: i64 = 14;
+pub(super) const VERSION: i64 = 15;
 
 /// Time for which a statement waits for a lock before it fails.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ CREATE TABLE events(
   target TEXT, edited_at INTEGER, mention TEXT);
 CREATE UNIQUE INDEX events_id ON events(id);
 CREATE INDEX events_conversation ON events(channel, account, peer_id);
-CREATE INDEX events_thread ON events(channel, account, peer_id, thread_id);
+CREATE INDEX events_thread ON events(channel, account, peer_id, thread_id) WHERE thread_id IS NOT NULL;
 CREATE INDEX events_timestamp ON events(timestamp);
 CREATE INDEX events_target ON events(target) WHERE target IS NOT NULL;
 
