@@ -59,8 +59,7 @@ impl From<ServiceExit> for ExitCode {
 
 /// Runs service `S` as this process; the whole of `main`.
 pub fn run<S: Service>() -> ExitCode {
-    let closed = hardening::close();
-    let small_pages = memory::use_small_pages();
+    let unsettled = settle_process();
     let environment = ConfigEnvironment::of_process();
 
     let arguments = match ServiceArguments::of_process() {
@@ -119,15 +118,8 @@ pub fn run<S: Service>() -> ExitCode {
 
     log_panics();
 
-    if let Err(error) = closed {
-        eprintln!(
-            "{}: the environment is open to others of the same system user: {error}",
-            S::NAME
-        );
-    }
-
-    if let Err(error) = small_pages {
-        eprintln!("{}: memory is used in huge pages where the allocator asks for them: {error}", S::NAME);
+    for fault in unsettled {
+        eprintln!("{}: {fault}", S::NAME);
     }
 
     let exit = runtime.block_on(async {
@@ -159,6 +151,17 @@ fn rehearse_later_release() {
     if std::env::var_os(unknown::LATER_RELEASE).is_some_and(|value| !value.is_empty()) {
         unknown::rehearse_later_release();
     }
+}
+
+/// Sets what holds for the whole process, and returns what could not be set.
+fn settle_process() -> Vec<String> {
+    let closed = hardening::close();
+    let closed = closed.map_err(|error| format!("the environment is open to others of the same system user: {error}"));
+
+    let small = memory::use_small_pages();
+    let small = small.map_err(|error| format!("memory is used in huge pages where the allocator asks for them: {error}"));
+
+    [closed, small].into_iter().filter_map(Result::err).collect()
 }
 
 /// Raises the soft limit of open files to the hard one: no program of ours calls `select` with handles beyond 1,024.
