@@ -207,7 +207,8 @@ impl Copies {
         let question = json!({"asker": asker, "query": {"sql": sql, "values": values}, "at_least": 0});
         let payload = serde_json::to_vec(&question).expect("JSON").into();
         let subject = format!("nexus.svc.model.{}.query", token(&format!("{SERVICE}-{number}")));
-        let asked = self.hook.request_bytes(&subject, &Headers::new(), payload, ANSWERED);
+        let headers = Headers::new();
+        let asked = self.hook.request_bytes(&subject, &headers, payload, ANSWERED);
         let answer = asked.await.map_err(|error| error.to_string())?.payload;
 
         let (head, body) = answer.split_at_checked(HEAD).ok_or("no answer of a copy")?;

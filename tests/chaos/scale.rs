@@ -419,7 +419,7 @@ fn only_events_far_from_every_kill_are_judged() {
 
 #[test]
 fn an_event_that_waited_too_long_is_told_with_its_key_and_times() {
-    let wait = |event, waited| Wait {
+    let wait = |event, waited: i64| Wait {
         event,
         arrived: UnixMillis(20_000),
         gone_on: UnixMillis(20_000 + waited),

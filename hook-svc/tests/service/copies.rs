@@ -331,10 +331,7 @@ async fn hooks_that_read_nothing_go_on_when_the_only_copy_is_killed_under_load()
     world.replica("h-0").kill();
     publish(&world, 40, AT_ONCE).await;
     eventually("what reads nothing is dispatched", async || {
-        let state = world
-            .bus
-            .stream_state(shared::wire::topology::streams::DISPATCHES)
-            .await;
+        let state = world.bus.stream_state(DISPATCHES).await;
         state.is_ok_and(|state| state.messages >= u64::from(2 * 40 + AT_ONCE))
     })
     .await;

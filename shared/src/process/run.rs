@@ -159,7 +159,8 @@ fn settle_process() -> Vec<String> {
     let closed = closed.map_err(|error| format!("the environment is open to others of the same system user: {error}"));
 
     let small = memory::use_small_pages();
-    let small = small.map_err(|error| format!("memory is used in huge pages where the allocator asks for them: {error}"));
+    let small =
+        small.map_err(|error| format!("memory is used in huge pages where the allocator asks for them: {error}"));
 
     [closed, small].into_iter().filter_map(Result::err).collect()
 }

@@ -20,7 +20,12 @@ async fn a_wait_is_heard_whenever_it_begins() {
     let spec = spec.endpoint("reached", move |question: ReachedQuestion| {
         at.fetch_max(question.beyond + 1, Ordering::Relaxed);
         let position = at.load(Ordering::Relaxed);
-        async move { Ok(ReachedReply { position }) }
+        async move {
+            Ok(ReachedReply {
+                position,
+                building: false,
+            })
+        }
     });
     let _served = bus.serve(spec).await.expect("served");
 
