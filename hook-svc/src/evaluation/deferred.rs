@@ -8,7 +8,7 @@
 //! `docs/design/trust.md` §5.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shared::bus::PublishError;
 use shared::bus::dead_letter::MessageVerdict;
@@ -35,8 +35,21 @@ use crate::runner::{HeldSlots, HookSet, InForce};
 const MOST_TIMEOUTS: u32 = 3;
 
 impl EventEvaluator {
+    /// Returns the time for which the evaluation of `hooks`, owed since `since`, may still wait for a place. If hooks that read
+    /// the read model have waited for its copies meanwhile, themselves or behind earlier events, it begins now: otherwise all that
+    /// came during an outage would be given up as soon as there are no places for all at once.
+    pub(crate) fn time_left(&self, hooks: &[String], since: Instant) -> Duration {
+        let patience = self.patience_of(hooks);
+        let in_force = self.pool.current_hooks();
+        let reads = hooks.iter().any(|id| reads_model(in_force.set(), id));
+        if reads && self.model.were_away_since(since) {
+            return patience;
+        }
+        (since + patience).saturating_duration_since(self.clock.monotonic())
+    }
+
     /// Returns the time for which the evaluation of `hooks` may wait for a place.
-    pub(crate) fn patience_of(&self, hooks: &[String]) -> Duration {
+    fn patience_of(&self, hooks: &[String]) -> Duration {
         let in_force = self.pool.current_hooks();
         let set = in_force.set();
         let called = hook_indices(set, hooks).into_iter();
@@ -89,10 +102,7 @@ impl EventEvaluator {
         let in_force = self.pool.current_hooks();
         let set = in_force.set();
         let roster = self.performer.registry.roster_of(set);
-        let reads = |id: &String| {
-            let index = set.index(id);
-            index.is_some_and(|index| set.model_readers().binary_search(&index).is_ok())
-        };
+        let reads = |id: &String| reads_model(set, id);
         if has_event || !hooks.iter().any(reads) {
             return hooks.to_vec();
         }
@@ -340,6 +350,12 @@ fn hook_indices(set: &HookSet, hooks: &[String]) -> Vec<u32> {
     let mut indices: Vec<u32> = hooks.iter().filter_map(|id| set.index(id)).collect();
     indices.sort_unstable();
     indices
+}
+
+/// Returns whether the hook `id` of `set` reads the read model.
+fn reads_model(set: &HookSet, id: &str) -> bool {
+    let index = set.index(id);
+    index.is_some_and(|index| set.model_readers().binary_search(&index).is_ok())
 }
 
 fn skipped_invocation(id: &str, reason: &str) -> HookInvocation {

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
@@ -203,6 +203,12 @@ impl ModelAccess {
         self.0.waits.begin()
     }
 
+    /// Returns whether, after `since`, an evaluation got its event that had waited long for it, because copies were away or far
+    /// behind.
+    pub(crate) fn were_away_since(&self, since: Instant) -> bool {
+        self.0.waits.were_away_since(since)
+    }
+
     /// Waits until no copy answers and none is being built here.
     pub(crate) async fn wait_lost(&self) {
         let mut own = self.0.own.subscribe();
@@ -253,11 +259,14 @@ impl ModelAccess {
         self.wait_reached(sequence).now_or_never() == Some(true)
     }
 
-    /// As [`Self::wait_reached`]; does not return if the own copy has stopped, since the process ends then.
+    /// As [`Self::wait_reached`], for a deferred evaluation; does not return if the own copy has stopped, since the process
+    /// ends then.
     pub(crate) async fn wait_for_event(&self, sequence: u64) {
+        let begun = self.0.waits.now();
         if !self.wait_reached(sequence).await {
             std::future::pending::<()>().await;
         }
+        self.0.waits.note_waited(begun);
     }
 
     /// Waits until the own copy, if there is one, has applied the record `sequence` of `INVOCATIONS`; returns whether

@@ -26,16 +26,29 @@ struct Inner {
 
 /// An evaluation that waits until this is dropped.
 #[derive(Debug)]
-pub(crate) struct ReaderWait(ReaderWaits);
+pub(crate) struct ReaderWait {
+    waits: ReaderWaits,
+    begun: Instant,
+}
 
 #[derive(Debug)]
 struct WaitState {
     count: usize,
     /// Time when the last one got on, or when the first one began.
     moved_at: Instant,
+    /// Time when the last wait ended that had lasted as long as a standstill.
+    back_at: Option<Instant>,
 }
 
 impl WaitState {
+    const fn new(now: Instant) -> Self {
+        Self {
+            count: 0,
+            moved_at: now,
+            back_at: None,
+        }
+    }
+
     fn begin(&mut self, now: Instant) {
         if self.count == 0 {
             self.moved_at = now;
@@ -45,6 +58,16 @@ impl WaitState {
 
     fn end(&mut self) {
         self.count = self.count.saturating_sub(1);
+    }
+
+    fn note_waited(&mut self, begun: Instant, now: Instant) {
+        if now.saturating_duration_since(begun) >= STANDSTILL {
+            self.back_at = Some(now);
+        }
+    }
+
+    fn were_away_since(&self, since: Instant) -> bool {
+        self.back_at.is_some_and(|at| at > since)
     }
 
     fn stands_still(&self, now: Instant) -> bool {
@@ -59,10 +82,7 @@ impl WaitState {
 impl ReaderWaits {
     /// Returns a counter without evaluations.
     pub(crate) fn new(clock: SharedClock) -> Self {
-        let state = WaitState {
-            count: 0,
-            moved_at: clock.monotonic(),
-        };
+        let state = WaitState::new(clock.monotonic());
         Self(Arc::new(Inner {
             clock,
             state: Mutex::new(state),
@@ -77,7 +97,26 @@ impl ReaderWaits {
     pub(crate) fn begin(&self) -> ReaderWait {
         let now = self.0.clock.monotonic();
         self.state().begin(now);
-        ReaderWait(self.clone())
+        ReaderWait {
+            waits: self.clone(),
+            begun: now,
+        }
+    }
+
+    /// Returns the time from which a wait counts that begins now.
+    pub(crate) fn now(&self) -> Instant {
+        self.0.clock.monotonic()
+    }
+
+    /// Records that a wait is over that began at `begun` and is not one of those counted: that of a deferred evaluation.
+    pub(crate) fn note_waited(&self, begun: Instant) {
+        let now = self.now();
+        self.state().note_waited(begun, now);
+    }
+
+    /// Returns whether an evaluation has got on after `since` that had waited for as long as a standstill.
+    pub(crate) fn were_away_since(&self, since: Instant) -> bool {
+        self.state().were_away_since(since)
     }
 
     /// Returns whether no further evaluation should wait.
@@ -90,14 +129,16 @@ impl ReaderWaits {
 impl ReaderWait {
     /// Ends the wait because the event is there; one that is dropped only has been given up.
     pub(crate) fn get_on(self) {
-        let now = self.0.0.clock.monotonic();
-        self.0.state().moved_at = now;
+        let now = self.waits.now();
+        let mut state = self.waits.state();
+        state.moved_at = now;
+        state.note_waited(self.begun, now);
     }
 }
 
 impl Drop for ReaderWait {
     fn drop(&mut self) {
-        self.0.state().end();
+        self.waits.state().end();
     }
 }
 
@@ -110,10 +151,7 @@ mod tests {
     #[test]
     fn evaluations_that_get_on_are_no_standstill_however_long_the_copies_lag() {
         let begun = SystemClock.monotonic();
-        let mut state = WaitState {
-            count: 0,
-            moved_at: begun,
-        };
+        let mut state = WaitState::new(begun);
         let at = |halves: u32| begun + STANDSTILL / 2 * halves;
         assert!(!state.stands_still(at(10)), "nobody waits");
 
@@ -133,12 +171,23 @@ mod tests {
     }
 
     #[test]
+    fn who_was_owed_while_copies_were_away_is_told_so_when_they_are_back_and_who_came_afterwards_is_not() {
+        let begun = SystemClock.monotonic();
+        let mut state = WaitState::new(begun);
+        let at = |halves: u32| begun + STANDSTILL / 2 * halves;
+        state.note_waited(at(0), at(1));
+        assert!(!state.were_away_since(at(0)), "each event is waited for a moment");
+
+        state.note_waited(at(0), at(10));
+        state.note_waited(at(10), at(11));
+        assert!(state.were_away_since(at(0)) && state.were_away_since(at(9)));
+        assert!(!state.were_away_since(at(10)));
+    }
+
+    #[test]
     fn more_than_fit_into_the_memory_are_a_crowd() {
         let now = SystemClock.monotonic();
-        let mut state = WaitState {
-            count: 0,
-            moved_at: now,
-        };
+        let mut state = WaitState::new(now);
         (1..MOST).for_each(|_| state.begin(now));
         assert!(!state.is_crowded(now));
         state.begin(now);

@@ -41,8 +41,7 @@ impl PartitionConsumer {
     ) -> DeferredResult {
         let (conversation, sequence, since) = (owed.conversation, owed.numbers.sequence, owed.since);
         // Each author has a time of its own to get a place, counted without the evaluations of others.
-        let patience = self.evaluator.patience_of(&owed.hooks);
-        let left = (since + patience).saturating_duration_since(self.evaluator.clock.monotonic());
+        let left = self.evaluator.time_left(&owed.hooks, since);
         let found = self.evaluator.place_for(&owed.hooks, left, sequence).await;
 
         let begun = self.evaluator.clock.monotonic();
