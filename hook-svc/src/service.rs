@@ -411,6 +411,7 @@ fn new_owner(
         passes: Mutex::default(),
         beyond_records: AtomicU64::new(0),
         model: model.clone(),
+        most_waiting: shell.config.in_flight_per_conversation / 2,
         clock,
         instance: shell.instance.clone(),
     };

@@ -48,6 +48,9 @@ pub(crate) struct EventEvaluator {
     pub(crate) bindings: LiveBindings,
     pub(crate) passes: Mutex<PassCounts>,
     pub(crate) model: ModelAccess,
+    /// Most events of one conversation that wait for the read model at once. Fewer than fit into memory, so that the hooks that
+    /// read nothing see the next ones.
+    pub(crate) most_waiting: usize,
     pub(crate) clock: SharedClock,
     pub(crate) instance: String,
     /// Number of events that were settled without evaluation because their records may be gone.

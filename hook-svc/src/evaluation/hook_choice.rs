@@ -64,10 +64,10 @@ impl EventEvaluator {
     }
 
     /// Decides, in the order of the conversation, which of the hooks in `choice` are called now, and returns places for
-    /// them. Deferred are hooks of authors without a place, hooks that read the read model while no copy of it answers or
-    /// all are far behind, and hooks that an earlier event of the conversation waits for. If there are any, `@fallback`
-    /// hooks are deferred too, and the bindings if they are a fallback (`binds_as_fallback`), because they depend on the
-    /// other hooks' outcomes.
+    /// them. Deferred are hooks of authors without a place, hooks that read the read model while no copy of it answers, all
+    /// are far behind, or many events of the conversation wait for one, and hooks that an earlier event of the conversation
+    /// waits for. If there are any, `@fallback` hooks are deferred too, and the bindings if they are a fallback
+    /// (`binds_as_fallback`), because they depend on the other hooks' outcomes.
     pub(crate) async fn seat_hooks(
         &self,
         task: &EventTask,
@@ -91,7 +91,7 @@ impl EventEvaluator {
         let owes = task.place.owed_hooks();
         let is_owed = |id: &str| owes.iter().any(|known| known == id);
         choice.defer_hooks(set, is_owed);
-        if !self.model.is_worth_waiting() {
+        if !self.model.is_worth_waiting() || self.would_hold_up(task, choice, set) {
             choice.defer_readers(set);
         }
 
@@ -112,6 +112,14 @@ impl EventEvaluator {
         *task.deferred.lock().unwrap_or_else(PoisonError::into_inner) = Some(deferred);
 
         seats
+    }
+
+    /// Returns whether `task` would be one of too many events of its conversation that wait for the read model: their hooks that
+    /// read nothing have answered, but they fill the conversation's share of the memory.
+    fn would_hold_up(&self, task: &EventTask, choice: &HookSelection, set: &HookSet) -> bool {
+        task.place.earlier_under_way(self.most_waiting) >= self.most_waiting
+            && !choice.model_readers(set).is_empty()
+            && !self.model.has_reached(task.sequence)
     }
 
     /// Updates the breakers, and counts fires and passes, once the answers of every hook at `now` are stored.

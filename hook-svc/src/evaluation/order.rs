@@ -307,6 +307,17 @@ impl ConversationOrder {
         !line.narrow.has_before(hook, ticket.number) && !line.wide.range(..ticket.number).any(is_open)
     }
 
+    /// Returns the number of earlier events of the conversation that are under way and have no hooks that are called later, at
+    /// most `most`.
+    #[must_use]
+    pub fn earlier_under_way(&self, ticket: OrderTicket, most: usize) -> usize {
+        let Some(line) = self.conversations.get(&ticket.conversation) else {
+            return 0;
+        };
+        let earlier = line.entries.range(..ticket.number);
+        earlier.filter(|(_, entry)| entry.owed.is_empty()).take(most).count()
+    }
+
     /// Returns whether no event is under way.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -439,6 +450,21 @@ mod tests {
 
         let took = clock.monotonic().duration_since(begun);
         assert!(took < Duration::from_secs(20), "{took:?}");
+    }
+
+    #[test]
+    fn earlier_events_are_counted_that_wait_for_no_hook_which_is_called_later() {
+        let mut order = ConversationOrder::default();
+        let tickets = [(); 4].map(|()| enter(&mut order, "a"));
+        let other = enter(&mut order, "b");
+        assert_eq!(tickets.map(|ticket| order.earlier_under_way(ticket, 2)), [0, 1, 2, 2]);
+        assert_eq!(order.earlier_under_way(other, 2), 0);
+
+        order.decide_owed(tickets[0], hooks(&["slow"]));
+        order.narrow_to(tickets[0], Vec::new());
+        order.narrow_to(tickets[1], hooks(&["reads"]));
+        order.leave_order(tickets[2]);
+        assert_eq!(order.earlier_under_way(tickets[3], 9), 1, "the second");
     }
 
     #[test]

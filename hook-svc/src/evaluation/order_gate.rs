@@ -86,6 +86,13 @@ impl ConversationPlace {
         self.inner.lock_order().owed_hooks(self.ticket)
     }
 
+    /// Returns the number of earlier events of the conversation that are under way and have no hooks that are called later, at
+    /// most `most`.
+    #[must_use]
+    pub fn earlier_under_way(&self, most: usize) -> usize {
+        self.inner.lock_order().earlier_under_way(self.ticket, most)
+    }
+
     /// Decides that the hooks `owed` are called later, and all others now.
     pub fn decide_owed(&self, owed: Vec<String>) {
         self.inner.lock_order().decide_owed(self.ticket, owed);

@@ -10,7 +10,7 @@ use shared::wire::headers::Headers;
 use crate::copies::{
     PLAIN, READS, check, dispatched, hold_back, loss_is_told, numbered, position, publish, told_by, world,
 };
-use crate::world::{DEADLINE, World};
+use crate::world::{DEADLINE, World, event};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn while_all_copies_stand_still_only_the_hooks_that_read_them_wait() {
@@ -42,6 +42,32 @@ async fn while_all_copies_stand_still_only_the_hooks_that_read_them_wait() {
 
     drop(holding);
     check(&world, 700).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_of_one_conversation_that_wait_for_a_copy_hold_up_no_hook_that_reads_nothing() {
+    // More than a conversation may have in memory.
+    const AT_ONCE: u32 = 200;
+    let mut world = world(2).await;
+    world.start("h-0");
+    world.start("h-1");
+    world.wait_for_members(2).await;
+    publish(&world, 0, 40).await;
+    eventually("both copies are at the last event", async || {
+        let (one, other) = (position(&world, "h-0").await, position(&world, "h-1").await);
+        (one, other) == (Some(40), Some(40))
+    })
+    .await;
+    world.wait_until_acked().await;
+
+    // They come at once, before the copies count as far behind.
+    let holding = [hold_back(&world, "h-0").await, hold_back(&world, "h-1").await];
+    let events: Vec<_> = (40..40 + AT_ONCE).map(|number| event("v0", number, "hello")).collect();
+    world.publish_all(&events).await;
+    dispatched(&world, 2 * 40 + u64::from(AT_ONCE)).await;
+
+    drop(holding);
+    check(&world, 40 + AT_ONCE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
