@@ -29,7 +29,7 @@ const HEDGE: Duration = Duration::from_millis(150);
 /// Time limit for one copy's answer to a query, which itself may take a second.
 const ANSWER: Duration = Duration::from_millis(1_500);
 
-/// Time for which a script waits for a copy that can answer it, while one answers at all.
+/// Time for which a script waits for a copy that can answer it, while one is near the streams' ends.
 const FIND_COPY: Duration = Duration::from_secs(10);
 
 /// Pause between two rounds of questions while no copy answers.
@@ -82,7 +82,7 @@ struct Inner {
     reached: watch::Sender<u64>,
     /// Whether a copy has answered lately.
     answers: watch::Sender<bool>,
-    /// Number of scripts' questions that were given up because no copy answered at all.
+    /// Number of scripts' questions that were given up because no copy answered at all, or all are being built.
     unanswered: AtomicUsize,
 }
 
@@ -180,15 +180,16 @@ impl PeerCopies {
         self.0.holders.borrow().iter().map(|name| token(name)).collect()
     }
 
-    /// Returns the number of scripts' questions that were given up because no copy answered at all.
+    /// Returns the number of scripts' questions that were given up because no copy answered at all, or all are being built.
     pub(crate) fn unanswered(&self) -> usize {
         self.0.unanswered.load(Ordering::Relaxed)
     }
 
     /// Returns whether a script that has asked since `begun` and got no answer gets none any more. While no copy answers at
-    /// all, waiting would only keep its process from other hooks: its evaluation is made again.
+    /// all, or those that do are being built, waiting would only keep its process from other hooks: its evaluation is made
+    /// again.
     fn gives_up(&self, begun: Instant) -> bool {
-        let is_lost = !self.answer();
+        let is_lost = !self.are_near();
         // Not of one whose queries the copies send away because its others are slow: its hook has failed.
         if is_lost {
             self.0.unanswered.fetch_add(1, Ordering::Relaxed);

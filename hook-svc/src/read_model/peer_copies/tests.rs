@@ -94,3 +94,36 @@ async fn no_later_answer_for_an_event_is_of_an_older_state_whichever_copy_gives_
     let (_, at_least) = ask(6).await;
     assert!(at_least[1..].iter().all(|at_least| *at_least == 6), "{at_least:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_that_no_copy_can_answer_because_all_are_being_built_is_given_up_as_if_there_were_none() {
+    let (_server, bus) = shared::testing::world().await;
+    let spec = ServiceSpec::new(SERVICE, "a copy").of_instance("h-0".to_owned());
+    let spec = spec
+        .endpoint("reached", move |_: ReachedQuestion| async move {
+            Ok(ReachedReply {
+                position: 3,
+                building: true,
+            })
+        })
+        .raw_endpoint("query", move |_: QueryQuestion| async move {
+            let reply = QueryReply::Away("the copy is at event 3, before 5".to_owned());
+            Ok(Bytes::from(reply.to_bytes()))
+        });
+    let _served = bus.serve(spec).await.expect("served");
+
+    let (_holders, told) = watch::channel(vec!["h-0".to_owned()]);
+    let copies = PeerCopies::new(&bus, "h-1", told, Arc::new(SystemClock));
+    let follower = copies.clone();
+    let following = tokio::spawn(async move { follower.follow(|| true).await });
+    copies.wait_answering().await;
+
+    let query = serde_json::json!({"sequence": 5, "sql": "SELECT 1"});
+    let query: ModelQuery = serde_json::from_value(query).expect("a query");
+    let asked = tokio::time::timeout(FIND_COPY / 2, copies.query(7, query)).await;
+    assert!(matches!(asked, Ok(Err(ModelQueryError::Unavailable(_)))), "{asked:?}");
+    // Its hook has not failed: it is called again.
+    assert_eq!(copies.unanswered(), 1);
+
+    following.abort();
+}
