@@ -17,6 +17,9 @@ const HIDING: [&str; 6] = [
     "Reflect",
 ];
 
+/// Words that may follow a value in the same line.
+const BEHIND_A_VALUE: [&str; 4] = ["as", "satisfies", "in", "instanceof"];
+
 /// Objects that have the words of [`HIDING`] as members.
 const OWNERS: [&str; 6] = ["globalThis", "global", "self", "process", "Bun", "module"];
 
@@ -46,17 +49,25 @@ fn words(source: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// Returns whether a module may be loaded, or code made, by a name that `source` does not show.
 fn hides_a_name(source: &str) -> bool {
-    words(source).any(|(word, after)| {
-        let after = after.trim_start();
+    words(source).any(|(word, rest)| {
+        let after = rest.trim_start();
         match word {
             "import" => after.starts_with(['(', '.', '/']) || hides_a_module(after),
             "from" => after.starts_with('/') || hides_a_module(after),
             // In a class it is a method; in the sentence of a comment, another word follows.
             "constructor" => !after.starts_with('(') && !after.starts_with(is_part),
             owner if OWNERS.contains(&owner) => after.starts_with('[') || after.starts_with("?.["),
-            other => HIDING.contains(&other) && !after.starts_with(is_part),
+            other => HIDING.contains(&other) && !is_in_sentence(rest),
         }
     })
+}
+
+/// Returns whether another word follows in the same line, as in the sentence of a comment, and not one that may follow a value
+/// (`require as any`).
+fn is_in_sentence(rest: &str) -> bool {
+    let line = rest.trim_start_matches([' ', '\t']);
+    let next = line.split(|c| !is_part(c)).next().unwrap_or_default();
+    !next.is_empty() && !BEHIND_A_VALUE.contains(&next)
 }
 
 /// Returns whether `text` begins with the name of a module whose code the source does not show: one that loads others, a file, a
@@ -108,6 +119,9 @@ mod tests {
             "require ('bun:' + name)",
             "const load = require;",
             "[require][0](name)",
+            "const load = require\nload('bun:' + name)",
+            "const load = require as any; load('bun:' + name)",
+            "const load = eval satisfies unknown;",
             "eval\n(text)",
             "new Function (text)",
             "process.getBuiltinModule(name)",
