@@ -68,18 +68,21 @@ fn refusal(model: &ModelAccess, now: UnixMillis) -> Option<String> {
         return None;
     }
 
-    match model.standing(now) {
-        ModelStanding::Own(_) | ModelStanding::Peers(_) => None,
-        ModelStanding::Building(_) => Some(building_text(model.remaining_messages())),
-        ModelStanding::Undecided | ModelStanding::Lost => {
-            let holders = model.peers().holders();
-            if holders.iter().any(|holder| holder == model.peers().me()) {
-                return Some("the file of the read model is being fetched or opened; try again later".to_owned());
-            }
-            let nobody = "no replica of hook-svc keeps a copy of the read model (hooks.read_model.keep)";
-            holders.is_empty().then(|| nobody.to_owned())
+    let holders = model.peers().holders();
+    let is_opening = holders.iter().any(|holder| holder == model.peers().me());
+    let why = match model.standing(now) {
+        ModelStanding::Own(_) | ModelStanding::Peers(_) => return None,
+        ModelStanding::Building(_) => return Some(building_text(model.remaining_messages())),
+        ModelStanding::Undecided | ModelStanding::Lost if is_opening => {
+            "the file of the read model is being fetched or opened; try again later"
         }
-    }
+        ModelStanding::Lost if holders.is_empty() => {
+            "no replica of hook-svc keeps a copy of the read model (hooks.read_model.keep)"
+        }
+        // Before it is decided whether this replica keeps a copy, it does not know either who else does.
+        ModelStanding::Undecided | ModelStanding::Lost => return None,
+    };
+    Some(why.to_owned())
 }
 
 fn building_text(remaining: Option<u64>) -> String {
@@ -144,6 +147,20 @@ mod tests {
         })
         .await;
         standing_in.abort();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_replica_that_does_not_know_yet_who_keeps_a_copy_does_not_say_that_nobody_does() {
+        let (_server, bus) = world().await;
+        let (_told, holders) = watch::channel(Vec::new());
+        let peers = PeerCopies::new(&bus, "h-1", holders, Arc::new(SystemClock));
+        let folder = tempfile::tempdir().expect("a folder");
+        let (model, _asker) = ModelAccess::new(folder.path().join("read-model.sqlite"), peers);
+        let why = || refusal(&model, UnixMillis(0));
+        assert_eq!(why(), None);
+
+        model.decide_none();
+        assert!(why().is_some_and(|why| why.contains("no replica of hook-svc keeps a copy")));
     }
 
     #[test]
