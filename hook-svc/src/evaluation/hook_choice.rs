@@ -2,6 +2,7 @@
 //! answered.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use shared::model::event::Event;
 use shared::model::invocation::HookPasses;
@@ -14,6 +15,10 @@ use crate::evaluation::task::EventTask;
 use crate::registry::active_hooks::{ActiveHooks, HookTraits};
 use crate::routing::bindings;
 use crate::runner::{HeldSlots, HookSet, InForce};
+
+/// Time for which an event waits for the read model to have it before its hooks that read are deferred for the sake of the
+/// others of its conversation.
+const MOMENT: Duration = Duration::from_millis(250);
 
 impl EventEvaluator {
     /// Selects the hooks of `set` that see `event`, without those of `decided`, which have answered before; `me` names
@@ -91,7 +96,7 @@ impl EventEvaluator {
         let owes = task.place.owed_hooks();
         let is_owed = |id: &str| owes.iter().any(|known| known == id);
         choice.defer_hooks(set, is_owed);
-        if !self.model.is_worth_waiting() || self.would_hold_up(task, choice, set) {
+        if !self.model.is_worth_waiting() || self.would_hold_up(task, choice, set).await {
             choice.defer_readers(set);
         }
 
@@ -116,10 +121,16 @@ impl EventEvaluator {
 
     /// Returns whether `task` would be one of too many events of its conversation that wait for the read model: their hooks that
     /// read nothing have answered, but they fill the conversation's share of the memory.
-    fn would_hold_up(&self, task: &EventTask, choice: &HookSelection, set: &HookSet) -> bool {
-        task.place.earlier_under_way(self.most_waiting) >= self.most_waiting
-            && !choice.model_readers(set).is_empty()
-            && !self.model.has_reached(task.sequence)
+    async fn would_hold_up(&self, task: &EventTask, choice: &HookSelection, set: &HookSet) -> bool {
+        let is_crowded = task.place.earlier_under_way(self.most_waiting) >= self.most_waiting;
+        if !is_crowded || choice.model_readers(set).is_empty() {
+            return false;
+        }
+
+        // In a burst the copies are behind for a moment. Only one event waits here: the hooks of those after one that is deferred
+        // are owed.
+        let reached = Box::pin(self.model.wait_reached(task.sequence));
+        !matches!(tokio::time::timeout(MOMENT, reached).await, Ok(true))
     }
 
     /// Updates the breakers, and counts fires and passes, once the answers of every hook at `now` are stored.
