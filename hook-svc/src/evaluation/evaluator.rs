@@ -216,7 +216,7 @@ impl EventEvaluator {
                 biased;
                 step = evaluation.next(), if !course.all_answered && failed.is_none() => {
                     let step = step.ok_or_else(|| self.lost_error())?;
-                    if self.could_not_read(&step, unanswered) {
+                    if self.could_not_read(task, &step, unanswered) {
                         failed = Some(HandleEventError::NoCopy);
                         continue;
                     }
@@ -268,13 +268,14 @@ impl EventEvaluator {
 
     /// Returns whether a hook failed that may have asked the read model while no copy of it answered: it is called again.
     /// `unanswered`: number of such questions before the evaluation.
-    fn could_not_read(&self, step: &EvaluationStep, unanswered: usize) -> bool {
+    fn could_not_read(&self, task: &EventTask, step: &EvaluationStep, unanswered: usize) -> bool {
         let EvaluationStep::Verdict(verdict) = step else {
             return false;
         };
         matches!(verdict.outcome, RunOutcome::Failed { .. })
             && self.model.peers().unanswered() != unanswered
             && verdict.hook.reads_model()
+            && task.unread.count_try()
     }
 
     /// Hands the event to the hooks that see it. A script that queries the read model must find the event itself and

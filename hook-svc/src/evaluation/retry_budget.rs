@@ -1,10 +1,12 @@
 //! Limits how long an event is tried again in place before it is given up. *Pure.*
 //!
 //! Meanwhile the later events of its conversation wait for it, at most as long as the slowest hook that sees it may
-//! take (if none sees it, only tries count). Time when the bus is unavailable does not count.
+//! take (if none sees it, only tries count). Time when the bus is unavailable does not count, and some tries in which the
+//! copies of the read model went while a hook read them do not count either.
 //!
 //! Source: `docs/design/hooks.md` §3.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Tries in place after which an event is given up.
@@ -38,6 +40,21 @@ impl RetryBudget {
     }
 }
 
+/// Tries in which a hook may fail because no copy of the read model answers it.
+const MAX_UNREAD: u32 = 5;
+
+/// Tries of one event in which a hook failed because no copy of the read model answered it.
+#[derive(Debug, Default)]
+pub(crate) struct UnreadTries(AtomicU32);
+
+impl UnreadTries {
+    /// Counts such a try. Returns whether the event is tried again. Beyond some tries the hook has failed: a query that ends the
+    /// copies that answer it must not be put to all that come after them.
+    pub(crate) fn count_try(&self) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed) < MAX_UNREAD
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use shared::clock::{Clock as _, SystemClock};
@@ -61,6 +78,13 @@ mod tests {
         let mut unseen = RetryBudget::default();
         assert!((0..4).all(|second| !unseen.is_over(begun + Duration::from_secs(second), Duration::ZERO)));
         assert!(unseen.is_over(begun + Duration::from_secs(4), Duration::ZERO));
+    }
+
+    #[test]
+    fn a_hook_whose_copies_go_each_time_that_it_reads_them_has_failed_in_the_end() {
+        let tries = UnreadTries::default();
+        assert!((0..MAX_UNREAD).all(|_| tries.count_try()));
+        assert!(!tries.count_try() && !tries.count_try());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
 use crate::evaluation::order_gate::ConversationPlace;
 use crate::evaluation::redelivery_check::RedeliveryCheck;
+use crate::evaluation::retry_budget::UnreadTries;
 use crate::runner::HeldSlots;
 
 /// An event that its partition's owner hands over for evaluation.
@@ -41,6 +42,8 @@ pub(crate) struct EventTask {
     pub(crate) deferred: Mutex<Option<Vec<String>>>,
     /// Whether an answer would go on with a loop of another bot, once that is known: the same for each hook that answers.
     pub(crate) is_in_loop: OnceCell<bool>,
+    /// Tries in which no copy of the read model answered one of its hooks.
+    pub(crate) unread: UnreadTries,
 }
 
 /// Selects which of an event's hooks are called.

@@ -32,6 +32,9 @@ const ANSWER: Duration = Duration::from_millis(1_500);
 /// Time for which a script waits for a copy that can answer it, while one is near the streams' ends.
 const FIND_COPY: Duration = Duration::from_secs(10);
 
+/// Time for which it waits while all copies that answer are being built: one may have the event, and be busy.
+const FIND_BUILT: Duration = Duration::from_secs(2);
+
 /// Pause between two rounds of questions while no copy answers.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -189,12 +192,13 @@ impl PeerCopies {
     /// all, or those that do are being built, waiting would only keep its process from other hooks: its evaluation is made
     /// again.
     fn gives_up(&self, begun: Instant) -> bool {
-        let is_lost = !self.are_near();
+        let waited = self.0.clock.monotonic().saturating_duration_since(begun);
+        let is_lost = !self.answer() || (waited >= FIND_BUILT && !self.are_near());
         // Not of one whose queries the copies send away because its others are slow: its hook has failed.
         if is_lost {
             self.0.unanswered.fetch_add(1, Ordering::Relaxed);
         }
-        is_lost || self.0.clock.monotonic().saturating_duration_since(begun) >= FIND_COPY
+        is_lost || waited >= FIND_COPY
     }
 
     fn suspect(&self, name: &str) {

@@ -15,6 +15,7 @@ use super::{MAX_UNCLEAN, PartitionConsumer};
 use crate::error::HandleEventError;
 use crate::evaluation::evaluator::StoredMarker;
 use crate::evaluation::redelivery_check::RedeliveryCheck;
+use crate::evaluation::retry_budget::UnreadTries;
 use crate::evaluation::task::{EvaluationRound, EventTask, SharedPermits};
 
 impl PartitionConsumer {
@@ -46,6 +47,7 @@ impl PartitionConsumer {
             lent: SharedPermits::new(Some(memory), &self.held_back),
             deferred: Mutex::default(),
             is_in_loop: OnceCell::new(),
+            unread: UnreadTries::default(),
         };
 
         let Some(inherited) = inherited else {

@@ -12,6 +12,7 @@ use super::session::{PartitionSession, read};
 use super::{MAX_IN_MEMORY, PartitionConsumer};
 use crate::evaluation::conversations::ALWAYS;
 use crate::evaluation::order::ConversationHash;
+use crate::evaluation::retry_budget::UnreadTries;
 use crate::evaluation::task::{DeferredHooks, EvaluationRound, EventTask, SharedPermits};
 use crate::runner::HeldSlots;
 
@@ -101,6 +102,7 @@ impl PartitionConsumer {
             lent: SharedPermits::new(None, &self.held_back),
             deferred: Mutex::default(),
             is_in_loop: OnceCell::new(),
+            unread: UnreadTries::default(),
         })
     }
 }
