@@ -125,6 +125,7 @@ fn decode_buffered(headers: &Headers, payload: &[u8]) -> Result<LedgerRecord, De
 #[cfg(test)]
 mod tests {
     use ciborium::cbor;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::wire::envelope::encode;
@@ -320,5 +321,32 @@ mod tests {
 
         let whole_cost = cbor!({"kind" => "cost_reserved", "step" => 1, "cost_usd" => 1});
         check([whole_cost, Ok(with_long_key)], [false, true], true);
+    }
+
+    proptest! {
+        /// Either way may refuse the record. They never read two different ones.
+        #[test]
+        fn a_flipped_byte_does_not_make_two_records(at in 0_usize..400, to in any::<u8>()) {
+            let mut record = known();
+            record.entries.push(LedgerEntry::Owned {
+                epoch: 3,
+                broker: "broker-svc-1".to_owned(),
+            });
+            record.entries.push(LedgerEntry::ToolStarted {
+                call: "c1".to_owned(),
+                name: "pay".to_owned(),
+                args_hash: "00ff".to_owned(),
+                arguments: Some(serde_json::json!({"amount": [5, null], "to": {"name": "ann"}})),
+            });
+
+            let (payload, headers) = encode(&record, PayloadFormat::Cbor);
+            let mut bytes = payload.to_vec();
+            let length = bytes.len();
+            bytes[at % length] = to;
+            let read = (decode_in_one_pass(&headers, &bytes), decode_buffered(&headers, &bytes));
+            if let (Some(in_one_pass), Ok(buffered)) = read {
+                prop_assert_eq!(in_one_pass, buffered);
+            }
+        }
     }
 }
