@@ -16,6 +16,7 @@ pub mod seal;
 pub mod session_mark;
 pub mod settled;
 pub mod subject;
+pub(crate) mod tagged;
 pub mod topology;
 pub mod unknown;
 pub mod watermark;

@@ -17,6 +17,7 @@ use super::permission::PermissionSet;
 use super::position::StreamPosition;
 use super::reply::Reply;
 use super::time::UnixMillis;
+use crate::wire::tagged::tag_first;
 use crate::wire::unknown::lenient;
 
 pub use self::dispatch_standing::DispatchStanding;
@@ -197,283 +198,288 @@ pub enum TurnFailure {
     },
 }
 
-/// An event in a session. All entries, in order, are the session.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind")]
-pub enum LedgerEntry {
-    /// The session was opened; this is the first entry.
-    SessionOpened {
-        /// The session's whole names, because encoded subject tokens may be shortened.
-        #[serde(deserialize_with = "lenient")]
-        session: super::session::SessionRef,
-    },
-    /// A broker took the session.
-    Owned {
-        /// Epoch of the ownership, which counts up with every taking.
-        epoch: u64,
-        /// Name of the broker replica.
-        broker: String,
-    },
-    /// A turn began.
-    TurnStarted {
-        /// Id of the turn.
-        turn: Ulid,
-        /// Id of the turn before it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        parent: Option<Ulid>,
-        /// Dispatches that the turn answers.
-        dispatches: Vec<DispatchRef>,
-        /// Permissions of the turn.
-        #[serde(deserialize_with = "lenient")]
-        permissions: PermissionSet,
-        /// Limits of the turn.
-        limits: TurnLimits,
-    },
-    /// The owner is about to ask the model in a turn with a limit in US dollars. The next [`LedgerEntry::ModelAnswered`]
-    /// replaces the reservation with the real cost.
-    CostReserved {
-        /// Number of the model call in the turn; the first is 1.
-        step: u32,
-        /// Highest expected cost of the call, US dollars.
-        cost_usd: f64,
-        /// Cost that counts as spent although there is no answer, US dollars: of attempts of the call before this one, or
-        /// of this call if `cost_usd` is 0, that may have been paid for. If it is not known, the call's reservation.
-        #[serde(default, skip_serializing_if = "is_nothing")]
-        given_up_usd: f64,
-    },
-    /// The model answered.
-    ModelAnswered {
-        /// Number of the model call in the turn; the first is 1.
-        step: u32,
-        /// Text of the answer.
-        content: String,
-        /// Tool calls that the model asks for.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        tool_calls: Vec<ToolCall>,
-        /// Tokens and cost of the model call.
-        usage: TurnUsage,
-        /// Opaque part that the provider must get back when the turn goes on (signed thoughts).
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        opaque: Option<Value>,
-        /// Attachments of the answer, if the turn ends with it; in a record that also ends the turn they are in the
-        /// turn's reply.
-        #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Vec::is_empty")]
-        attachments: Vec<Attachment>,
-        /// Name of the model that answered.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        model: Option<String>,
-    },
-    /// A tool is about to run.
-    ToolStarted {
-        /// Id of the call.
-        call: String,
-        /// Name of the tool.
-        name: String,
-        /// SHA-256 of the canonical arguments, in hex.
-        args_hash: String,
-        /// Arguments of the call, if hooks or an approver changed the model's: a broker that runs the call again must
-        /// use exactly these.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        arguments: Option<Value>,
-    },
-    /// A tool has run.
-    ToolFinished {
-        /// Id of the call.
-        call: String,
-        /// Outcome of the call.
-        outcome: ToolOutcome,
-        /// Whether the hooks after the call have not seen the outcome: once they have, a second entry follows. Until
-        /// then this is the outcome of the tool itself.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        unseen: bool,
-    },
-    /// A human was asked for an approval.
-    ApprovalRequested {
-        /// The question with its id.
-        #[serde(deserialize_with = "lenient")]
-        request: ApprovalRequest,
-    },
-    /// An approval was decided.
-    ApprovalDecided {
-        /// The decision with the approval's id.
-        #[serde(deserialize_with = "lenient")]
-        decision: ApprovalDecision,
-        /// Sequence of the notice in `DISPATCHES`; none if the owner ended it itself (a lapse, a newer message).
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        sequence: Option<u64>,
-        /// Position of the session after the notice.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        cursor: Option<LedgerCursor>,
-    },
-    /// A hook inside the turn ran.
-    HookRan {
-        /// Key of the hook.
-        hook: String,
-        /// Name of the point.
-        point: String,
-        /// Outcome of the run.
-        outcome: HookRunOutcome,
-    },
-    /// A hook added text to the conversation of the running turn.
-    ContextAdded {
-        /// Key of the hook.
-        hook: String,
-        /// Name of the point at which it ran.
-        point: String,
-        /// Added text, shortened to the maximum that a hook may add.
-        text: String,
-    },
-    /// A hook hides tools from the next model call of the running turn.
-    ToolsHidden {
-        /// Key of the hook.
-        hook: String,
-        /// Glob patterns of the tools' names.
-        tools: Vec<String>,
-    },
-    /// A reminder that a session gets only once was added to its conversation.
-    ReminderShown {
-        /// Key of the hook that declares the reminder.
-        hook: String,
-    },
-    /// An intent in the agent's answer was refused; the next turn reads why.
-    IntentRefused {
-        /// Reason for the refusal, for the agent to read.
-        note: String,
-    },
-    /// The scheduler did not answer for an intent in the agent's answer: it is asked again until it does.
-    IntentOwed {
-        /// The proposal for the scheduler.
-        #[serde(deserialize_with = "lenient")]
-        proposal: Box<ProposeIntent>,
-    },
-    /// The scheduler answered for an owed intent, or the broker gave it up.
-    IntentSettled {
-        /// Id of the intent.
-        id: Ulid,
-        /// Reason for the refusal or for giving up, for the agent to read; absent if the scheduler took the intent.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        note: Option<String>,
-    },
-    /// The post-turn hooks of a turn must run; written with the turn's end.
-    PostHooksDue {
-        /// The turn, as its hooks need it.
-        #[serde(deserialize_with = "lenient")]
-        finished: Box<FinishedTurn>,
-    },
-    /// The hooks after tool calls have seen the call that the finished turn left unseen.
-    UnseenCallShown {
-        /// Id of the turn.
-        turn: Ulid,
-    },
-    /// A post-turn hook ran, and does not run again for this turn.
-    PostHookRan {
-        /// Id of the turn.
-        turn: Ulid,
-        /// Key of the hook.
-        hook: String,
-    },
-    /// The next post-turn hook failed and runs again.
-    PostHookFailed {
-        /// Id of the turn.
-        turn: Ulid,
-        /// Earliest time of the next run.
-        retry_at: UnixMillis,
-    },
-    /// All post-turn hooks of a turn ran, or were given up.
-    PostHooksSettled {
-        /// Id of the turn.
-        turn: Ulid,
-    },
-    /// A dispatch was put into the running turn, before its next model call.
-    Steered {
-        /// The dispatch with its text.
-        dispatch: DispatchRef,
-        /// Whether the dispatch also gets a turn of its own afterwards.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        backlog: bool,
-    },
-    /// The turn is done: the commit.
-    TurnCompleted {
-        /// Id of the turn.
-        turn: Ulid,
-        /// Reply of the turn; none = nothing to deliver.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        reply: Option<Box<Reply>>,
-        /// Id of the session's new head.
-        head: Ulid,
-        /// Position of the session after the turn.
-        cursor: LedgerCursor,
-    },
-    /// The reply of a turn was published.
-    ReplyPublished {
-        /// Id of the turn.
-        turn: Ulid,
-    },
-    /// The fold so far, so that a reader need not begin at the first record.
-    Checkpoint {
-        /// The fold, as the broker writes it.
-        fold: Value,
-        /// Position of the session.
-        cursor: LedgerCursor,
-        /// Ledger sequence through which the fold covers the records.
-        through: u64,
-    },
-    /// The turn failed.
-    TurnFailed {
-        /// Id of the turn.
-        turn: Ulid,
-        /// Reason for the failure.
-        failure: TurnFailure,
-        /// Reply that tells the user; none = no reply.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        reply: Option<Box<Reply>>,
-        /// Position of the session after the turn.
-        cursor: LedgerCursor,
-    },
-    /// The turn was canceled.
-    TurnInterrupted {
-        /// Id of the turn.
-        turn: Ulid,
-        /// Reason for the cancellation.
-        reason: String,
-        /// Text that the agent had produced.
-        #[serde(default, skip_serializing_if = "String::is_empty")]
-        partial: String,
-        /// Position of the session after the turn.
-        cursor: LedgerCursor,
-    },
-    /// A dispatch will not be run.
-    DispatchDropped {
-        /// The dispatch that is dropped.
-        dispatch: DispatchRef,
-        /// Reason for dropping the dispatch.
-        reason: DropReason,
-        /// Exact fault of the message, for people to read.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        detail: Option<String>,
-        /// Position of the session after the dispatch.
-        cursor: LedgerCursor,
-    },
-    /// A summary replaces the beginning of the history in the context.
-    Compacted {
-        /// Id of the last turn that the summary covers.
-        through: Ulid,
-        /// Text of the summary.
-        summary: String,
-    },
-    /// The history was reset.
-    SessionReset {
-        /// Reason for the reset.
-        reason: String,
-    },
-    /// An order was carried out.
-    Ordered {
-        /// The order with its id.
-        #[serde(deserialize_with = "lenient")]
-        order: Box<super::order::SessionOrder>,
-        /// Sequence of the order in `DISPATCHES`.
-        sequence: u64,
-        /// Position of the session after the order.
-        cursor: LedgerCursor,
-    },
+tag_first! {
+    "LedgerEntry" by TagFirstEntry, "kind":
+
+    /// An event in a session. All entries, in order, are the session.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case", tag = "kind")]
+    pub enum LedgerEntry {
+        /// The session was opened; this is the first entry.
+        SessionOpened {
+            /// The session's whole names, because encoded subject tokens may be shortened.
+            #[serde(deserialize_with = "lenient")]
+            session: super::session::SessionRef,
+        },
+        /// A broker took the session.
+        Owned {
+            /// Epoch of the ownership, which counts up with every taking.
+            epoch: u64,
+            /// Name of the broker replica.
+            broker: String,
+        },
+        /// A turn began.
+        TurnStarted {
+            /// Id of the turn.
+            turn: Ulid,
+            /// Id of the turn before it.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            parent: Option<Ulid>,
+            /// Dispatches that the turn answers.
+            dispatches: Vec<DispatchRef>,
+            /// Permissions of the turn.
+            #[serde(deserialize_with = "lenient")]
+            permissions: PermissionSet,
+            /// Limits of the turn.
+            limits: TurnLimits,
+        },
+        /// The owner is about to ask the model in a turn with a limit in US dollars. The next
+        /// [`LedgerEntry::ModelAnswered`] replaces the reservation with the real cost.
+        CostReserved {
+            /// Number of the model call in the turn; the first is 1.
+            step: u32,
+            /// Highest expected cost of the call, US dollars.
+            cost_usd: f64,
+            /// Cost that counts as spent although there is no answer, US dollars: of attempts of the call before this
+            /// one, or of this call if `cost_usd` is 0, that may have been paid for. If it is not known, the call's
+            /// reservation.
+            #[serde(default, skip_serializing_if = "is_nothing")]
+            given_up_usd: f64,
+        },
+        /// The model answered.
+        ModelAnswered {
+            /// Number of the model call in the turn; the first is 1.
+            step: u32,
+            /// Text of the answer.
+            content: String,
+            /// Tool calls that the model asks for.
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            tool_calls: Vec<ToolCall>,
+            /// Tokens and cost of the model call.
+            usage: TurnUsage,
+            /// Opaque part that the provider must get back when the turn goes on (signed thoughts).
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            opaque: Option<Value>,
+            /// Attachments of the answer, if the turn ends with it; in a record that also ends the turn they are in the
+            /// turn's reply.
+            #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Vec::is_empty")]
+            attachments: Vec<Attachment>,
+            /// Name of the model that answered.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            model: Option<String>,
+        },
+        /// A tool is about to run.
+        ToolStarted {
+            /// Id of the call.
+            call: String,
+            /// Name of the tool.
+            name: String,
+            /// SHA-256 of the canonical arguments, in hex.
+            args_hash: String,
+            /// Arguments of the call, if hooks or an approver changed the model's: a broker that runs the call again
+            /// must use exactly these.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            arguments: Option<Value>,
+        },
+        /// A tool has run.
+        ToolFinished {
+            /// Id of the call.
+            call: String,
+            /// Outcome of the call.
+            outcome: ToolOutcome,
+            /// Whether the hooks after the call have not seen the outcome: once they have, a second entry follows.
+            /// Until then this is the outcome of the tool itself.
+            #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+            unseen: bool,
+        },
+        /// A human was asked for an approval.
+        ApprovalRequested {
+            /// The question with its id.
+            #[serde(deserialize_with = "lenient")]
+            request: ApprovalRequest,
+        },
+        /// An approval was decided.
+        ApprovalDecided {
+            /// The decision with the approval's id.
+            #[serde(deserialize_with = "lenient")]
+            decision: ApprovalDecision,
+            /// Sequence of the notice in `DISPATCHES`; none if the owner ended it itself (a lapse, a newer message).
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            sequence: Option<u64>,
+            /// Position of the session after the notice.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            cursor: Option<LedgerCursor>,
+        },
+        /// A hook inside the turn ran.
+        HookRan {
+            /// Key of the hook.
+            hook: String,
+            /// Name of the point.
+            point: String,
+            /// Outcome of the run.
+            outcome: HookRunOutcome,
+        },
+        /// A hook added text to the conversation of the running turn.
+        ContextAdded {
+            /// Key of the hook.
+            hook: String,
+            /// Name of the point at which it ran.
+            point: String,
+            /// Added text, shortened to the maximum that a hook may add.
+            text: String,
+        },
+        /// A hook hides tools from the next model call of the running turn.
+        ToolsHidden {
+            /// Key of the hook.
+            hook: String,
+            /// Glob patterns of the tools' names.
+            tools: Vec<String>,
+        },
+        /// A reminder that a session gets only once was added to its conversation.
+        ReminderShown {
+            /// Key of the hook that declares the reminder.
+            hook: String,
+        },
+        /// An intent in the agent's answer was refused; the next turn reads why.
+        IntentRefused {
+            /// Reason for the refusal, for the agent to read.
+            note: String,
+        },
+        /// The scheduler did not answer for an intent in the agent's answer: it is asked again until it does.
+        IntentOwed {
+            /// The proposal for the scheduler.
+            #[serde(deserialize_with = "lenient")]
+            proposal: Box<ProposeIntent>,
+        },
+        /// The scheduler answered for an owed intent, or the broker gave it up.
+        IntentSettled {
+            /// Id of the intent.
+            id: Ulid,
+            /// Reason for the refusal or for giving up, for the agent to read; absent if the scheduler took the intent.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            note: Option<String>,
+        },
+        /// The post-turn hooks of a turn must run; written with the turn's end.
+        PostHooksDue {
+            /// The turn, as its hooks need it.
+            #[serde(deserialize_with = "lenient")]
+            finished: Box<FinishedTurn>,
+        },
+        /// The hooks after tool calls have seen the call that the finished turn left unseen.
+        UnseenCallShown {
+            /// Id of the turn.
+            turn: Ulid,
+        },
+        /// A post-turn hook ran, and does not run again for this turn.
+        PostHookRan {
+            /// Id of the turn.
+            turn: Ulid,
+            /// Key of the hook.
+            hook: String,
+        },
+        /// The next post-turn hook failed and runs again.
+        PostHookFailed {
+            /// Id of the turn.
+            turn: Ulid,
+            /// Earliest time of the next run.
+            retry_at: UnixMillis,
+        },
+        /// All post-turn hooks of a turn ran, or were given up.
+        PostHooksSettled {
+            /// Id of the turn.
+            turn: Ulid,
+        },
+        /// A dispatch was put into the running turn, before its next model call.
+        Steered {
+            /// The dispatch with its text.
+            dispatch: DispatchRef,
+            /// Whether the dispatch also gets a turn of its own afterwards.
+            #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+            backlog: bool,
+        },
+        /// The turn is done: the commit.
+        TurnCompleted {
+            /// Id of the turn.
+            turn: Ulid,
+            /// Reply of the turn; none = nothing to deliver.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            reply: Option<Box<Reply>>,
+            /// Id of the session's new head.
+            head: Ulid,
+            /// Position of the session after the turn.
+            cursor: LedgerCursor,
+        },
+        /// The reply of a turn was published.
+        ReplyPublished {
+            /// Id of the turn.
+            turn: Ulid,
+        },
+        /// The fold so far, so that a reader need not begin at the first record.
+        Checkpoint {
+            /// The fold, as the broker writes it.
+            fold: Value,
+            /// Position of the session.
+            cursor: LedgerCursor,
+            /// Ledger sequence through which the fold covers the records.
+            through: u64,
+        },
+        /// The turn failed.
+        TurnFailed {
+            /// Id of the turn.
+            turn: Ulid,
+            /// Reason for the failure.
+            failure: TurnFailure,
+            /// Reply that tells the user; none = no reply.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            reply: Option<Box<Reply>>,
+            /// Position of the session after the turn.
+            cursor: LedgerCursor,
+        },
+        /// The turn was canceled.
+        TurnInterrupted {
+            /// Id of the turn.
+            turn: Ulid,
+            /// Reason for the cancellation.
+            reason: String,
+            /// Text that the agent had produced.
+            #[serde(default, skip_serializing_if = "String::is_empty")]
+            partial: String,
+            /// Position of the session after the turn.
+            cursor: LedgerCursor,
+        },
+        /// A dispatch will not be run.
+        DispatchDropped {
+            /// The dispatch that is dropped.
+            dispatch: DispatchRef,
+            /// Reason for dropping the dispatch.
+            reason: DropReason,
+            /// Exact fault of the message, for people to read.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            detail: Option<String>,
+            /// Position of the session after the dispatch.
+            cursor: LedgerCursor,
+        },
+        /// A summary replaces the beginning of the history in the context.
+        Compacted {
+            /// Id of the last turn that the summary covers.
+            through: Ulid,
+            /// Text of the summary.
+            summary: String,
+        },
+        /// The history was reset.
+        SessionReset {
+            /// Reason for the reset.
+            reason: String,
+        },
+        /// An order was carried out.
+        Ordered {
+            /// The order with its id.
+            #[serde(deserialize_with = "lenient")]
+            order: Box<super::order::SessionOrder>,
+            /// Sequence of the order in `DISPATCHES`.
+            sequence: u64,
+            /// Position of the session after the order.
+            cursor: LedgerCursor,
+        },
+    }
 }

@@ -191,7 +191,11 @@ pub fn decode_value(headers: &Headers, payload: &[u8]) -> Result<serde_json::Val
     }
 }
 
-fn version_of<T: WireMessage>(headers: &Headers) -> Result<u16, DecodeError> {
+/// Returns the version of a message with `headers`.
+///
+/// # Errors
+/// Returns [`DecodeError`] if the message is of another type, or of a newer version.
+pub(super) fn version_of<T: WireMessage>(headers: &Headers) -> Result<u16, DecodeError> {
     let Some(schema) = headers.get(SCHEMA) else {
         return Ok(T::VERSION);
     };
@@ -239,10 +243,18 @@ pub(super) fn format_of<T: WireMessage>(headers: &Headers) -> Result<PayloadForm
 
 /// Parses a `T` from bare bytes without checking its bounds.
 pub(super) fn parse<T: WireMessage>(format: PayloadFormat, payload: &[u8]) -> Result<T, DecodeError> {
+    parse_by::<T, Lenient<T>>(format, payload).map(|Lenient(value)| value)
+}
+
+/// Parses a `T` as [`parse`] does, by a reader that wraps it.
+pub(super) fn parse_by<T: WireMessage, R: DeserializeOwned>(
+    format: PayloadFormat,
+    payload: &[u8],
+) -> Result<R, DecodeError> {
     match format {
         PayloadFormat::Cbor => {
             let mut rest = payload;
-            let Lenient(value) = ciborium::de::from_reader_with_recursion_limit(&mut rest, MAX_DEPTH)
+            let value = ciborium::de::from_reader_with_recursion_limit(&mut rest, MAX_DEPTH)
                 .map_err(|error| malformed_error::<T>("cbor", &error))?;
             // ciborium leaves trailing bytes; serde_json refuses them by itself.
             if !rest.is_empty() {
@@ -254,9 +266,7 @@ pub(super) fn parse<T: WireMessage>(format: PayloadFormat, payload: &[u8]) -> Re
 
             Ok(value)
         }
-        PayloadFormat::Json => serde_json::from_slice(payload)
-            .map(|Lenient(value)| value)
-            .map_err(|error| malformed_error::<T>("json", &error)),
+        PayloadFormat::Json => serde_json::from_slice(payload).map_err(|error| malformed_error::<T>("json", &error)),
     }
 }
 
