@@ -94,6 +94,9 @@ pods: tools build ## the manifests of k8s/ run as pods, with their networks: an 
 	@deploy/fetch-tools cargo-nextest
 	cargo nextest run --workspace $(FEATURES) --test e2e -E 'test(pods)'
 
+manifests: ## checkov's look at the manifests of k8s/: what it finds is mended, or accepted with a reason (needs kubectl and pip)
+	deploy/check-manifests
+
 image: ## the images nexus and nexus-hook, without Docker, into target/dist/images (needs buildah)
 	deploy/image/build $(TARGET)/dist/images
 
