@@ -13,7 +13,7 @@ export PATH := $(ROOT)/.tools/bin:$(PATH)
 
 # Two cores and one target directory: cargo is parallel enough.
 .NOTPARALLEL:
-.PHONY: help demo test up down bench bench-json chaos earlier-release rights pods sandbox-levels image tools build build-release build-bench fmt lint deny unit doc-test doc book
+.PHONY: help demo test up down bench bench-json chaos earlier-release rights pods sandbox-levels manifests image tools build build-release build-bench fmt lint deny unit doc-test doc book
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile

@@ -22,6 +22,9 @@ use crate::runner::WorkerPools;
 /// Interval at which the replica decides whether it takes part.
 const ADMISSION: Duration = Duration::from_millis(200);
 
+/// Time after which a copy that cannot be written counts as such: a lock passes sooner, and evaluation stops later.
+const FAULTY: Duration = Duration::from_secs(3);
+
 /// Shortest and longest time between two writes of the read model's table of hooks.
 const LIST_PAUSE: Duration = Duration::from_secs(1);
 const LIST_AGAIN: Duration = Duration::from_secs(30);
@@ -85,7 +88,7 @@ impl LoadedHooks {
         let (model, pool) = (model.clone(), pool.clone());
         let (clock, health) = (Arc::clone(&shell.clock), shell.health.clone());
         async move {
-            let mut is_beside = false;
+            let (mut is_beside, mut faulty_since) = (false, None);
             loop {
                 let standing = model.standing(clock.now());
                 // The only copy is waited for, since no other could tell which ids occurred long ago. Beside other copies
@@ -93,7 +96,10 @@ impl LoadedHooks {
                 // beside another copy goes on if that one is gone: its end must not stop this one as well.
                 is_beside = !model.peers().names().is_empty() || (is_beside && *joined.borrow());
                 // A copy that cannot be written does not come nearer while the replica waits for it.
-                let fault = model.write_fault();
+                let (fault, now) = (model.write_fault(), clock.monotonic());
+                faulty_since = fault.is_some().then(|| faulty_since.unwrap_or(now));
+                let stands = faulty_since.is_some_and(|since| now.saturating_duration_since(since) >= FAULTY);
+                let fault = fault.filter(|_| stands);
                 let condition = AdmissionCondition {
                     lag: counted_lag(&standing, !is_beside && fault.is_none()),
                     hooks_loaded: self.are_loaded(),
