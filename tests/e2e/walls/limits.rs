@@ -19,7 +19,7 @@ async fn client(walled: &WalledServer, role: BusRole) -> Result<WireClient, Stri
     WireClient::connect(&walled.server.url(), &walled.credentials(user_of(role))).await
 }
 
-/// Asks a service as hook-svc does, over connections of before and new ones.
+/// A service and who asks it connect, and one answers the other.
 async fn services_go_on(walled: &WalledServer) {
     let broker = walled.bus(BusRole::Broker).await;
     let spec = ServiceSpec::new("session", "for tests").endpoint("show", |_: serde_json::Value| async {
