@@ -13,7 +13,7 @@ export PATH := $(ROOT)/.tools/bin:$(PATH)
 
 # Two cores and one target directory: cargo is parallel enough.
 .NOTPARALLEL:
-.PHONY: help demo test up down bench bench-json chaos earlier-release rights pods sandbox-levels image tools build build-release build-bench fmt lint deny unit doc-test doc book
+.PHONY: help demo test up down bench bench-json chaos earlier-release rights pods sandbox-levels manifests image tools build build-release build-bench fmt lint deny unit doc-test doc book
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -93,6 +93,9 @@ rights: tools build ## the stories on servers with users; a right that is record
 pods: tools build ## the manifests of k8s/ run as pods, with their networks: an evening of an operator, NATS rolled (needs root and nftables)
 	@deploy/fetch-tools cargo-nextest
 	cargo nextest run --workspace $(FEATURES) --test e2e -E 'test(pods)'
+
+manifests: ## checkov's look at the manifests of k8s/: what it finds is mended, or accepted with a reason (needs kubectl and pip)
+	deploy/check-manifests
 
 image: ## the images nexus and nexus-hook, without Docker, into target/dist/images (needs buildah)
 	deploy/image/build $(TARGET)/dist/images

@@ -22,7 +22,8 @@ use crate::config::HooksConfig;
 use crate::registry::active_hooks::seen_events;
 use crate::runner::{
     Evaluation, EvaluationJob, EvaluationStep, HeldSlots, HookCounters, HookSet, HookSource, HookVerdict,
-    LoadHooksError, OwnFile, PoolConfig, RunOutcome, ScriptHost, StartPoolError, WorkerPools, default_workers,
+    LoadHooksError, OwnFile, PoolConfig, RunOutcome, ScriptHost, StartPoolError, WorkerPools, default_author_processes,
+    default_workers,
 };
 
 /// Most authors whose workers are kept, for turns and for trials each; beyond that the least recently used are stopped.
@@ -250,12 +251,14 @@ impl Bench {
 /// queries, and call `host`.
 #[must_use]
 pub fn pool_config(config: &HooksConfig, db_path: &Path, host: Arc<dyn ScriptHost>) -> PoolConfig {
+    let workers = match config.workers {
+        0 => default_workers(),
+        workers => workers,
+    };
     PoolConfig {
         bun: (!config.bun.is_empty()).then(|| PathBuf::from(&config.bun)),
-        workers: match config.workers {
-            0 => default_workers(),
-            workers => workers,
-        },
+        workers,
+        author_processes: default_author_processes(workers),
         hard_budget_ms: config.hard_budget_ms,
         db_path: db_path.to_string_lossy().into(),
         model: Arc::new(OwnFile),

@@ -59,6 +59,10 @@ pub const METRICS: &[Metric] = &[
         "nexus_hook_read_model_answers",
         "1 while a copy of the read model answers this replica",
     ),
+    Metric::gauge(
+        "nexus_hook_read_model_unwritable",
+        "1 while this replica's copy of the read model cannot be written, as on a full disk",
+    ),
     Metric::counter(
         "nexus_hook_first_unknown_total",
         "events that no copy could tell to be new",

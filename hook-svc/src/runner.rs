@@ -5,7 +5,7 @@
 //! later), then [`EvaluationStep::Done`] with the number of hooks that passed. A hook that throws, never resolves, loops or kills
 //! its worker costs only itself; an event is never lost or stuck because of a dead worker.
 //!
-//! From above to below: `pools` (one `pool` an author, limited by `author_slots`), `spawner`, `sandbox` and `control_groups` (how a
+//! From above to below: `pools` (one `pool` an author, limited by `author_slots`, their processes by `process_places`), `spawner`, `sandbox` and `control_groups` (how a
 //! worker begins, as which `user`, within which bounds), `worker` (one Bun process, spoken to by `protocol`, watched by `progress_watch`), `work_queue` and
 //! `in_flight` (the events in it; `calls`: its calls of `host`, `model_source`: its queries), `result` (a script's
 //! answer), `parts` (one event in several processes). A worker that dies: `crash_journal`, `crash_attribution`. Which
@@ -26,6 +26,7 @@ mod model_source;
 mod parts;
 mod pool;
 mod pools;
+mod process_places;
 mod progress_watch;
 mod protocol;
 mod reading;
@@ -65,7 +66,7 @@ pub use self::pools::{InForce, WorkerPools};
 pub use self::sandbox::{CheckSandboxError, SandboxLevel, SandboxMode};
 pub use self::sources::WriteSourceError;
 pub(crate) use self::user::fault as user_fault;
-pub use self::worker_count::default_workers;
+pub use self::worker_count::{default_author_processes, default_workers};
 
 /// Settings of a pool of workers.
 #[derive(Debug, Clone)]
@@ -75,6 +76,8 @@ pub struct PoolConfig {
     pub bun: Option<PathBuf>,
     /// Number of worker processes (`hooks.workers`), at least 1; one per core is a good number.
     pub workers: usize,
+    /// Number of processes of other authors than the operators that run at once, at least 1; further ones wait.
+    pub author_processes: usize,
     /// Milliseconds of synchronous work without progress after which a worker is killed (`hooks.hard_budget_ms`).
     pub hard_budget_ms: u64,
     /// Path of the read model, which scripts see as `ctx.dbPath`.

@@ -32,6 +32,7 @@ pub mod snapshot;
 pub mod step;
 mod trace;
 mod turns;
+mod write_faults;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -61,6 +62,7 @@ use readers::ReaderPool;
 use search::SearchIndex;
 use seen::{SeenMessages, SeenVerdict};
 use snapshot::OpenedFiles;
+use write_faults::WriteFaults;
 use writer::{AfterShortening, ModelWriter, WriterCommand};
 
 /// The read model of one process. Clones share it; the writer stops with the last of them.
@@ -77,6 +79,7 @@ struct Inner {
     readers: ReaderPool,
     seen: Arc<SeenMessages>,
     lag: FeedLag,
+    faults: WriteFaults,
     backlog: Mutex<SeenEvents>,
     search: SearchIndex,
     /// Number of callers that wait for a position: while there are any, a batch is applied without waiting for it to
@@ -136,6 +139,7 @@ impl Projection {
             generation,
             seen,
             lag: FeedLag::default(),
+            faults: WriteFaults::default(),
             backlog: Mutex::default(),
             search: SearchIndex::default(),
             waiting: AtomicUsize::new(0),

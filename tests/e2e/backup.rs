@@ -453,6 +453,21 @@ async fn killed(here: &Path, arguments: &[&str], there: &Path) {
     let _ = child.kill().await;
 }
 
+/// Puts the damaged backup `B` of `here` beside an older one: the newest is taken, and what else is there is named.
+async fn the_others_are_named(here: &Path) {
+    let nights = here.join("nights");
+    std::fs::create_dir_all(nights.join("nexus-2026-11-26T03-17-00Z")).expect("a folder");
+    std::fs::write(nights.join("nexus-2026-11-26T03-17-00Z/manifest.json"), "{}").expect("written");
+    std::fs::rename(here.join("B"), nights.join("nexus-2026-11-27T03-17-00Z")).expect("moved");
+    let damaged = nexus(here, &["restore", "nights/", "--data", "Z"]).await;
+
+    let told = "nights/nexus-2026-11-26T03-17-00Z";
+    assert!(
+        damaged.code == Some(1) && damaged.err.contains("EVENTS.snapshot is damaged") && damaged.err.contains(told),
+        "{damaged:?}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quiesced_backup_is_of_one_moment_and_an_interrupted_one_begins_again() {
     let directory = tempfile::Builder::new()
@@ -525,4 +540,5 @@ async fn a_quiesced_backup_is_of_one_moment_and_an_interrupted_one_begins_again(
         "{damaged:?}"
     );
     assert!(!here.join("Z").exists(), "nothing was made");
+    the_others_are_named(here).await;
 }

@@ -2,6 +2,7 @@
 
 mod bench;
 
+mod limits;
 mod rights;
 mod rotation;
 mod routes;

@@ -160,3 +160,23 @@ fn threads_and_workers_follow_what_the_pod_asks_for() {
 fn name_of(variable: &Value) -> &str {
     variable["name"].as_str().expect("a name")
 }
+
+/// An operator whose newest backup is damaged names another one (docs/operations.md "Kubernetes").
+#[test]
+fn the_way_back_leads_to_the_newest_backup_or_to_the_one_that_is_named() {
+    let mut sets = 0;
+    for Set { name: set, objects, .. } in try_render_all() {
+        let all = templates(&objects).into_iter();
+        for (_, template) in all.filter(|(workload, _)| *workload == "restore") {
+            let container = containers(template).next().expect("a container");
+            let words: Vec<&str> = list(&container["command"]).iter().filter_map(Value::as_str).collect();
+            assert!(
+                words.ends_with(&["restore", "/backup/$(BACKUP)", "--replace"]),
+                "{set}: {words:?}"
+            );
+            assert_eq!(variable(container, "BACKUP"), Some(""), "{set}");
+            sets += 1;
+        }
+    }
+    println!("{sets} sets have it");
+}

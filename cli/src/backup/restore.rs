@@ -42,7 +42,7 @@ pub async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
     };
     let newest = rotation::newest(directory)?;
     let directory = newest.as_deref().unwrap_or(directory);
-    let manifest = Manifest::check(directory)?;
+    let manifest = Manifest::check(directory).inspect_err(|_| tell_others(directory))?;
     let source = Source {
         directory,
         manifest: &manifest,
@@ -71,6 +71,16 @@ pub async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
     }
 
     view.show(common)
+}
+
+/// Names the other backups in the folder of the one at `backup`, which cannot be restored.
+fn tell_others(backup: &Path) {
+    let others = rotation::beside(backup).unwrap_or_default();
+    if others.is_empty() {
+        return;
+    }
+    let names: Vec<String> = others.iter().rev().map(|one| one.display().to_string()).collect();
+    complain!("other backups are there, the newest first: {}", names.join(", "));
 }
 
 /// Warns if the key that sealed the restored events is not the key that the services will have.

@@ -42,6 +42,19 @@ pub(super) fn newest(directory: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
+/// Returns the other backups in the folder that has the one at `backup`, the oldest first.
+///
+/// # Errors
+/// Fails if the folder cannot be listed.
+pub(super) fn beside(backup: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = match backup.parent() {
+        Some(directory) => folders(directory, FolderState::Complete)?,
+        None => Vec::new(),
+    };
+    found.retain(|one| one != backup);
+    Ok(found)
+}
+
 /// Returns the folders of `directory` that `--keep` has made and that are in `state`, the oldest first.
 fn folders(directory: &Path, state: FolderState) -> Result<Vec<PathBuf>> {
     let failed = || format!("failed to list {}", directory.display());
@@ -92,6 +105,8 @@ mod tests {
         remove_oldest(place, 3).expect("removed");
         assert_eq!(newest(place).expect("listed"), complete.last().cloned());
         assert_eq!(newest(&complete[2]).expect("listed"), None, "it is a backup itself");
+        assert_eq!(beside(&complete[3]).expect("listed"), complete[1..3]);
+        assert_eq!(beside(&place.join("nexus-2020")).expect("listed"), complete[1..]);
         let left: Vec<bool> = complete.iter().map(|one| one.exists()).collect();
         assert_eq!(left, [false, true, true, true]);
         assert!(unfinished.exists() && place.join("by-hand").exists() && place.join("nexus-notes").exists());

@@ -22,6 +22,9 @@ use crate::runner::WorkerPools;
 /// Interval at which the replica decides whether it takes part.
 const ADMISSION: Duration = Duration::from_millis(200);
 
+/// Time after which a copy that cannot be written counts as such: a lock passes sooner, and evaluation stops later.
+const FAULTY: Duration = Duration::from_secs(3);
+
 /// Shortest and longest time between two writes of the read model's table of hooks.
 const LIST_PAUSE: Duration = Duration::from_secs(1);
 const LIST_AGAIN: Duration = Duration::from_secs(30);
@@ -85,22 +88,28 @@ impl LoadedHooks {
         let (model, pool) = (model.clone(), pool.clone());
         let (clock, health) = (Arc::clone(&shell.clock), shell.health.clone());
         async move {
-            let mut is_beside = false;
+            let (mut is_beside, mut faulty_since) = (false, None);
             loop {
                 let standing = model.standing(clock.now());
                 // The only copy is waited for, since no other could tell which ids occurred long ago. Beside other copies
                 // nothing waits for it but the hooks that read, even if all are being built. A replica that takes part
                 // beside another copy goes on if that one is gone: its end must not stop this one as well.
                 is_beside = !model.peers().names().is_empty() || (is_beside && *joined.borrow());
+                // A copy that cannot be written does not come nearer while the replica waits for it.
+                let (fault, now) = (model.write_fault(), clock.monotonic());
+                faulty_since = fault.is_some().then(|| faulty_since.unwrap_or(now));
+                let stands = faulty_since.is_some_and(|since| now.saturating_duration_since(since) >= FAULTY);
+                let fault = fault.filter(|_| stands);
                 let condition = AdmissionCondition {
-                    lag: counted_lag(&standing, !is_beside),
+                    lag: counted_lag(&standing, !is_beside && fault.is_none()),
                     hooks_loaded: self.are_loaded(),
                     workers: pool.ready_workers(),
                 };
                 let takes_part = takes_part(*joined.borrow(), condition);
                 joined.send_if_modified(|before| std::mem::replace(before, takes_part) != takes_part);
                 report_condition(&health, condition, takes_part);
-                report_model(&health, &standing, (is_beside, model.is_worth_waiting()));
+                let flags = (is_beside, model.is_worth_waiting());
+                report_model(&health, &standing, flags, fault.as_deref());
                 pause(ADMISSION).await;
             }
         }
@@ -170,8 +179,8 @@ const fn counted_lag(standing: &ModelStanding, is_needed: bool) -> Option<Durati
 
 /// Reports where the questions to the read model are answered. Without any copy, and while all are being built, only the
 /// hooks that read it wait. `is_beside`: whether other replicas keep copies too; `is_prompt`: whether evaluations that wait for
-/// a copy get on.
-fn report_model(health: &Health, standing: &ModelStanding, (is_beside, is_prompt): (bool, bool)) {
+/// a copy get on. `fault`: why this replica's copy cannot be written.
+fn report_model(health: &Health, standing: &ModelStanding, (is_beside, is_prompt): (bool, bool), fault: Option<&str>) {
     let prompt = if is_prompt { 1.0 } else { 0.0 };
     let (own, answers) = match standing {
         ModelStanding::Own(_) => (2.0, prompt),
@@ -184,6 +193,13 @@ fn report_model(health: &Health, standing: &ModelStanding, (is_beside, is_prompt
 
     let lag = lag_of(standing);
     metrics::gauge!("nexus_hook_projection_lag_seconds").set(lag.unwrap_or_default().as_secs_f64());
+    let unwritable = if fault.is_some() { 1.0 } else { 0.0 };
+    metrics::gauge!("nexus_hook_read_model_unwritable").set(unwritable);
+    if let Some(fault) = fault {
+        health.set_degraded("projection", &fault_detail(fault, lag));
+        return;
+    }
+
     match standing {
         ModelStanding::Undecided => health.set("projection", false, "waiting to learn which replicas keep a copy"),
         ModelStanding::Building(lag) if is_beside => {
@@ -218,6 +234,13 @@ fn report_model(health: &Health, standing: &ModelStanding, (is_beside, is_prompt
     }
 }
 
+fn fault_detail(fault: &str, lag: Option<Duration>) -> String {
+    let lag = lag_text(lag);
+    format!(
+        "this replica's copy of the read model cannot be written, which is tried again: {fault}; hooks that read it ask another copy or wait; behind by: {lag}"
+    )
+}
+
 fn lag_text(lag: Option<Duration>) -> String {
     lag.map_or_else(|| "not known yet".to_owned(), |lag| format!("{} ms", lag.as_millis()))
 }
@@ -245,6 +268,25 @@ fn report_condition(health: &Health, condition: AdmissionCondition, takes_part: 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_that_cannot_be_written_is_told_and_is_no_reason_not_to_be_ready() {
+        let health = Health::default();
+        let late = ModelStanding::Building(Some(Duration::from_secs(60)));
+        for is_beside in [false, true] {
+            report_model(&health, &late, (is_beside, false), Some("database or disk is full"));
+            let readiness = health.readiness();
+            let part = &readiness.parts["projection"];
+            assert!(readiness.ready && part.degraded, "{part:?}");
+            assert!(
+                part.detail.contains("disk is full") && part.detail.contains("60000 ms"),
+                "{part:?}"
+            );
+        }
+
+        report_model(&health, &ModelStanding::Own(Some(Duration::ZERO)), (false, true), None);
+        assert!(!health.readiness().parts["projection"].degraded);
+    }
 
     #[test]
     fn a_copy_that_nobody_needs_holds_up_nothing() {

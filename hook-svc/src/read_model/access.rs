@@ -4,8 +4,8 @@
 //! replica's copy can; if there is no other, the replica waits for its own, as a single replica does.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -81,6 +81,8 @@ struct Inner {
     own: watch::Sender<OwnCopy>,
     /// Whether the own copy answers operators and other replicas.
     served: AtomicBool,
+    /// Why the own copy cannot be opened.
+    unopened: Mutex<Option<String>>,
     peers: PeerCopies,
     first: FirstCheck,
     waits: ReaderWaits,
@@ -95,6 +97,7 @@ impl ModelAccess {
             path,
             own: watch::Sender::new(OwnCopy::Undecided),
             served: AtomicBool::new(false),
+            unopened: Mutex::default(),
             waits: ReaderWaits::new(peers.clock()),
             peers,
             first,
@@ -136,6 +139,17 @@ impl ModelAccess {
     /// Returns whether the own copy answers operators and other replicas.
     pub(crate) fn is_served(&self) -> bool {
         self.0.served.load(Ordering::Relaxed)
+    }
+
+    /// Records why the own copy cannot be opened at the moment; `None` if it was.
+    pub(crate) fn note_unopened(&self, why: Option<String>) {
+        *self.0.unopened.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// Returns why the own copy cannot be opened or written at the moment; `None` if it can, or there is none.
+    pub(crate) fn write_fault(&self) -> Option<String> {
+        let unopened = self.0.unopened.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        unopened.or_else(|| self.any()?.write_fault())
     }
 
     /// Returns the number of messages that the own copy has still to read, `None` if it is unknown.

@@ -223,7 +223,7 @@ impl CopyKeeper {
         peer_file::bootstrap_from_peer(&self.bus, &self.access, path).await;
         snapshot::bootstrap_model(&self.bus, path).await;
         snapshot::remove_unfinished(path);
-        let projection = Projection::open(path).context("failed to open the read model")?;
+        let projection = self.open_file(path).await?;
 
         let persons = self.rules.borrow().identities.clone();
         while let Err(error) = projection.set_identities(persons.clone(), self.clock.now()).await {
@@ -251,6 +251,24 @@ impl CopyKeeper {
             served: Vec::new(),
             is_ready: false,
         })
+    }
+
+    /// Opens the file, and waits while its disk is full: to end would not make room on it.
+    async fn open_file(&self, path: &Path) -> anyhow::Result<Projection> {
+        loop {
+            match Projection::open(path) {
+                Err(error) if error.is_of_disk() => {
+                    let error = describe_error(&error);
+                    tracing::warn!(error, "failed to open the read model; retrying");
+                    self.access.note_unopened(Some(error));
+                    pause(WRITE_AGAIN).await;
+                }
+                opened => {
+                    self.access.note_unopened(None);
+                    return opened.context("failed to open the read model");
+                }
+            }
+        }
     }
 
     /// Starts the tasks that keep the persons, hooks and vectors of `projection` up to date, its log short and a

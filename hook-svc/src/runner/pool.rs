@@ -14,6 +14,7 @@ use super::author_slots::{AuthorSlots, EvaluationSlot, MAX_UNDER_WAY};
 use super::bun::{self, FindBunError};
 use super::in_flight::InFlightEvent;
 use super::parts::StepSender;
+use super::process_places::ProcessPlaces;
 use super::sandbox::{CheckSandboxError, Jail, SandboxLevel};
 use super::sources::{LoadedHooks, WriteSourceError};
 use super::stale_directories;
@@ -57,10 +58,12 @@ impl WorkerPool {
         let jail = Jail::check(&bun, &dir, &config).await?;
         open_to_workers(&dir, &jail)?;
         let strays = broadcast::Sender::new(STRAYS);
-        Ok(Self::start_within(jail, dir, strays, config, &clock))
+        let places = Arc::new(ProcessPlaces::unlimited());
+        Ok(Self::start_within(jail, dir, strays, config, (&clock, places)))
     }
 
-    /// Starts another pool for the author in `seat`, in the sandbox of this one, which is not checked again.
+    /// Starts another pool for the author in `seat`, in the sandbox of this one, which is not checked again. Its processes run in
+    /// `places`.
     ///
     /// # Errors
     /// Returns [`StartPoolError::MakeDirectory`] if the pool's directory cannot be created.
@@ -68,13 +71,13 @@ impl WorkerPool {
         &self,
         config: PoolConfig,
         seat: u32,
-        clock: &SharedClock,
+        (clock, places): (&SharedClock, Arc<ProcessPlaces>),
     ) -> Result<Self, StartPoolError> {
         let dir = make_dir(config.dir.as_deref(), clock).map_err(StartPoolError::MakeDirectory)?;
         let PoolContext { jail, strays, .. } = &*self.inner.common;
         let jail = jail.of_author(seat);
         open_to_workers(&dir, &jail)?;
-        Ok(Self::start_within(jail, dir, strays.clone(), config, clock))
+        Ok(Self::start_within(jail, dir, strays.clone(), config, (clock, places)))
     }
 
     fn start_within(
@@ -82,7 +85,7 @@ impl WorkerPool {
         dir: PathBuf,
         strays: broadcast::Sender<AsyncError>,
         config: PoolConfig,
-        clock: &SharedClock,
+        (clock, places): (&SharedClock, Arc<ProcessPlaces>),
     ) -> Self {
         let workers = config.workers.max(1);
         // A pool that is always up has one standby; every pool has one worker for suspects.
@@ -95,6 +98,8 @@ impl WorkerPool {
             stop: CancellationToken::new(),
             ready: 0.into(),
             ready_apart: 0.into(),
+            placed: 0.into(),
+            places,
             workers,
             jail,
             lazy: config.lazy,
@@ -153,6 +158,12 @@ impl WorkerPool {
     /// Returns the places for evaluations in the pool.
     pub(super) fn seating(&self) -> &Arc<AuthorSlots> {
         &self.inner.seating
+    }
+
+    /// Returns whether an event for the pool would wait for the end of another author's process.
+    pub(super) fn awaits_place(&self) -> bool {
+        let common = &self.inner.common;
+        common.placed.load(Ordering::Relaxed) == 0 && common.places.are_all_taken()
     }
 
     /// Hands one event over, to be evaluated against `loaded`; `seat` is its place.

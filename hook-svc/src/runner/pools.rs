@@ -3,7 +3,7 @@
 //! A process has no integrity between its hooks (one can forge another's answer, or read its variables), so a hook can
 //! harm only hooks of its own author. Operators' own hooks are one domain, with a worker for every core. Each other
 //! author has one worker, started with the first event that one of their hooks sees and ended after a minute without
-//! any. An event goes only to the domains with a hook that sees it.
+//! any, or sooner where the memory is too small for all of them. An event goes only to the domains with a hook that sees it.
 
 mod hand_over;
 
@@ -19,6 +19,7 @@ use tokio::sync::broadcast;
 
 use self::hand_over::{Begun, Handed};
 use super::author_slots::{HeldSlots, MAX_AUTHORS, NoSeat};
+use super::process_places::ProcessPlaces;
 use super::sources::LoadedHooks;
 use super::{
     AsyncError, Evaluation, EvaluationJob, HookCounters, HookSet, HookSource, LoadHooksError, PoolConfig, SandboxLevel,
@@ -42,6 +43,8 @@ struct Inner {
     own: WorkerPool,
     /// Pools of the others, by author. A pool whose hooks are gone ends when no event is under way in it.
     others: Mutex<BTreeMap<String, SeatedPool>>,
+    /// Places for the processes of the others.
+    places: Arc<ProcessPlaces>,
     in_force: Mutex<InForce>,
     // Allows one switch of sets at a time.
     switching: tokio::sync::Mutex<()>,
@@ -107,6 +110,7 @@ impl WorkerPools {
         };
 
         let inner = Inner {
+            places: Arc::new(ProcessPlaces::new(config.author_processes)),
             config,
             clock,
             own,
@@ -256,7 +260,8 @@ impl WorkerPools {
             lazy: true,
             ..self.inner.config.clone()
         };
-        let started = self.inner.own.start_beside(config, seat, &self.inner.clock);
+        let places = Arc::clone(&self.inner.places);
+        let started = self.inner.own.start_beside(config, seat, (&self.inner.clock, places));
         let pool = started.map_err(|error| LoadHooksError::StartPool(Box::new(error)))?;
         let seated = SeatedPool {
             seat,
@@ -268,10 +273,13 @@ impl WorkerPools {
     }
 
     /// Returns places for the evaluation of the hooks `only` (`None` = all) of `in_force`, and the indices, ascending,
-    /// of the hooks whose authors have no place because too many of their evaluations wait already.
+    /// of the hooks whose authors have no place because too many of their evaluations wait already, or because the processes
+    /// of others take all the memory.
     pub async fn seat_hooks(&self, in_force: &InForce, only: Option<&[u32]>) -> (HeldSlots, Vec<u32>) {
         let parts = in_force.parts_of(only);
         let asked = parts.iter().map(async |(part, _)| match &part.runs {
+            // When another author's process ends is unknown.
+            Ok(runs) if runs.pool.awaits_place() => Err(NoSeat::Full),
             Ok(runs) => runs.pool.seating().in_time().await,
             // A part without a pool needs no place.
             Err(_) => Err(NoSeat::Stopped),

@@ -32,6 +32,7 @@ use super::crash_journal::NoteFile;
 use super::host::ScriptHost;
 use super::in_flight::InFlightEvent;
 use super::model_source::ModelSource;
+use super::process_places::{IDLE_WHILE_WANTED, ProcessPlace, ProcessPlaces};
 use super::progress_watch;
 use super::progress_watch::{ProcessTimes, WorkerPulse, WorkerTask};
 use super::protocol::CallReply;
@@ -60,6 +61,9 @@ const MAX_MEMORY_MB: u64 = 640;
 
 /// Memory in MiB above which a worker is replaced once no event is under way in it.
 const GROWN_MEMORY_MB: u64 = 384;
+
+/// Number of requested loads and evaluations that have ended once a process has loaded its hooks and answered for an event.
+const FIRST_ANSWER: u64 = 2;
 
 /// Time after which a worker that runs only on demand ends if it has no work. It ends at once if its pool has no hooks.
 const IDLE: Duration = Duration::from_mins(1);
@@ -90,6 +94,10 @@ pub(super) struct PoolContext {
     pub(super) ready: AtomicUsize,
     /// Number of workers for suspects that are up.
     pub(super) ready_apart: AtomicUsize,
+    /// Number of workers that take events and have a place for their process.
+    pub(super) placed: AtomicUsize,
+    /// Places for processes, which other pools share.
+    pub(super) places: Arc<ProcessPlaces>,
     /// Number of workers that take events.
     pub(super) workers: usize,
     pub(super) jail: Jail,
@@ -109,6 +117,14 @@ pub(super) struct PoolContext {
 }
 
 impl PoolContext {
+    /// Takes a place for a process, and waits while there is none. Returns `None` if the pool is stopped first.
+    async fn take_place(&self) -> Option<ProcessPlace> {
+        tokio::select! {
+            () = self.stop.cancelled() => None,
+            place = self.places.take() => Some(place),
+        }
+    }
+
     /// Retires worker `index`: it takes no more events, and the standby takes its place.
     fn retire_worker(&self, index: usize) {
         self.lock_board().retire_worker(index);
@@ -140,6 +156,8 @@ pub(super) async fn keep_worker(common: Arc<PoolContext>, clock: SharedClock, in
             return;
         }
 
+        let Some(place) = common.take_place().await else { return };
+        let placed = (role == WorkerRole::Beside).then(|| UpMark::new(&common.placed));
         let run = Run::new(&common, &clock, &output, (index, role));
         let death = tokio::select! {
             () = common.stop.cancelled() => return,
@@ -147,6 +165,8 @@ pub(super) async fn keep_worker(common: Arc<PoolContext>, clock: SharedClock, in
         };
 
         let has_worked = run.handle_death(&death);
+        // Before a wait: others may have the place meanwhile.
+        drop((placed, place));
         // A process that did no work may fail at each start, so the wait grows.
         if has_worked {
             waits.reset();
@@ -372,7 +392,7 @@ impl<'a> Run<'a> {
     /// Returns an error once the process makes no progress on its work. Uses only the host's clocks and the kernel's
     /// figures. `output` is the pipe into which the process writes.
     async fn watch_progress(&self, pid: u32, output: OwnedFd) -> Result<(), WorkerDeath> {
-        let mut idle_since = None;
+        let (mut idle_since, mut worked_since, mut gives_way) = (None, None, false);
         // The code of a suspect is not compiled, so it gets more time.
         let budget = match self.role {
             WorkerRole::Beside => self.common.hard_budget,
@@ -394,10 +414,16 @@ impl<'a> Run<'a> {
             let is_needed = sight.work != WorkerTask::Nothing || self.is_wanted();
             idle_since = (!is_needed).then(|| idle_since.unwrap_or(now));
 
-            let may_idle = if self.has_hooks() { IDLE } else { Duration::ZERO };
-            let is_idle = idle_since.is_some_and(|since| now.saturating_duration_since(since) >= may_idle);
+            let is_idle = idle_since.is_some_and(|since| now.saturating_duration_since(since) >= self.may_idle());
             if is_idle && (self.common.lazy || self.role == WorkerRole::Apart) {
                 return Err(WorkerDeath::Idle);
+            }
+
+            worked_since = worked_since.or((state.ended >= FIRST_ANSWER).then_some(now));
+            let turn = worked_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+            gives_way = gives_way || self.common.places.is_turn_over(turn);
+            if gives_way {
+                self.give_way(&mut state)?;
             }
 
             self.weigh_memory(&mut state, pid)?;
@@ -440,6 +466,26 @@ impl<'a> Run<'a> {
     /// Returns whether the pool has any hooks. Without them no event will come, and what a process still runs is left over.
     fn has_hooks(&self) -> bool {
         !self.common.lock_board().current_set().set().hooks().is_empty()
+    }
+
+    /// Returns how long a process without work goes on.
+    fn may_idle(&self) -> Duration {
+        if !self.has_hooks() {
+            Duration::ZERO
+        } else if self.common.places.are_wanted() {
+            IDLE_WHILE_WANTED
+        } else {
+            IDLE
+        }
+    }
+
+    /// Ends a process whose place others wait for once no event is under way in it; until then it takes no more.
+    fn give_way(&self, state: &mut State<'_>) -> Result<(), WorkerDeath> {
+        if state.in_flight.is_empty() && state.loading.is_none() {
+            return Err(WorkerDeath::Idle);
+        }
+        self.drain(state);
+        Ok(())
     }
 
     /// Ends a process that exceeds its memory limit, and one that has grown once no event is under way in it.

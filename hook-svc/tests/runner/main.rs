@@ -14,6 +14,7 @@ mod levels;
 mod model;
 #[cfg(target_os = "linux")]
 mod old_kernel;
+mod places;
 mod pool;
 mod reload;
 #[cfg(target_os = "linux")]

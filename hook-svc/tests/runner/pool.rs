@@ -123,6 +123,7 @@ impl TestPool {
         PoolConfig {
             bun: None,
             workers: 1,
+            author_processes: 128,
             hard_budget_ms: 250,
             db_path: DB_PATH.into(),
             model: Arc::new(OwnFile),

@@ -91,6 +91,11 @@ impl AccountToken<'_> {
             "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true,
             "conn": -1, "leaf": 0,
         });
+        if let Some(most) = self.account.limits() {
+            limits["conn"] = most.connections.into();
+            limits["subs"] = most.subscriptions.into();
+            limits["payload"] = most.payload_bytes.into();
+        }
         if self.account.has_streams() {
             for key in ["mem_storage", "disk_storage", "streams", "consumer"] {
                 limits[key] = json!(-1);

@@ -107,6 +107,10 @@ async fn follow_source(
         end,
         incarnation,
     } = start(bus, projection, source).await?;
+    // The batch that could not be stored may be of a stream that is gone.
+    if projection.position(source) >= end {
+        projection.note_written(source);
+    }
 
     if source != FeedSource::Events {
         return take_in(bus, projection, source, &incarnation, ordered).await;
@@ -337,10 +341,13 @@ pub(super) async fn store_batch(
     loop {
         match projection.apply_shared(Arc::clone(&batch)).await {
             Err(ApplyBatchError::Passing(error)) => {
-                tracing::warn!(stream = source.stream(), %error, "failed to write the read model; retrying");
+                projection.note_unwritten(source, error.to_string());
                 pause(RETRY_PAUSE).await;
             }
-            outcome @ (Ok(()) | Err(ApplyBatchError::Rebuilt | ApplyBatchError::Closed)) => return outcome,
+            outcome @ (Ok(()) | Err(ApplyBatchError::Rebuilt | ApplyBatchError::Closed)) => {
+                projection.note_written(source);
+                return outcome;
+            }
         }
     }
 }

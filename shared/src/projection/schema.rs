@@ -133,6 +133,21 @@ pub(super) fn is_passing(error: &rusqlite::Error) -> bool {
     )
 }
 
+impl OpenProjectionError {
+    /// Returns whether the file cannot be opened because the disk has no room for it, or fails: it may be opened later.
+    #[must_use]
+    pub fn is_of_disk(&self) -> bool {
+        match self {
+            Self::Sqlite { source, .. } => matches!(
+                source.sqlite_error_code(),
+                Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure)
+            ),
+            Self::Directory { source, .. } => source.kind() == std::io::ErrorKind::StorageFull,
+            Self::Remove { .. } | Self::Thread(_) => false,
+        }
+    }
+}
+
 fn open_existing(path: &Path) -> Result<Option<(Connection, StreamPositions)>, rusqlite::Error> {
     if !path.exists() {
         return Ok(None);

@@ -8,9 +8,11 @@
 //! names: who may publish into one stream can have the server's acknowledgement stored in another. The walls are the
 //! accounts. A request that crosses them is answered on a subject of the server's own, which no stream stores.
 
+mod account_limits;
 mod role_rights;
 mod table;
 
+pub use self::account_limits::AccountLimits;
 pub use self::table::rights_table;
 
 use std::collections::BTreeSet;

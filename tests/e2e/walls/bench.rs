@@ -17,6 +17,9 @@ pub(super) const EDGE: (&str, &str) = ("mac1", "imessage");
 /// Name of the viewer.
 pub(super) const VIEWER: &str = "vera";
 
+/// Largest message that the server takes, in bytes, as in the configurations of `deploy/nats`.
+pub(super) const SERVER_PAYLOAD: usize = 8_000_000;
+
 /// A server, and the folder of its users.
 pub(super) struct WalledServer {
     pub(super) server: NatsServer,
@@ -56,6 +59,7 @@ impl WalledServer {
 
         let mut walled = Self {
             server: NatsServer::with(NatsOptions {
+                max_payload: Some(SERVER_PAYLOAD),
                 extra: configuration(&folder, &keys, is_encrypted),
                 ..NatsOptions::default()
             })

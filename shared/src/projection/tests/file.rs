@@ -1,10 +1,13 @@
 //! Handling of absent, damaged and outdated files.
 
 use std::io::{Seek, SeekFrom, Write};
+use std::sync::Arc;
 
 use super::Case;
 use super::samples::{chain, event, event_id, stored};
+use crate::projection::feed::store_batch;
 use crate::projection::{AppliedRecord, ApplyBatchError, FeedSource, Projection};
+use crate::testing::eventually;
 
 #[tokio::test]
 async fn a_restart_resumes_and_knows_its_ids() {
@@ -137,4 +140,36 @@ async fn the_log_is_cut_off_once_nobody_reads_what_was_before() {
 
     case.projection.apply(chain(203)).await.unwrap();
     assert_eq!(case.value::<i64>("SELECT count(*) FROM events"), 406);
+}
+
+/// SQLite itself says that the file may not grow, as it does on a full disk.
+#[tokio::test]
+async fn a_full_disk_is_told_and_what_waits_is_stored_once_there_is_room() {
+    let case = Case::with(chain(1)).await;
+    let limit = async |pages: i64| {
+        let limited = case
+            .projection
+            .write(move |connection, _| connection.pragma_update(None, "max_page_count", pages));
+        limited.await.unwrap();
+    };
+    // It has more pages already, which stay.
+    limit(1).await;
+
+    let mut large = event(2);
+    large.content = "word ".repeat(100_000);
+    let batch = vec![stored(case.projection.position(FeedSource::Events) + 1, large)];
+    let projection = case.projection.clone();
+    let storing = tokio::spawn(async move { store_batch(&projection, FeedSource::Events, Arc::new(batch)).await });
+    eventually("it is told", async || {
+        let fault = case.projection.write_fault();
+        fault.is_some_and(|fault| fault.contains("disk is full"))
+    })
+    .await;
+    assert_eq!(case.projection.first_sequence(&event_id(1)).unwrap(), Some(1));
+    assert_eq!(case.projection.first_sequence(&event_id(2)).unwrap(), None);
+
+    limit(1_000_000).await;
+    storing.await.unwrap().unwrap();
+    assert_eq!(case.projection.write_fault(), None);
+    assert!(case.projection.first_sequence(&event_id(2)).unwrap().is_some());
 }

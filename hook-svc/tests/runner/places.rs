@@ -1,0 +1,70 @@
+//! More authors than have room for a process at once: they take turns.
+
+use hook_svc::runner::{HookSource, PoolConfig};
+
+use crate::hostile::by;
+use crate::pool::{TestPool, dm, timed};
+
+const FIRES: &str = "export default async () => ({ fire: true });";
+
+/// A pool with one hook of each of `authors`, of their names, and room for one process.
+async fn start(authors: &[&str]) -> TestPool {
+    let config = PoolConfig {
+        author_processes: 1,
+        ..TestPool::config()
+    };
+    let hooks: Vec<HookSource> = authors
+        .iter()
+        .map(|author| by(author, timed(author, 30_000, FIRES)))
+        .collect();
+    TestPool::start_of(config, hooks).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn authors_whose_processes_do_not_fit_are_deferred_and_take_turns() {
+    let authors = ["ann", "bob", "cid"];
+    let pool = start(&authors).await;
+    pool.evaluate_skipping(dm("web:1", "x"), &["bob", "cid"])
+        .await
+        .fired("ann");
+
+    // Ann's process has the only place: events need not wait until it ends.
+    let in_force = pool.pool.current_hooks();
+    let (seats, full) = pool.pool.seat_hooks(&in_force, None).await;
+    let mut waiting: Vec<u32> = ["bob", "cid"]
+        .iter()
+        .filter_map(|id| in_force.set().index(id))
+        .collect();
+    waiting.sort_unstable();
+    assert_eq!(full, waiting);
+    drop(seats);
+
+    let answer = pool.evaluate(dm("web:2", "x")).await;
+    for author in authors {
+        answer.fired(author);
+    }
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_author_who_always_has_work_gives_way_after_a_turn() {
+    let pool = start(&["ann", "bob"]).await;
+    let anns = async |number: u32| {
+        let answer = pool
+            .evaluate_skipping(dm(&format!("web:{number}"), "x"), &["bob"])
+            .await;
+        answer.fired("ann");
+    };
+    anns(0).await;
+
+    let busy = async {
+        for number in 1.. {
+            anns(number).await;
+        }
+    };
+    tokio::select! {
+        () = busy => {}
+        answer = pool.evaluate_skipping(dm("web:bob", "x"), &["ann"]) => drop(answer.fired("bob")),
+    }
+    pool.stop().await;
+}
