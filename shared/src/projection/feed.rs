@@ -341,7 +341,7 @@ pub(super) async fn store_batch(
     loop {
         match projection.apply_shared(Arc::clone(&batch)).await {
             Err(ApplyBatchError::Passing(error)) => {
-                projection.note_unwritten(source, error.to_string());
+                projection.note_unwritten(source, &error.to_string());
                 pause(RETRY_PAUSE).await;
             }
             outcome @ (Ok(()) | Err(ApplyBatchError::Rebuilt | ApplyBatchError::Closed)) => {

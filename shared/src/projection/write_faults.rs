@@ -34,8 +34,8 @@ impl Projection {
     }
 
     /// Records that a batch of `source` was not stored, because of `fault`.
-    pub(super) fn note_unwritten(&self, source: FeedSource, fault: String) {
-        if self.0.faults.note(source, Some(fault.clone())) {
+    pub(super) fn note_unwritten(&self, source: FeedSource, fault: &str) {
+        if self.0.faults.note(source, Some(fault.to_owned())) {
             tracing::warn!(
                 stream = source.stream(),
                 error = fault,
