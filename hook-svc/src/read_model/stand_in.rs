@@ -35,7 +35,10 @@ pub(crate) async fn run(bus: Bus, model: ModelAccess, clock: SharedClock) {
         match (is_due, served.take()) {
             (true, None) => match bus.serve(service_spec(&model, &clock)).await {
                 Ok(handle) => served = Some(handle),
-                Err(error) => tracing::warn!(error, "nobody tells why the read model does not answer; retrying"),
+                Err(error) => tracing::debug!(
+                    error,
+                    "failed to serve the state of the read model to operators; retrying"
+                ),
             },
             (false, Some(handle)) => handle.stop().await,
             (_, kept) => served = kept,

@@ -108,8 +108,7 @@ fn people_reach_streams_by_the_services_alone() {
 /// Whose requests the server itself answers, in the account that has the streams, can have its answer stored in any of them.
 #[test]
 fn the_page_about_walls_names_whom_none_keeps_out_of_the_streams() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/security.md");
-    let text = std::fs::read_to_string(page).expect("docs/security.md");
+    let text = include_str!("../../../../docs/security.md");
     let line = text
         .lines()
         .find(|line| line.starts_with("- **A service, and the users "));
