@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use async_nats::RequestErrorKind;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
+use crate::clock::pause;
 use crate::model::position::StreamLineage;
 
 use super::connect::Bus;
@@ -29,6 +31,10 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(60);
 const PIECE_WITHIN: Duration = Duration::from_secs(60);
 /// Longest wait for the rejection of a probe, which checks whether the server would respond at all.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
+/// Number of times that a request which no server listens for is sent again, ten seconds in all.
+const UNHEARD_TRIES: u32 = 50;
+/// Pause before it is sent again.
+const UNHEARD_PAUSE: Duration = Duration::from_millis(200);
 /// Status that the server sends at the end of a complete snapshot, if it sends one.
 const WHOLE: u16 = 204;
 
@@ -326,13 +332,7 @@ impl Bus {
     }
 
     async fn ask_piece(&self, stream: &str, subject: &str, piece: Bytes) -> Result<Bytes, SnapshotError> {
-        let interrupted = |detail: String| SnapshotError::Interrupted {
-            stream: stream.to_owned(),
-            detail,
-        };
-        let request = async_nats::Request::new().payload(piece).timeout(Some(PIECE_WITHIN));
-        let answered = self.client.send_request(subject.to_owned(), request).await;
-        Ok(answered.map_err(|error| interrupted(error.to_string()))?.payload)
+        self.ask_server(stream, subject, piece, PIECE_WITHIN).await
     }
 
     async fn ask_api<T: DeserializeOwned>(
@@ -341,16 +341,38 @@ impl Bus {
         name: &str,
         question: &Value,
     ) -> Result<T, SnapshotError> {
-        let request = async_nats::Request::new()
-            .payload(question.to_string().into())
-            .timeout(Some(BEGIN_WITHIN));
-        let answered = self.client.send_request(format!("$JS.API.{name}"), request).await;
-        let answered = answered.map_err(|error| SnapshotError::Interrupted {
-            stream: stream.to_owned(),
-            detail: error.to_string(),
-        })?;
+        let (subject, question) = (format!("$JS.API.{name}"), question.to_string().into());
+        let answer = self.ask_server(stream, &subject, question, BEGIN_WITHIN).await?;
 
-        read_answer(stream, &answered.payload)
+        read_answer(stream, &answer)
+    }
+
+    /// Sends `payload` to `subject`, on which a server listens for what concerns `stream`. Other servers of a cluster may learn
+    /// a moment later that it does: nobody has received the request then, and it is sent again.
+    async fn ask_server(
+        &self,
+        stream: &str,
+        subject: &str,
+        payload: Bytes,
+        within: Duration,
+    ) -> Result<Bytes, SnapshotError> {
+        let mut tries = 0;
+        loop {
+            let request = async_nats::Request::new()
+                .payload(payload.clone())
+                .timeout(Some(within));
+            match self.client.send_request(subject.to_owned(), request).await {
+                Ok(answered) => return Ok(answered.payload),
+                Err(error) if error.kind() == RequestErrorKind::NoResponders && tries < UNHEARD_TRIES => tries += 1,
+                Err(error) => {
+                    return Err(SnapshotError::Interrupted {
+                        stream: stream.to_owned(),
+                        detail: error.to_string(),
+                    });
+                }
+            }
+            pause(UNHEARD_PAUSE).await;
+        }
     }
 }
 
