@@ -246,3 +246,26 @@ fn a_rotation_that_was_killed_on_its_way_is_ended_by_the_next_command() {
         );
     }
 }
+
+#[test]
+fn a_folder_without_the_keys_of_several_roles_is_not_given_others() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    done(here, &["init", "--offline"]);
+    let roles = here.join("nexus-auth/keys/roles");
+    let elsewhere = here.join("roles");
+    std::fs::rename(&roles, &elsewhere).expect("moved");
+
+    for arguments in [&["list"][..], &["init", "--offline"], &["rotate", "hook", "--offline"]] {
+        let (code, said) = auth(here, arguments);
+        assert!(
+            code == 5 && said.contains("keys of several roles are missing"),
+            "{arguments:?}: {code} {said}"
+        );
+    }
+    assert!(!roles.join("hook.nk").exists());
+
+    std::fs::remove_dir(&roles).expect("it is empty");
+    std::fs::rename(&elsewhere, &roles).expect("put back");
+    done(here, &["init", "--offline"]);
+}

@@ -90,16 +90,34 @@ fn ensure_key(path: &Path, kind: KeyKind) -> Result<AuthKey> {
 
 /// Reads the keys of all roles in the folder at `path`, and makes those that are missing. That one was thrown away is said: the
 /// servers refuse what it has signed as soon as they are told of the new one.
+///
+/// # Errors
+/// Fails if keys of several roles that have users are missing, or if one cannot be read or made.
 fn ensure_role_keys(path: &Path, registry: &UserRegistry) -> Result<BTreeMap<BusRole, AuthKey>> {
+    let place_of = |role: BusRole| path.join(format!("keys/roles/{}.nk", role.name()));
+    let users_of = |role: BusRole| -> Vec<&str> {
+        let users = registry.users.iter();
+        let users = users.filter(|(_, user)| user.role == role && !user.revoked);
+        users.map(|(name, _)| name.as_str()).collect()
+    };
+
+    let is_missing = |role: &BusRole| !place_of(*role).exists() && !users_of(*role).is_empty();
+    // Of a part of a copy, which would lock out everybody whose key it lacks.
+    if BusRole::ALL.iter().filter(|role| is_missing(role)).count() > 1 {
+        let text = format!(
+            "keys of several roles are missing in {}: put them back from a copy of the whole folder; those that were stolen are thrown away one after the other",
+            path.join("keys/roles").display()
+        );
+        return Err(failure(Exit::Refused, text));
+    }
+
     let mut roles = BTreeMap::new();
     for role in BusRole::ALL {
-        let place = path.join(format!("keys/roles/{}.nk", role.name()));
+        let place = place_of(role);
         let is_known = place.exists();
         roles.insert(role, ensure_key(&place, KeyKind::Account)?);
 
-        let users = registry.users.iter();
-        let users = users.filter(|(_, user)| user.role == role && !user.revoked);
-        let users: Vec<&str> = users.map(|(name, _)| name.as_str()).collect();
+        let users = users_of(role);
         if !is_known && !users.is_empty() {
             complain!(
                 "{} was missing, and another key is made: each user of that role needs `nexus auth rotate` ({})",

@@ -1,5 +1,6 @@
 //! Backups in folders that are named after their time, of which the newest are kept: `nexus backup --keep`.
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -13,12 +14,19 @@ pub(super) fn folder(directory: &Path, begun_at: UnixMillis) -> PathBuf {
     directory.join(format!("nexus-{}", seconds.to_rfc3339().replace(':', "-")))
 }
 
-/// Removes the backups in `directory` that have not ended.
+/// Removes the backups in `directory` that have not ended, except those that are being made in a folder of their own.
 ///
 /// # Errors
 /// Fails if one of them cannot be removed.
 pub(super) fn remove_unfinished(directory: &Path) -> Result<()> {
-    remove(folders(directory, FolderState::Unfinished)?)
+    let mut unfinished = folders(directory, FolderState::Unfinished)?;
+    unfinished.retain(|folder| !is_locked(folder));
+    remove(unfinished)
+}
+
+/// Returns whether a process has locked `folder`.
+fn is_locked(folder: &Path) -> bool {
+    File::open(folder).is_ok_and(|handle| matches!(handle.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
 /// Removes the oldest backups in `directory`, so that `keep` of them are left.

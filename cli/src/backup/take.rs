@@ -232,4 +232,27 @@ mod tests {
             assert!(!copied.exists() && second.directory.exists(), "{keep:?}");
         }
     }
+
+    #[test]
+    fn a_backup_into_a_folder_of_its_own_is_not_removed_by_one_beside_it() {
+        let place = tempfile::tempdir().expect("a folder");
+        let take = |directory: PathBuf, keep: Option<u16>, seconds: i64| {
+            let options = BackupOptions {
+                directory,
+                keep,
+                quiesce: None,
+            };
+            BackupPlace::take(&options, UnixMillis::from_seconds(seconds)).expect("nobody is there")
+        };
+
+        let own = place.path().join("nexus-before-the-upgrade");
+        let by_hand = take(own.clone(), None, 1_000);
+        drop(take(place.path().to_owned(), Some(3), 2_000));
+        assert!(own.exists(), "it is being made");
+
+        // Its process was killed.
+        drop(by_hand);
+        drop(take(place.path().to_owned(), Some(3), 3_000));
+        assert!(!own.exists());
+    }
 }

@@ -233,8 +233,10 @@ impl CopyKeeper {
             }
             let error = describe_error(&error);
             tracing::warn!(error, "failed to name the identities in the read model; retrying");
+            self.access.note_unopened(Some(error));
             pause(WRITE_AGAIN).await;
         }
+        self.access.note_unopened(None);
 
         let feeding = ShutdownSignal::default();
         let feed = feed::run_tapped(self.bus.clone(), projection.clone(), self.tap.clone(), feeding.clone());

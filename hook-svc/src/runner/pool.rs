@@ -163,7 +163,12 @@ impl WorkerPool {
     /// Returns whether an event for the pool would wait for the end of another author's process.
     pub(super) fn awaits_place(&self) -> bool {
         let common = &self.inner.common;
-        common.placed.load(Ordering::Relaxed) == 0 && common.places.are_all_taken()
+        if !common.places.are_all_taken() {
+            return false;
+        }
+        // One that gives way takes no more events, and the next one of the pool begins after those that wait.
+        let retiring = common.lock_board().retiring_workers();
+        common.placed.load(Ordering::Relaxed) <= retiring
     }
 
     /// Hands one event over, to be evaluated against `loaded`; `seat` is its place.

@@ -141,6 +141,11 @@ impl WorkQueue {
         self.stand_in(worker);
     }
 
+    /// Returns the number of workers that are alive and take no more events.
+    pub(super) fn retiring_workers(&self) -> usize {
+        self.retiring.len()
+    }
+
     /// Records that the process of `worker` has ended; the standby takes its place.
     pub(super) fn worker_ended(&mut self, worker: usize) {
         self.retiring.remove(&worker);

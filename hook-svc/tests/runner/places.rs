@@ -1,21 +1,35 @@
 //! More authors than have room for a process at once: they take turns.
 
+use std::time::Duration;
+
 use hook_svc::runner::{HookSource, PoolConfig};
+use shared::testing::eventually_within;
 
 use crate::hostile::by;
 use crate::pool::{TestPool, dm, timed};
 
 const FIRES: &str = "export default async () => ({ fire: true });";
 
-/// A pool with one hook of each of `authors`, of their names, and room for one process.
+const WAITS_IF_SLOW: &str = r#"
+export default async ({ event }) => {
+    if (event.content === "slow") await new Promise((done) => setTimeout(done, 100_000));
+    return { fire: true };
+};
+"#;
+
 async fn start(authors: &[&str]) -> TestPool {
+    start_of(authors, FIRES).await
+}
+
+/// A pool with one hook of each of `authors`, of their names and with `source`, and room for one process.
+async fn start_of(authors: &[&str], source: &str) -> TestPool {
     let config = PoolConfig {
         author_processes: 1,
         ..TestPool::config()
     };
     let hooks: Vec<HookSource> = authors
         .iter()
-        .map(|author| by(author, timed(author, 30_000, FIRES)))
+        .map(|author| by(author, timed(author, 120_000, source)))
         .collect();
     TestPool::start_of(config, hooks).await
 }
@@ -43,6 +57,27 @@ async fn authors_whose_processes_do_not_fit_are_deferred_and_take_turns() {
     for author in authors {
         answer.fired(author);
     }
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_author_whose_process_gives_way_is_deferred_too() {
+    let pool = start_of(&["ann", "bob"], WAITS_IF_SLOW).await;
+    pool.evaluate_skipping(dm("web:1", "x"), &["bob"]).await.fired("ann");
+
+    // Bob waits for the place of ann's process, in which a hook waits.
+    let under_way = pool.begin_in_two(dm("web:2", "slow"), &["bob"], async { true });
+    let in_force = pool.pool.current_hooks();
+    let ann: Vec<u32> = in_force.set().index("ann").into_iter().collect();
+    // Its turn is over long before the hook that waits has ended.
+    let soon = Duration::from_secs(60);
+    eventually_within("no event waits for the end of that process", soon, async || {
+        let (_, full) = pool.pool.seat_hooks(&in_force, Some(&ann)).await;
+        if full == ann { Ok(()) } else { Err(format!("{full:?}")) }
+    })
+    .await;
+
+    drop(under_way);
     pool.stop().await;
 }
 
