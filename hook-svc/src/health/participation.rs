@@ -193,7 +193,7 @@ const fn counted_lag(standing: &ModelStanding, is_needed: bool) -> Option<Durati
     }
 }
 
-/// Reports where the questions to the read model are answered. Without any copy, and while all are being built, only the
+/// Reports which copy answers questions to the read model. Without any copy, and while all are being built, only the
 /// hooks that read it wait. `is_beside`: whether other replicas keep copies too; `is_prompt`: whether evaluations that wait for
 /// a copy get on. `fault`: why this replica's copy cannot be written.
 fn report_model(health: &Health, standing: &ModelStanding, is_beside: bool, is_prompt: bool, fault: Option<&str>) {
