@@ -335,15 +335,15 @@ mod tests {
         let timed_out = QueryReply::Failed(ModelQueryError::TimedOut);
         assert!(ask_endlessly().await.iter().all(|reply| *reply == timed_out));
 
-        // From now on some of them are sent away, and whoever asks beside them is answered.
-        let innocent = async {
+        // From now on some of them are sent away, and another process is answered.
+        let other_process = async {
             for number in 0..5 {
                 let reply = copy.answer_query(question("h-0/8", "SELECT 1")).await;
                 assert!(matches!(reply, QueryReply::Page(..)), "{number}: {reply:?}");
                 pause(Duration::from_millis(50)).await;
             }
         };
-        let (replies, ()) = tokio::join!(ask_endlessly(), innocent);
+        let (replies, ()) = tokio::join!(ask_endlessly(), other_process);
         let ran = replies.iter().filter(|reply| **reply == timed_out).count();
         assert!(ran < AT_ONCE, "{replies:?}");
     }

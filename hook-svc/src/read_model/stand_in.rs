@@ -64,7 +64,7 @@ fn service_spec(model: &ModelAccess, clock: &SharedClock) -> ServiceSpec {
     })
 }
 
-/// Returns why no copy answers, if this replica is one that has to say so: it keeps a copy, or nobody does.
+/// Returns why no copy answers, if this replica is one that has to say so: it keeps a copy, or no replica does.
 fn refusal(model: &ModelAccess, now: UnixMillis) -> Option<String> {
     // The only copy answers as far as it has come, and so does one that has fallen behind.
     if model.is_served() {
