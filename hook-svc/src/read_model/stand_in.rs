@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_building_is_told_with_what_is_left() {
+    fn a_copy_that_is_built_is_described_with_the_messages_that_are_left() {
         assert!(building_text(Some(1_200)).contains("about 1200 messages"));
         assert!(building_text(None).contains("not known yet"));
     }

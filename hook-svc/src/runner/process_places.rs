@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gives_up_waiting_wants_no_place_any_more() {
+    async fn a_wait_that_is_given_up_wants_no_place_any_more() {
         let places = ProcessPlaces::new(0);
         let _one = places.take().await;
         assert!(places.take().now_or_never().is_none());

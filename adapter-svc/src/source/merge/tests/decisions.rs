@@ -1,4 +1,4 @@
-//! Decisions of before, about bursts: merged as they were, stored once, and forgotten in time.
+//! Earlier decisions about bursts: merged as they were, stored once, and forgotten in time.
 
 use super::*;
 
