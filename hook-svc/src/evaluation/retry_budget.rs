@@ -20,8 +20,8 @@ pub(crate) struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Records a try that failed at `now` although the bus and the read model were available. Returns whether it was the last. `longest`:
-    /// the longest time-out of the hooks that see the event; zero if none does.
+    /// Records a try that failed at `now` although the bus and the read model were available. Returns whether it was the last.
+    /// `longest`: the longest time-out of the hooks that see the event; zero if none does.
     pub(crate) fn is_over(&mut self, now: Instant, longest: Duration) -> bool {
         let since = *self.failing_since.get_or_insert(now);
         self.tries += 1;
