@@ -182,7 +182,7 @@ fn a_folder_without_its_first_key_is_not_given_another_one() {
 }
 
 #[test]
-fn a_key_of_a_role_that_was_thrown_away_is_replaced_and_said() {
+fn a_key_of_a_role_that_was_thrown_away_is_replaced_and_its_users_are_named() {
     let directory = tempfile::tempdir().expect("a directory");
     let here = directory.path();
     done(here, &["init", "--offline"]);

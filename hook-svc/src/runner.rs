@@ -5,11 +5,12 @@
 //! later), then [`EvaluationStep::Done`] with the number of hooks that passed. A hook that throws, never resolves, loops or kills
 //! its worker costs only itself; an event is never lost or stuck because of a dead worker.
 //!
-//! From above to below: `pools` (one `pool` an author, limited by `author_slots`, their processes by `process_places`), `spawner`, `sandbox` and `control_groups` (how a
-//! worker begins, as which `user`, within which bounds), `worker` (one Bun process, spoken to by `protocol`, watched by `progress_watch`), `work_queue` and
-//! `in_flight` (the events in it; `calls`: its calls of `host`, `model_source`: its queries), `result` (a script's
-//! answer), `parts` (one event in several processes). A worker that dies: `crash_journal`, `crash_attribution`. Which
-//! hooks see an event: `filter`. Files: `sources`, `stale_directories`, `bun`.
+//! From above to below: `pools` (one `pool` an author, limited by `author_slots`, their processes by `process_places`;
+//! numbers of them: `counted`), `spawner`, `sandbox` and `control_groups` (how a worker begins, as which `user`, within which
+//! bounds), `worker` (one Bun process, spoken to by `protocol`, watched by `progress_watch`), `work_queue` and `in_flight` (the
+//! events in it; `calls`: its calls of `host`, `model_source`: its queries), `result` (a script's answer), `parts` (one event in
+//! several processes). A worker that dies: `crash_journal`, `crash_attribution`. Which hooks see an event: `filter`. Files:
+//! `sources`, `stale_directories`, `bun`.
 //!
 //! Source: `docs/design/hooks.md` §6; seed 003 §8.2, §10.
 
@@ -17,6 +18,7 @@ mod author_slots;
 mod bun;
 mod calls;
 mod control_groups;
+mod counted;
 mod crash_attribution;
 mod crash_journal;
 mod filter;

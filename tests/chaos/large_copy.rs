@@ -46,7 +46,7 @@ const SERVER_MEMORY: &str = "4GiB";
 const READY: Duration = Duration::from_secs(60);
 /// Least bytes a second at which a file is fetched: at it a loan of a file of 28 GiB does not end before it is read.
 const LEAST_RATE: u64 = 8 << 20;
-/// File of which it is said how long it would take.
+/// Size in bytes of the file for which the time to fetch it is printed.
 const LARGEST: f64 = 25e9;
 /// Workers and threads that hook-svc gives itself on 64 processors and with the memory of its pod, if the manifest does not say
 /// how many: one for each processor, as many as the memory holds, and half the processors.
@@ -106,7 +106,7 @@ async fn arrive(model: &Path, begun: Instant, within: Duration) -> (u64, Duratio
     .await
 }
 
-/// Replicas that keep a copy, and those who ask them. No other service runs.
+/// Replicas that keep a copy, and connections that ask them. No other service runs.
 #[derive(Debug)]
 struct Copies {
     world: World,
@@ -202,7 +202,7 @@ impl Copies {
     /// Asks the copy of replica `number`; returns the rows.
     async fn ask(&self, number: u16, sql: &str, values: &[Value]) -> Result<Value, String> {
         static ASKED: AtomicU64 = AtomicU64::new(0);
-        // Whoever has asked before is answered from the same state for a while.
+        // An asker that has asked before is answered from the same state for a while.
         let asker = format!("large-copy-{}", ASKED.fetch_add(1, Ordering::Relaxed));
         let question = json!({"asker": asker, "query": {"sql": sql, "values": values}, "at_least": 0});
         let payload = serde_json::to_vec(&question).expect("JSON").into();

@@ -33,7 +33,7 @@ const SERVER_MEMORY: &str = "4GiB";
 const APART_MS: i64 = 4_000;
 /// The least share of events that are judged by how long they waited.
 const JUDGED: f64 = 0.1;
-/// How many of the events that waited too long are told of.
+/// Most events that waited too long and are reported.
 const MOST_TOLD: usize = 10;
 
 /// What is done to the replicas, and under which load.
@@ -418,7 +418,7 @@ fn only_events_far_from_every_kill_are_judged() {
 }
 
 #[test]
-fn an_event_that_waited_too_long_is_told_with_its_key_and_times() {
+fn an_event_that_waited_too_long_is_reported_with_its_key_and_times() {
     let wait = |event, waited: i64| Wait {
         event,
         arrived: UnixMillis(20_000),

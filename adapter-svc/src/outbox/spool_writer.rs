@@ -22,7 +22,7 @@ const MAX_GROUP_BYTES: u64 = 8 * 1024 * 1024;
 /// Wait before a failed store is opened again.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
-/// The entries of one request, with the writer that waits for them.
+/// The entries of one request, their size in bytes, and where the request waits for them to be durable.
 pub(super) struct SpoolBatch {
     pub(super) parcels: Vec<EncodedEvent>,
     pub(super) weight: u64,

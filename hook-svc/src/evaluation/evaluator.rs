@@ -216,7 +216,7 @@ impl EventEvaluator {
                 biased;
                 step = evaluation.next(), if !course.all_answered && failed.is_none() => {
                     let step = step.ok_or_else(|| self.lost_error())?;
-                    if self.could_not_read(task, &step, unanswered) {
+                    if self.count_unread_try(task, &step, unanswered) {
                         failed = Some(HandleEventError::NoCopy);
                         continue;
                     }
@@ -266,9 +266,9 @@ impl EventEvaluator {
         })
     }
 
-    /// Returns whether a hook failed that may have asked the read model while no copy of it answered: it is called again.
-    /// `unanswered`: number of such questions before the evaluation.
-    fn could_not_read(&self, task: &EventTask, step: &EvaluationStep, unanswered: usize) -> bool {
+    /// Counts a try in which `step` is the failure of a hook that may have asked the read model while no copy of it answered.
+    /// Returns whether its event is tried again for that. `unanswered`: number of such questions before the evaluation.
+    fn count_unread_try(&self, task: &EventTask, step: &EvaluationStep, unanswered: usize) -> bool {
         let EvaluationStep::Verdict(verdict) = step else {
             return false;
         };

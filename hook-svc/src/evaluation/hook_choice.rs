@@ -120,7 +120,8 @@ impl EventEvaluator {
     }
 
     /// Returns whether `task` would be one of too many events of its conversation that wait for the read model: their hooks that
-    /// read nothing have answered, but they fill the conversation's share of the memory.
+    /// read nothing have answered, but they fill the conversation's share of the memory. If so, waits for up to [`MOMENT`] until
+    /// the read model has the event.
     async fn would_hold_up(&self, task: &EventTask, choice: &HookSelection, set: &HookSet) -> bool {
         let reads = !choice.model_readers(set).is_empty();
         let is_crowded = || task.place.earlier_under_way(self.most_waiting) >= self.most_waiting;

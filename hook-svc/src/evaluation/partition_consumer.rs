@@ -412,9 +412,9 @@ impl PartitionConsumer {
                 return None;
             }
 
-            // An absent server says nothing against the event, so it does not use up the attempts.
+            // An absent server or copy says nothing against the event, so it does not use up the attempts.
             let ends = if error.is_absence() {
-                patience.bus_was_away();
+                patience.note_absence();
                 false
             } else {
                 let longest = self.evaluator.longest_timeout(&task.event);

@@ -20,8 +20,8 @@ pub(crate) struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Records a try that failed at `now` although the bus was available. Returns whether it was the last. `longest`:
-    /// the longest time-out of the hooks that see the event; zero if none does.
+    /// Records a try that failed at `now` although the bus and the read model were available. Returns whether it was the last.
+    /// `longest`: the longest time-out of the hooks that see the event; zero if none does.
     pub(crate) fn is_over(&mut self, now: Instant, longest: Duration) -> bool {
         let since = *self.failing_since.get_or_insert(now);
         self.tries += 1;
@@ -29,8 +29,8 @@ impl RetryBudget {
         self.tries >= MAX_TRIES || (self.tries > 1 && is_spent)
     }
 
-    /// Resets the time, because the bus was unavailable.
-    pub(crate) const fn bus_was_away(&mut self) {
+    /// Resets the time, because the bus or the read model was unavailable.
+    pub(crate) const fn note_absence(&mut self) {
         self.failing_since = None;
     }
 
@@ -92,7 +92,7 @@ mod tests {
         let begun = SystemClock.monotonic();
         let mut patience = RetryBudget::default();
         assert!(!patience.is_over(begun, LONGEST));
-        patience.bus_was_away();
+        patience.note_absence();
         assert!(!patience.is_over(begun + 2 * LONGEST, LONGEST), "time began anew");
         assert!(patience.is_over(begun + 3 * LONGEST, LONGEST));
     }

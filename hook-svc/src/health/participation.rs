@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shared::clock::pause;
 use shared::process::{Health, ServiceShell};
@@ -36,6 +36,24 @@ pub(crate) struct LoadedHooks {
     synced: Option<watch::Receiver<Option<RegistryPosition>>>,
     /// Position up to which the workers hold the registry; `None` before the first load.
     loaded: watch::Receiver<Option<RegistryPosition>>,
+}
+
+/// Finds out whether the own copy cannot be written for longer than a lock lasts.
+#[derive(Debug, Default)]
+struct LastingFault {
+    /// Time of the first look that found a fault, since none was found.
+    since: Option<Instant>,
+}
+
+impl LastingFault {
+    /// Notes the `fault` found at `now`, and returns it if one has been found for [`FAULTY`].
+    fn note(&mut self, fault: Option<String>, now: Instant) -> Option<String> {
+        self.since = fault.is_some().then(|| self.since.unwrap_or(now));
+        let lasts = self
+            .since
+            .is_some_and(|since| now.saturating_duration_since(since) >= FAULTY);
+        fault.filter(|_| lasts)
+    }
 }
 
 /// Starts the tasks that keep hooks up to date.
@@ -88,7 +106,8 @@ impl LoadedHooks {
         let (model, pool) = (model.clone(), pool.clone());
         let (clock, health) = (Arc::clone(&shell.clock), shell.health.clone());
         async move {
-            let (mut is_beside, mut faulty_since) = (false, None);
+            let mut is_beside = false;
+            let mut faults = LastingFault::default();
             loop {
                 let standing = model.standing(clock.now());
                 // The only copy is waited for, since no other could tell which ids occurred long ago. Beside other copies
@@ -96,10 +115,7 @@ impl LoadedHooks {
                 // beside another copy goes on if that one is gone: its end must not stop this one as well.
                 is_beside = !model.peers().names().is_empty() || (is_beside && *joined.borrow());
                 // A copy that cannot be written does not come nearer while the replica waits for it.
-                let (fault, now) = (model.write_fault(), clock.monotonic());
-                faulty_since = fault.is_some().then(|| faulty_since.unwrap_or(now));
-                let stands = faulty_since.is_some_and(|since| now.saturating_duration_since(since) >= FAULTY);
-                let fault = fault.filter(|_| stands);
+                let fault = faults.note(model.write_fault(), clock.monotonic());
                 let condition = AdmissionCondition {
                     lag: counted_lag(&standing, !is_beside && fault.is_none()),
                     hooks_loaded: self.are_loaded(),
@@ -108,8 +124,8 @@ impl LoadedHooks {
                 let takes_part = takes_part(*joined.borrow(), condition);
                 joined.send_if_modified(|before| std::mem::replace(before, takes_part) != takes_part);
                 report_condition(&health, condition, takes_part);
-                let flags = (is_beside, model.is_worth_waiting());
-                report_model(&health, &standing, flags, fault.as_deref());
+                let is_prompt = model.is_worth_waiting();
+                report_model(&health, &standing, is_beside, is_prompt, fault.as_deref());
                 pause(ADMISSION).await;
             }
         }
@@ -177,10 +193,10 @@ const fn counted_lag(standing: &ModelStanding, is_needed: bool) -> Option<Durati
     }
 }
 
-/// Reports where the questions to the read model are answered. Without any copy, and while all are being built, only the
+/// Reports which copy answers questions to the read model. Without any copy, and while all are being built, only the
 /// hooks that read it wait. `is_beside`: whether other replicas keep copies too; `is_prompt`: whether evaluations that wait for
 /// a copy get on. `fault`: why this replica's copy cannot be written.
-fn report_model(health: &Health, standing: &ModelStanding, (is_beside, is_prompt): (bool, bool), fault: Option<&str>) {
+fn report_model(health: &Health, standing: &ModelStanding, is_beside: bool, is_prompt: bool, fault: Option<&str>) {
     let prompt = if is_prompt { 1.0 } else { 0.0 };
     let (own, answers) = match standing {
         ModelStanding::Own(_) => (2.0, prompt),
@@ -267,14 +283,27 @@ fn report_condition(health: &Health, condition: AdmissionCondition, takes_part: 
 
 #[cfg(test)]
 mod tests {
+    use shared::clock::{Clock as _, SystemClock};
+
     use super::*;
 
     #[test]
-    fn a_copy_that_cannot_be_written_is_told_and_is_no_reason_not_to_be_ready() {
+    fn a_fault_counts_once_it_has_lasted_and_a_look_without_one_begins_its_time_again() {
+        let begun = SystemClock.monotonic();
+        let full = || Some("full".to_owned());
+        let mut faults = LastingFault::default();
+        assert_eq!(faults.note(full(), begun), None);
+        assert_eq!(faults.note(full(), begun + FAULTY), full());
+        assert_eq!(faults.note(None, begun + FAULTY), None);
+        assert_eq!(faults.note(full(), begun + 2 * FAULTY), None);
+    }
+
+    #[test]
+    fn a_copy_that_cannot_be_written_is_reported_and_does_not_make_the_replica_unready() {
         let health = Health::default();
         let late = ModelStanding::Building(Some(Duration::from_secs(60)));
         for is_beside in [false, true] {
-            report_model(&health, &late, (is_beside, false), Some("database or disk is full"));
+            report_model(&health, &late, is_beside, false, Some("database or disk is full"));
             let readiness = health.readiness();
             let part = &readiness.parts["projection"];
             assert!(readiness.ready && part.degraded, "{part:?}");
@@ -284,7 +313,7 @@ mod tests {
             );
         }
 
-        report_model(&health, &ModelStanding::Own(Some(Duration::ZERO)), (false, true), None);
+        report_model(&health, &ModelStanding::Own(Some(Duration::ZERO)), false, true, None);
         assert!(!health.readiness().parts["projection"].degraded);
     }
 

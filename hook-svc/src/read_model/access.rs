@@ -141,7 +141,7 @@ impl ModelAccess {
         self.0.served.load(Ordering::Relaxed)
     }
 
-    /// Records why the own copy cannot be opened at the moment; `None` if it was.
+    /// Records why the own copy cannot be opened at the moment; `None` if it is open, or cannot be opened at all.
     pub(crate) fn note_unopened(&self, why: Option<String>) {
         *self.0.unopened.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }

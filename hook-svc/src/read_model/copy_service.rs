@@ -71,6 +71,13 @@ pub(crate) struct CopyService {
     lender: Arc<FileLender>,
 }
 
+/// A turn for a query; others may have it when it is dropped.
+struct QueryTurn<'a> {
+    /// One of the few for processes whose queries are slow, if the query is of one.
+    _slow: Option<SemaphorePermit<'a>>,
+    _turn: SemaphorePermit<'a>,
+}
+
 /// A session that answers nothing at the moment.
 #[derive(Debug)]
 struct IdleSession {
@@ -156,8 +163,9 @@ impl CopyService {
         self.slow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits a moment for a turn for a query of the process `asker`; one that is slow needs one of a few as well.
-    async fn take_turn(&self, asker: &str) -> Option<(Option<SemaphorePermit<'_>>, SemaphorePermit<'_>)> {
+    /// Waits for up to [`PATIENCE`] for a turn for a query of the process `asker`; a process that is slow needs one of a few as well.
+    /// Returns `None` if there is none in time.
+    async fn take_turn(&self, asker: &str) -> Option<QueryTurn<'_>> {
         let now = self.clock.monotonic();
         let is_slow = self.slow().get(asker).is_some_and(|until| *until > now);
         let turn = async {
@@ -165,7 +173,10 @@ impl CopyService {
                 true => Some(self.slow_turns.acquire().await.ok()?),
                 false => None,
             };
-            Some((slow, self.turns.acquire().await.ok()?))
+            Some(QueryTurn {
+                _slow: slow,
+                _turn: self.turns.acquire().await.ok()?,
+            })
         };
         tokio::time::timeout(PATIENCE, turn).await.ok().flatten()
     }
@@ -335,15 +346,15 @@ mod tests {
         let timed_out = QueryReply::Failed(ModelQueryError::TimedOut);
         assert!(ask_endlessly().await.iter().all(|reply| *reply == timed_out));
 
-        // From now on some of them are sent away, and whoever asks beside them is answered.
-        let innocent = async {
+        // From now on some of them are sent away, and another process is answered.
+        let other_process = async {
             for number in 0..5 {
                 let reply = copy.answer_query(question("h-0/8", "SELECT 1")).await;
                 assert!(matches!(reply, QueryReply::Page(..)), "{number}: {reply:?}");
                 pause(Duration::from_millis(50)).await;
             }
         };
-        let (replies, ()) = tokio::join!(ask_endlessly(), innocent);
+        let (replies, ()) = tokio::join!(ask_endlessly(), other_process);
         let ran = replies.iter().filter(|reply| **reply == timed_out).count();
         assert!(ran < AT_ONCE, "{replies:?}");
     }

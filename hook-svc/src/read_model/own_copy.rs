@@ -255,7 +255,7 @@ impl CopyKeeper {
         })
     }
 
-    /// Opens the file, and waits while its disk is full: to end would not make room on it.
+    /// Opens the file, and waits while its disk is full or fails: the end of the process would not mend that.
     async fn open_file(&self, path: &Path) -> anyhow::Result<Projection> {
         loop {
             match Projection::open(path) {

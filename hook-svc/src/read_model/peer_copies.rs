@@ -168,7 +168,7 @@ impl PeerCopies {
         names
     }
 
-    /// Clock by which the copies are asked.
+    /// Returns the clock by which the copies are asked.
     pub(crate) fn clock(&self) -> SharedClock {
         Arc::clone(&self.0.clock)
     }
@@ -188,9 +188,9 @@ impl PeerCopies {
         self.0.unanswered.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a script that has asked since `begun` and got no answer gets none any more. While no copy answers at
-    /// all, or those that do are being built, waiting would only keep its process from other hooks: its evaluation is made
-    /// again.
+    /// Returns whether a script that has asked since `begun` and got no answer must not wait any longer. While no copy answers
+    /// at all, or those that do are being built, waiting would only keep its process from other hooks: the question is counted
+    /// as unanswered, and its evaluation is made again.
     fn gives_up(&self, begun: Instant) -> bool {
         let waited = self.0.clock.monotonic().saturating_duration_since(begun);
         let is_lost = !self.answer() || (waited >= FIND_BUILT && !self.are_near());
@@ -493,8 +493,8 @@ impl PeerCopies {
         }
     }
 
-    /// Notes that a copy has come to `position`. A stream that was put back has lower sequences: the copies know, and their
-    /// word counts.
+    /// Notes that a copy has come to `position`, also if that is lower than before: a stream that was put back has lower
+    /// sequences, and the copies know it.
     fn note_reached(&self, position: u64) {
         self.0.reached.send_if_modified(|reached| {
             let differs = *reached != position;

@@ -1,6 +1,6 @@
-//! Evaluations that wait until a copy of the read model has their event, counted.
+//! Counts evaluations that wait until a copy of the read model has their event.
 //!
-//! If none of them gets on for some time, or there are very many, the copies are far behind: the hooks that read are
+//! If none of them gets on for [`STANDSTILL`], or if there are [`MOST`], the copies count as far behind: the hooks that read are
 //! deferred then, so that events do not fill the memory and the places of their conversations.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,8 @@ use shared::clock::SharedClock;
 /// Most evaluations that wait at once; the event of each is in memory.
 const MOST: usize = 2_048;
 
-/// Time without one that gets on after which the copies count as far behind; as long as until no copy counts as there.
+/// Time without one that gets on after which the copies count as far behind; the time after which no copy counts as there is
+/// the same.
 const STANDSTILL: Duration = Duration::from_secs(3);
 
 /// Counter of waiting evaluations; clones share it.
@@ -95,7 +96,7 @@ impl ReaderWaits {
 
     /// Counts an evaluation until the return value is dropped.
     pub(crate) fn begin(&self) -> ReaderWait {
-        let now = self.0.clock.monotonic();
+        let now = self.now();
         self.state().begin(now);
         ReaderWait {
             waits: self.clone(),
@@ -103,7 +104,7 @@ impl ReaderWaits {
         }
     }
 
-    /// Returns the time from which a wait counts that begins now.
+    /// Returns the time now, as the beginning of a wait for [`Self::note_waited`].
     pub(crate) fn now(&self) -> Instant {
         self.0.clock.monotonic()
     }
@@ -121,7 +122,7 @@ impl ReaderWaits {
 
     /// Returns whether no further evaluation should wait.
     pub(crate) fn is_crowded(&self) -> bool {
-        let now = self.0.clock.monotonic();
+        let now = self.now();
         self.state().is_crowded(now)
     }
 }
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_owed_while_copies_were_away_is_told_so_when_they_are_back_and_who_came_afterwards_is_not() {
+    fn copies_were_away_for_evaluations_owed_before_they_were_back_and_not_for_later_ones() {
         let begun = SystemClock.monotonic();
         let mut state = WaitState::new(begun);
         let at = |halves: u32| begun + STANDSTILL / 2 * halves;
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_fit_into_the_memory_are_a_crowd() {
+    fn as_many_waits_as_the_memory_holds_are_a_crowd() {
         let now = SystemClock.monotonic();
         let mut state = WaitState::new(now);
         (1..MOST).for_each(|_| state.begin(now));

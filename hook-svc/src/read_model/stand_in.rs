@@ -64,7 +64,7 @@ fn service_spec(model: &ModelAccess, clock: &SharedClock) -> ServiceSpec {
     })
 }
 
-/// Returns why no copy answers, if this replica is one that has to say so: it keeps a copy, or nobody does.
+/// Returns why no copy answers, if this replica is one that has to say so: it keeps a copy, or no replica does.
 fn refusal(model: &ModelAccess, now: UnixMillis) -> Option<String> {
     // The only copy answers as far as it has come, and so does one that has fallen behind.
     if model.is_served() {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_building_is_told_with_what_is_left() {
+    fn a_copy_that_is_built_is_described_with_the_messages_that_are_left() {
         assert!(building_text(Some(1_200)).contains("about 1200 messages"));
         assert!(building_text(None).contains("not known yet"));
     }

@@ -59,7 +59,7 @@ impl WorkerPool {
         open_to_workers(&dir, &jail)?;
         let strays = broadcast::Sender::new(STRAYS);
         let places = Arc::new(ProcessPlaces::unlimited());
-        Ok(Self::start_within(jail, dir, strays, config, (&clock, places)))
+        Ok(Self::start_within(jail, dir, strays, config, &clock, places))
     }
 
     /// Starts another pool for the author in `seat`, in the sandbox of this one, which is not checked again. Its processes run in
@@ -71,13 +71,14 @@ impl WorkerPool {
         &self,
         config: PoolConfig,
         seat: u32,
-        (clock, places): (&SharedClock, Arc<ProcessPlaces>),
+        clock: &SharedClock,
+        places: Arc<ProcessPlaces>,
     ) -> Result<Self, StartPoolError> {
         let dir = make_dir(config.dir.as_deref(), clock).map_err(StartPoolError::MakeDirectory)?;
         let PoolContext { jail, strays, .. } = &*self.inner.common;
         let jail = jail.of_author(seat);
         open_to_workers(&dir, &jail)?;
-        Ok(Self::start_within(jail, dir, strays.clone(), config, (clock, places)))
+        Ok(Self::start_within(jail, dir, strays.clone(), config, clock, places))
     }
 
     fn start_within(
@@ -85,7 +86,8 @@ impl WorkerPool {
         dir: PathBuf,
         strays: broadcast::Sender<AsyncError>,
         config: PoolConfig,
-        (clock, places): (&SharedClock, Arc<ProcessPlaces>),
+        clock: &SharedClock,
+        places: Arc<ProcessPlaces>,
     ) -> Self {
         let workers = config.workers.max(1);
         // A pool that is always up has one standby; every pool has one worker for suspects.

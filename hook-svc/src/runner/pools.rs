@@ -261,7 +261,7 @@ impl WorkerPools {
             ..self.inner.config.clone()
         };
         let places = Arc::clone(&self.inner.places);
-        let started = self.inner.own.start_beside(config, seat, (&self.inner.clock, places));
+        let started = self.inner.own.start_beside(config, seat, &self.inner.clock, places);
         let pool = started.map_err(|error| LoadHooksError::StartPool(Box::new(error)))?;
         let seated = SeatedPool {
             seat,

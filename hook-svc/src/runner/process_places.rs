@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::counted::Counted;
+
 /// Time after its first answer for which a process keeps its place although others wait.
 const TURN: Duration = Duration::from_secs(5);
 
@@ -27,17 +29,8 @@ pub(super) struct ProcessPlaces {
 /// A place for one process; free again when it is dropped.
 #[derive(Debug)]
 pub(super) struct ProcessPlace {
-    /// `None` if the places were closed, which nobody does.
+    /// `None` if the semaphore was closed, which never happens.
     _permit: Option<OwnedSemaphorePermit>,
-}
-
-/// Counts a process as waiting while it lives.
-struct Wanting<'a>(&'a AtomicUsize);
-
-impl Drop for Wanting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl ProcessPlaces {
@@ -60,8 +53,7 @@ impl ProcessPlaces {
             return ProcessPlace { _permit: Some(permit) };
         }
 
-        self.wanted.fetch_add(1, Ordering::Relaxed);
-        let _wanting = Wanting(&self.wanted);
+        let _wanting = Counted::new(&self.wanted);
         ProcessPlace {
             _permit: Arc::clone(&self.free).acquire_owned().await.ok(),
         }
@@ -77,7 +69,7 @@ impl ProcessPlaces {
         self.free.available_permits() == 0
     }
 
-    /// Returns whether a process is to give up its place `since` its first answer.
+    /// Returns whether a process must give up its place: `since` is the time since its first answer.
     pub(super) fn is_turn_over(&self, since: Duration) -> bool {
         since >= TURN && self.are_wanted()
     }
@@ -109,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gives_up_waiting_wants_no_place_any_more() {
+    async fn a_wait_that_is_given_up_wants_no_place_any_more() {
         let places = ProcessPlaces::new(0);
         let _one = places.take().await;
         assert!(places.take().now_or_never().is_none());

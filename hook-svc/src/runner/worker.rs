@@ -28,6 +28,7 @@ use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use super::AsyncError;
+use super::counted::Counted;
 use super::crash_journal::NoteFile;
 use super::host::ScriptHost;
 use super::in_flight::InFlightEvent;
@@ -157,7 +158,7 @@ pub(super) async fn keep_worker(common: Arc<PoolContext>, clock: SharedClock, in
         }
 
         let Some(place) = common.take_place().await else { return };
-        let placed = (role == WorkerRole::Beside).then(|| UpMark::new(&common.placed));
+        let placed = (role == WorkerRole::Beside).then(|| Counted::new(&common.placed));
         let run = Run::new(&common, &clock, &output, (index, role));
         let death = tokio::select! {
             () = common.stop.cancelled() => return,
@@ -248,7 +249,8 @@ struct State<'a> {
     /// Id of the suspect that the process holds, if any.
     mine: Option<String>,
     turn: Option<Instant>,
-    up: Option<UpMark<'a>>,
+    /// Present once the process takes work.
+    up: Option<Counted<'a>>,
     ping: bool,
     /// Number of pings that the process has answered.
     pongs: u64,
@@ -265,22 +267,6 @@ struct State<'a> {
     left: Option<Instant>,
     note: Option<NoteFile>,
     query: QueryState,
-}
-
-/// Counts a process as up while the mark lives.
-struct UpMark<'a>(&'a AtomicUsize);
-
-impl<'a> UpMark<'a> {
-    fn new(ready: &'a AtomicUsize) -> Self {
-        ready.fetch_add(1, Ordering::Relaxed);
-        Self(ready)
-    }
-}
-
-impl Drop for UpMark<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl<'a> Run<'a> {

@@ -14,17 +14,7 @@ use crate::world::{DEADLINE, World, event};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn while_all_copies_stand_still_only_the_hooks_that_read_them_wait() {
-    let mut world = world(2).await;
-    world.start("h-0");
-    world.start("h-1");
-    world.wait_for_members(2).await;
-    publish(&world, 0, 40).await;
-    eventually("both copies are at the last event", async || {
-        let (one, other) = (position(&world, "h-0").await, position(&world, "h-1").await);
-        (one, other) == (Some(40), Some(40))
-    })
-    .await;
-    world.wait_until_acked().await;
+    let world = two_copies_of_40_events().await;
 
     // One of the replicas has more of them than an author has places.
     let holding = [hold_back(&world, "h-0").await, hold_back(&world, "h-1").await];
@@ -48,17 +38,7 @@ async fn while_all_copies_stand_still_only_the_hooks_that_read_them_wait() {
 async fn events_of_one_conversation_that_wait_for_a_copy_hold_up_no_hook_that_reads_nothing() {
     // More than a conversation may have in memory.
     const AT_ONCE: u32 = 200;
-    let mut world = world(2).await;
-    world.start("h-0");
-    world.start("h-1");
-    world.wait_for_members(2).await;
-    publish(&world, 0, 40).await;
-    eventually("both copies are at the last event", async || {
-        let (one, other) = (position(&world, "h-0").await, position(&world, "h-1").await);
-        (one, other) == (Some(40), Some(40))
-    })
-    .await;
-    world.wait_until_acked().await;
+    let world = two_copies_of_40_events().await;
 
     // They come at once, before the copies count as far behind.
     let holding = [hold_back(&world, "h-0").await, hold_back(&world, "h-1").await];
@@ -124,6 +104,22 @@ async fn a_hook_that_reads_and_is_added_while_all_copies_are_being_built_stops_n
     let ids: BTreeSet<_> = of_them().await.iter().map(|dispatch| dispatch.id).collect();
     assert_eq!((of_them().await.len(), ids.len()), (400, 400));
     assert!(world.dead_letters().await.is_empty());
+}
+
+/// Returns a world with the replicas `h-0` and `h-1`, each of which keeps a copy that has all of 40 events.
+async fn two_copies_of_40_events() -> World {
+    let mut world = world(2).await;
+    world.start("h-0");
+    world.start("h-1");
+    world.wait_for_members(2).await;
+    publish(&world, 0, 40).await;
+    eventually("both copies are at the last event", async || {
+        let (one, other) = (position(&world, "h-0").await, position(&world, "h-1").await);
+        (one, other) == (Some(40), Some(40))
+    })
+    .await;
+    world.wait_until_acked().await;
+    world
 }
 
 /// Publishes rounds of forty events until the hook that reads is deferred for each event of a round, so that all replicas

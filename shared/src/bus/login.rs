@@ -72,8 +72,8 @@ impl NatsConfig {
     }
 }
 
-/// Returns the beginning of the subjects on which the user `name` awaits answers. One whose role is not known is a user of others'
-/// servers, or one with a password.
+/// Returns the beginning of the subjects on which the user `name` awaits answers. The role is unknown if the user has a password, or
+/// if its token is not one of Nexus.
 fn inboxes_of(role: Option<BusRole>, name: &str) -> String {
     role.map_or_else(|| format!("_INBOX_{name}"), |role| role.inboxes(name))
 }

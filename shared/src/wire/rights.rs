@@ -280,8 +280,8 @@ impl BusRole {
         }
     }
 
-    /// Returns the beginning of the subjects on which its user `name` awaits answers. It names the role where there are others in
-    /// the account: whoever has the key of a role gives its users any name.
+    /// Returns the beginning of the subjects on which its user `name` awaits answers. It names the role if there are others in
+    /// the account: a thief of one role's key can give its users any name.
     #[must_use]
     pub fn inboxes(self, name: &str) -> String {
         match self.account() {

@@ -6,7 +6,8 @@ use std::sync::{Arc, PoisonError};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStdout;
 
-use super::{MAX_FORMER, READ_BYTES, Run, State, UpMark, WorkerDeath, WorkerRole};
+use super::{MAX_FORMER, READ_BYTES, Run, State, WorkerDeath, WorkerRole};
+use crate::runner::counted::Counted;
 use crate::runner::in_flight::{FlightStage, ImpossibleAnswer, InFlightEvent};
 use crate::runner::progress_watch::{WorkerSnapshot, WorkerTask};
 use crate::runner::protocol::{self, CallFrame, CallReply, WorkerFrame};
@@ -51,8 +52,8 @@ impl Run<'_> {
                 self.moved.notify_one();
             }
             Some("ready") => {
-                // Readiness is counted by this mark, and taken back when it is dropped with the process.
-                state.up = Some(UpMark::new(match self.role {
+                // Readiness is counted by this value, and taken back when it is dropped with the process.
+                state.up = Some(Counted::new(match self.role {
                     WorkerRole::Beside => &self.common.ready,
                     WorkerRole::Apart => &self.common.ready_apart,
                 }));

@@ -144,7 +144,7 @@ async fn the_log_is_cut_off_once_nobody_reads_what_was_before() {
 
 /// SQLite itself says that the file may not grow, as it does on a full disk.
 #[tokio::test]
-async fn a_full_disk_is_told_and_what_waits_is_stored_once_there_is_room() {
+async fn a_full_disk_is_reported_and_what_waits_is_stored_once_there_is_room() {
     let case = Case::with(chain(1)).await;
     let limit = async |pages: i64| {
         let limited = case
@@ -160,7 +160,7 @@ async fn a_full_disk_is_told_and_what_waits_is_stored_once_there_is_room() {
     let batch = vec![stored(case.projection.position(FeedSource::Events) + 1, large)];
     let projection = case.projection.clone();
     let storing = tokio::spawn(async move { store_batch(&projection, FeedSource::Events, Arc::new(batch)).await });
-    eventually("it is told", async || {
+    eventually("it is reported", async || {
         let fault = case.projection.write_fault();
         fault.is_some_and(|fault| fault.contains("disk is full"))
     })

@@ -1,4 +1,4 @@
-//! Decisions of before, about bursts: merged as they were, stored once, and forgotten in time.
+//! Earlier decisions about bursts: merged as they were, stored once, and forgotten in time.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn what_is_stored_comes_no_second_time_and_nothing_is_merged_with_it() {
 }
 
 #[test]
-fn what_was_decided_and_does_not_come_whole_is_decided_anew() {
+fn what_was_decided_and_does_not_come_whole_is_decided_again() {
     let mut merger = merger(BURSTS, &[decided("burst/1", &[1, 2])]);
     merger.push(CHAT, 2, text(2, 7), UnixMillis(0));
     merger.push(CHAT, 3, text(3, 7), UnixMillis(0));
