@@ -34,10 +34,15 @@ use crate::runner::{HeldSlots, HookSet, InForce};
 /// Multiple of the hooks' time-out after which an evaluation without a place is given up.
 const MOST_TIMEOUTS: u32 = 3;
 
+/// Shortest time for which an evaluation is not given up after its author's process has waited for a place: it takes that long to
+/// begin.
+const LEAST_AFTER_WAIT: Duration = Duration::from_secs(3);
+
 impl EventEvaluator {
     /// Returns the time for which the evaluation of `hooks`, owed since `since`, may still wait for a place. If hooks that read
     /// the read model have waited for its copies meanwhile, themselves or behind earlier events, it begins now: otherwise all that
-    /// came during an outage would be given up as soon as there are no places for all at once.
+    /// came during an outage would be given up as soon as there are no places for all at once. For the same reason it begins once
+    /// a process of an author among them has a place that had to wait for one meanwhile.
     pub(crate) fn time_left(&self, hooks: &[String], since: Instant) -> Duration {
         let patience = self.patience_of(hooks);
         let in_force = self.pool.current_hooks();
@@ -45,7 +50,34 @@ impl EventEvaluator {
         if reads && self.model.were_away_since(since) {
             return patience;
         }
-        (since + patience).saturating_duration_since(self.clock.monotonic())
+
+        let now = self.clock.monotonic();
+        let after_wait = self.left_after_wait(hooks, since, now).map(|(_, left)| left);
+        after_wait.unwrap_or_else(|| (since + patience).saturating_duration_since(now))
+    }
+
+    /// Returns the last time after `since` when the process of an author of `hooks` waited for a place, and how long their
+    /// evaluation may wait on; `None` if none has waited.
+    fn left_after_wait(&self, hooks: &[String], since: Instant, now: Instant) -> Option<(Instant, Duration)> {
+        let in_force = self.pool.current_hooks();
+        let indices = hook_indices(in_force.set(), hooks);
+        let waited = in_force.last_wait_for_process(&indices, since, now)?;
+        let patience = self.patience_of(hooks).max(LEAST_AFTER_WAIT);
+        Some((waited, (waited + patience).saturating_duration_since(now)))
+    }
+
+    /// Waits until the evaluation of `hooks` is to be given up: for `left`, and on if the process of one of their authors waits
+    /// for a place meanwhile.
+    async fn wait_too_long(&self, hooks: &[String], left: Duration) {
+        let (mut since, mut left) = (self.clock.monotonic(), left);
+        loop {
+            pause(left).await;
+            let now = self.clock.monotonic();
+            let Some((waited, after_wait)) = self.left_after_wait(hooks, since, now) else {
+                return;
+            };
+            (since, left) = (waited, after_wait);
+        }
     }
 
     /// Returns the time for which the evaluation of `hooks` may wait for a place.
@@ -61,7 +93,7 @@ impl EventEvaluator {
     /// Returns it and the hooks to call in it: the author's, and if no others are left, also those that depend on the
     /// other hooks' outcomes (`@fallback` hooks, the bindings). If no hook is left to call, no place is needed. Without a
     /// place, the hooks are those that have waited too long. The time until a copy of the read model has the event does
-    /// not count for hooks that read it.
+    /// not count for hooks that read it, and not for any hook the time for which its author's process waits for a place.
     pub(crate) async fn place_for(
         &self,
         hooks: &[String],
@@ -91,7 +123,7 @@ impl EventEvaluator {
                 biased;
                 (seats, called) = self.place_now_or_later(hooks, has_event) => return (Some(seats), called),
                 () = changed => {}
-                () = pause(left) => return (None, self.callable_of(hooks, has_event)),
+                () = self.wait_too_long(hooks, left) => return (None, self.callable_of(hooks, has_event)),
             }
         }
     }

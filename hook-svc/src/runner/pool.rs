@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shared::clock::{SharedClock, pause};
 use tokio::sync::{Notify, Semaphore, broadcast};
@@ -14,7 +14,7 @@ use super::author_slots::{AuthorSlots, EvaluationSlot, MAX_UNDER_WAY};
 use super::bun::{self, FindBunError};
 use super::in_flight::InFlightEvent;
 use super::parts::StepSender;
-use super::process_places::ProcessPlaces;
+use super::process_places::{PlaceWaits, ProcessPlaces};
 use super::sandbox::{CheckSandboxError, Jail, SandboxLevel};
 use super::sources::{LoadedHooks, WriteSourceError};
 use super::stale_directories;
@@ -102,6 +102,7 @@ impl WorkerPool {
             ready_apart: 0.into(),
             placed: 0.into(),
             places,
+            place_waits: PlaceWaits::default(),
             workers,
             jail,
             lazy: config.lazy,
@@ -171,6 +172,12 @@ impl WorkerPool {
         // One that gives way takes no more events, and the next one of the pool begins after those that wait.
         let retiring = common.lock_board().retiring_workers();
         common.placed.load(Ordering::Relaxed) <= retiring
+    }
+
+    /// Returns the last time when a process of the pool waited for a place, or gave way to another pool's: `now` if one waits.
+    /// `None` if that was not after `since`.
+    pub(super) fn last_wait_for_process(&self, since: Instant, now: Instant) -> Option<Instant> {
+        self.inner.common.place_waits.last_after(since, now)
     }
 
     /// Hands one event over, to be evaluated against `loaded`; `seat` is its place.

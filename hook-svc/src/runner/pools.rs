@@ -9,6 +9,7 @@ mod hand_over;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
@@ -94,6 +95,16 @@ impl InForce {
     #[must_use]
     pub const fn set(&self) -> &Arc<HookSet> {
         &self.set
+    }
+
+    /// Returns the last time when an author of the hooks `only` (by index, ascending) could not get on because the processes of
+    /// others take all the memory: `now` if one cannot. `None` if that was not after `since`.
+    #[must_use]
+    pub fn last_wait_for_process(&self, only: &[u32], since: Instant, now: Instant) -> Option<Instant> {
+        let parts = self.parts_of(Some(only));
+        let runs = parts.iter().filter_map(|(part, _)| part.runs.as_ref().ok());
+        runs.filter_map(|runs| runs.pool.last_wait_for_process(since, now))
+            .max()
     }
 }
 

@@ -33,7 +33,7 @@ use super::crash_journal::NoteFile;
 use super::host::ScriptHost;
 use super::in_flight::InFlightEvent;
 use super::model_source::ModelSource;
-use super::process_places::{IDLE_WHILE_WANTED, ProcessPlace, ProcessPlaces};
+use super::process_places::{IDLE_WHILE_WANTED, PlaceWaits, ProcessPlace, ProcessPlaces};
 use super::progress_watch;
 use super::progress_watch::{ProcessTimes, WorkerPulse, WorkerTask};
 use super::protocol::CallReply;
@@ -99,6 +99,8 @@ pub(super) struct PoolContext {
     pub(super) placed: AtomicUsize,
     /// Places for processes, which other pools share.
     pub(super) places: Arc<ProcessPlaces>,
+    /// Times when a process of the pool waited for one of them.
+    pub(super) place_waits: PlaceWaits,
     /// Number of workers that take events.
     pub(super) workers: usize,
     pub(super) jail: Jail,
@@ -119,7 +121,12 @@ pub(super) struct PoolContext {
 
 impl PoolContext {
     /// Takes a place for a process, and waits while there is none. Returns `None` if the pool is stopped first.
-    async fn take_place(&self) -> Option<ProcessPlace> {
+    async fn take_place(&self, clock: &SharedClock) -> Option<ProcessPlace> {
+        if let Some(place) = self.places.take_free() {
+            return Some(place);
+        }
+
+        let _wait = self.place_waits.begin(clock);
         tokio::select! {
             () = self.stop.cancelled() => None,
             place = self.places.take() => Some(place),
@@ -157,7 +164,9 @@ pub(super) async fn keep_worker(common: Arc<PoolContext>, clock: SharedClock, in
             return;
         }
 
-        let Some(place) = common.take_place().await else { return };
+        let Some(place) = common.take_place(&clock).await else {
+            return;
+        };
         let placed = (role == WorkerRole::Beside).then(|| Counted::new(&common.placed));
         let run = Run::new(&common, &clock, &output, (index, role));
         let death = tokio::select! {
@@ -409,7 +418,7 @@ impl<'a> Run<'a> {
             let turn = worked_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
             gives_way = gives_way || self.common.places.is_turn_over(turn);
             if gives_way {
-                self.give_way(&mut state)?;
+                self.give_way(&mut state, now)?;
             }
 
             self.weigh_memory(&mut state, pid)?;
@@ -466,7 +475,8 @@ impl<'a> Run<'a> {
     }
 
     /// Ends a process whose place others wait for once no event is under way in it; until then it takes no more.
-    fn give_way(&self, state: &mut State<'_>) -> Result<(), WorkerDeath> {
+    fn give_way(&self, state: &mut State<'_>, now: Instant) -> Result<(), WorkerDeath> {
+        self.common.place_waits.note_giving_way(now);
         if state.in_flight.is_empty() && state.loading.is_none() {
             return Err(WorkerDeath::Idle);
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hook_svc::runner::{HookSource, PoolConfig};
+use shared::clock::{Clock as _, SystemClock};
 use shared::testing::eventually_within;
 
 use crate::hostile::by;
@@ -53,10 +54,19 @@ async fn authors_whose_processes_do_not_fit_are_deferred_and_take_turns() {
     assert_eq!(full, waiting);
     drop(seats);
 
+    let before = SystemClock.monotonic();
+    let last_wait = |id: &str| {
+        let only: Vec<u32> = in_force.set().index(id).into_iter().collect();
+        in_force.last_wait_for_process(&only, before, SystemClock.monotonic())
+    };
+    assert_eq!(authors.map(last_wait), [None; 3]);
+
     let answer = pool.evaluate(dm("web:2", "x")).await;
     for author in authors {
         answer.fired(author);
     }
+    // That time does not count against their evaluations.
+    assert!(last_wait("bob").is_some() && last_wait("cid").is_some());
     pool.stop().await;
 }
 
@@ -76,6 +86,17 @@ async fn an_author_whose_process_gives_way_is_deferred_too() {
         if full == ann { Ok(()) } else { Err(format!("{full:?}")) }
     })
     .await;
+
+    // Both are kept from getting on: one has no process, the process of the other takes no events.
+    let before = SystemClock.monotonic();
+    let both: Vec<u32> = (0..2).collect();
+    for only in both.chunks(1) {
+        eventually_within("the author cannot get on", soon, async || {
+            let last = in_force.last_wait_for_process(only, before, SystemClock.monotonic());
+            last.ok_or_else(|| format!("{only:?} has not waited since"))
+        })
+        .await;
+    }
 
     drop(under_way);
     pool.stop().await;
