@@ -76,7 +76,7 @@ async fn an_author_whose_process_gives_way_is_deferred_too() {
     pool.evaluate_skipping(dm("web:1", "x"), &["bob"]).await.fired("ann");
 
     // Bob waits for the place of ann's process, in which a hook waits.
-    let under_way = pool.begin_in_two(dm("web:2", "slow"), &["bob"], async { true });
+    let under_way = pool.begin_in_two(dm("web:2", "slow"), &["bob"], async { true }).await;
     let in_force = pool.pool.current_hooks();
     let ann: Vec<u32> = in_force.set().index("ann").into_iter().collect();
     // Its turn is over long before the hook that waits has ended.
