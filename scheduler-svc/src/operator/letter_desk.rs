@@ -132,7 +132,16 @@ impl LetterDesk {
             let known = self.find(request).await?;
             let number = known.number;
             let fate = known.fate();
-            let (service, reason, repeated) = match (drop_step(&fate, known.letter.is_some()), fate) {
+            let mut step = drop_step(&fate, known.letter.is_some());
+            if let (DropStep::Confirm, LetterFate::Redriven { stream, position, .. }) = (step, &fate) {
+                if self.is_published(stream, position).await? {
+                    self.bus.delete_message(DLQ, number).await?;
+                    return Err(LetterError::Absent(number));
+                }
+                step = DropStep::Begin;
+            }
+
+            let (service, reason, repeated) = match (step, fate) {
                 (DropStep::Begin, _) => {
                     let (service, reason) = dropped_words(&known)?;
                     let step = LetterStep::Dropped {
@@ -148,7 +157,9 @@ impl LetterDesk {
                     (service, reason, true)
                 }
                 (DropStep::IsRedriving, _) => return Err(LetterError::Redriving(number)),
-                (DropStep::GoOn | DropStep::Answer | DropStep::Absent, _) => return Err(LetterError::Absent(number)),
+                (DropStep::GoOn | DropStep::Answer | DropStep::Confirm | DropStep::Absent, _) => {
+                    return Err(LetterError::Absent(number));
+                }
             };
 
             if known.letter.is_some() {

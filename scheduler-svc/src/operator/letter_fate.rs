@@ -116,6 +116,8 @@ pub enum DropStep {
     GoOn,
     /// It was done before.
     Answer,
+    /// Its message was published again: if it is still there, the dead letter is deleted as the redrive does it, else dropped.
+    Confirm,
     /// A redrive was begun, and has to be ended: its message may have been published.
     IsRedriving,
     /// There is no such dead letter.
@@ -126,8 +128,9 @@ pub enum DropStep {
 #[must_use]
 pub const fn drop_step(fate: &LetterFate, is_there: bool) -> DropStep {
     match (fate, is_there) {
-        // What was redriven and is there again is in a stream that was put back.
-        (LetterFate::Untouched | LetterFate::Redriven { .. }, true) => DropStep::Begin,
+        (LetterFate::Untouched, true) => DropStep::Begin,
+        // Its redrive is about to delete it, or it is there again in a stream that was put back.
+        (LetterFate::Redriven { .. }, true) => DropStep::Confirm,
         (LetterFate::Dropped { .. }, true) => DropStep::GoOn,
         (LetterFate::Dropped { .. }, false) => DropStep::Answer,
         (LetterFate::Redriving { .. }, true) => DropStep::IsRedriving,
@@ -222,7 +225,7 @@ mod tests {
             (vec![begun(), refused()], (R::Begin, D::Begin), (R::Absent, D::Absent)),
             (
                 vec![begun(), redriven()],
-                (R::Confirm, D::Begin),
+                (R::Confirm, D::Confirm),
                 (R::Answer, D::Absent),
             ),
             (vec![dropped()], (R::IsDropped, D::GoOn), (R::IsDropped, D::Answer)),
