@@ -4,12 +4,16 @@ use std::sync::Arc;
 
 use shared::model::dispatch::Dispatch;
 use shared::model::event::EventId;
+use shared::model::permission::PermissionPresets;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::testing::sample;
 use shared::wire::headers::TraceCarrier;
 
+use crate::agent::personas::PersonaLimits;
+use crate::ledger::state::SessionState;
 use crate::session::PendingDispatch;
+use crate::turn::Turn;
 
 pub(crate) fn session() -> SessionRef {
     SessionRef {
@@ -36,4 +40,10 @@ pub(crate) fn pending(sequence: u64, event: u64, hook: &str, priority: i32) -> P
         is_repeated: false,
         is_redriven: false,
     }
+}
+
+/// A turn of the session in `state` that takes `pendings`, with the default limits and presets.
+pub(crate) fn turn_of(state: &SessionState, pendings: &[PendingDispatch]) -> Turn {
+    let (limits, presets) = (PersonaLimits::default(), PermissionPresets::default());
+    Turn::for_pendings(&session(), state, pendings, &limits, &presets)
 }

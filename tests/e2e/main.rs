@@ -5,6 +5,7 @@ mod approval;
 mod backlog;
 mod backup;
 mod backup_intents;
+mod backup_interrupted;
 mod backup_keys;
 mod backup_timers;
 mod bad_input;

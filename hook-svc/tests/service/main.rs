@@ -17,6 +17,7 @@ mod forgery;
 mod head_of_line;
 mod hooks;
 mod hostile;
+mod lent;
 #[path = "../runner/old_kernel.rs"]
 mod old_kernel;
 mod older_kernels;

@@ -132,15 +132,7 @@ impl LetterDesk {
             let known = self.find(request).await?;
             let number = known.number;
             let fate = known.fate();
-            let mut step = drop_step(&fate, known.letter.is_some());
-            if let (DropStep::Confirm, LetterFate::Redriven { stream, position, .. }) = (step, &fate) {
-                if self.is_published(stream, position).await? {
-                    self.bus.delete_message(DLQ, number).await?;
-                    return Err(LetterError::Absent(number));
-                }
-                step = DropStep::Begin;
-            }
-
+            let step = self.confirmed_drop_step(&known, &fate).await?;
             let (service, reason, repeated) = match (step, fate) {
                 (DropStep::Begin, _) => {
                     let (service, reason) = dropped_words(&known)?;
@@ -175,6 +167,21 @@ impl LetterDesk {
         }
 
         Err(LetterError::Contended(request.number))
+    }
+
+    /// Returns the step of a request to drop `known`. A letter whose redrive has published its message is deleted as the redrive
+    /// does it, and is absent then.
+    async fn confirmed_drop_step(&self, known: &KnownLetter, fate: &LetterFate) -> Result<DropStep, LetterError> {
+        let step = drop_step(fate, known.letter.is_some());
+        let (DropStep::Confirm, LetterFate::Redriven { stream, position, .. }) = (step, fate) else {
+            return Ok(step);
+        };
+        if !self.is_published(stream, position).await? {
+            return Ok(DropStep::Begin);
+        }
+
+        self.bus.delete_message(DLQ, known.number).await?;
+        Ok(DropStep::Absent)
     }
 
     /// Returns the records of `number`, oldest first, with sequence and time of the last one.

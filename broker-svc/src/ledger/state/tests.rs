@@ -6,24 +6,16 @@ use shared::model::ledger::{
 
 use super::*;
 use crate::agent::message_text::as_data;
-use crate::agent::personas::PersonaLimits;
 use crate::agent::port::AgentAnswer;
-use crate::sample::{pending, session};
+use crate::sample::{pending, turn_of};
 use crate::turn::Turn;
 use shared::model::intent::service::ProposeIntent;
-use shared::model::permission::PermissionPresets;
 
 #[test]
 fn a_turn_moves_head_cursor_history_and_owes_its_reply() {
     let mut state = SessionState::default();
     let one = pending(4, 1, "a", 50);
-    let turn = Turn::for_pendings(
-        &session(),
-        &state,
-        std::slice::from_ref(&one),
-        &PersonaLimits::default(),
-        &PermissionPresets::default(),
-    );
+    let turn = turn_of(&state, std::slice::from_ref(&one));
 
     state.apply_entry(&turn.started_entry());
     assert!(state.running.is_some());
@@ -61,13 +53,7 @@ fn a_turn_that_broke_off_is_part_of_the_history_with_what_it_did() {
     let mut state = SessionState::default();
     let end = |state: &mut SessionState, number: u64, end: &dyn Fn(&Turn) -> LedgerEntry| {
         let one = pending(number, number, "a", 50);
-        let turn = Turn::for_pendings(
-            &session(),
-            state,
-            &[one],
-            &PersonaLimits::default(),
-            &PermissionPresets::default(),
-        );
+        let turn = turn_of(state, &[one]);
 
         let call = ToolCall {
             call: "1-1".to_owned(),
@@ -152,13 +138,7 @@ fn what_was_dropped_beyond_the_notes_is_counted() {
         }
 
         let one = pending(99, 99, "a", 50);
-        let turn = Turn::for_pendings(
-            &session(),
-            state,
-            &[one],
-            &PersonaLimits::default(),
-            &PermissionPresets::default(),
-        );
+        let turn = turn_of(state, &[one]);
 
         state.apply_entry(&turn.started_entry());
         state.running.take().map(|running| running.notes).unwrap_or_default()

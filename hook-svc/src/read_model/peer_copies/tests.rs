@@ -5,8 +5,9 @@ use std::sync::atomic::AtomicU64;
 use shared::bus::ServiceSpec;
 use shared::clock::{Clock as _, SystemClock};
 
+use super::following::PULSE;
 use super::*;
-use crate::read_model::peer_api::SERVICE;
+use crate::read_model::peer_api::{ReachedQuestion, ReachedReply, SERVICE};
 
 /// Number of waits, one after the other. Each begins while the follower is about to rest.
 const WAITS: u64 = 1_000;

@@ -2,15 +2,12 @@
 
 use proptest::prelude::*;
 use shared::model::ledger::{AppendId, TurnFailure};
-use shared::model::permission::PermissionPresets;
 use shared::model::time::UnixMillis;
 
 use super::*;
-use crate::agent::personas::PersonaLimits;
 use crate::agent::port::AgentAnswer;
 use crate::ledger::state::{HISTORY_BYTES, HISTORY_TURNS, HistoryTurn, RECENT_DISPATCHES, advance_cursor};
-use crate::sample::{pending, session};
-use crate::turn::Turn;
+use crate::sample::{pending, session, turn_of};
 
 fn record(epoch: u64, counter: u64, entries: Vec<LedgerEntry>) -> LedgerRecord {
     let append = AppendId {
@@ -39,13 +36,7 @@ fn ledger(steps: &[u8]) -> Vec<(u64, LedgerRecord)> {
         }
 
         let one = pending(number, number, "a", 50);
-        let turn = Turn::for_pendings(
-            &session(),
-            &state,
-            std::slice::from_ref(&one),
-            &PersonaLimits::default(),
-            &PermissionPresets::default(),
-        );
+        let turn = turn_of(&state, std::slice::from_ref(&one));
 
         let cursor = advance_cursor(&state.cursor, number, number, None);
         let answer = AgentAnswer {
